@@ -1,0 +1,206 @@
+"""Every error that clusterfn raises.
+
+    ClusterfnError            host, job, stage, evidence, hint, log, retryable
+    ├── ConfigError           clusterfn.yml, an argument of @cluster or a name is wrong; nothing was sent
+    ├── PayloadError          the call cannot travel, or cannot be loaded there
+    ├── LockError             an environment could not be locked
+    ├── EnvironmentBuildError the environment is missing, another than asked for, or could not be made
+    ├── SubmitError           the scheduler refused the job
+    ├── SweepError            no configuration of a sweep succeeded
+    ├── HostError             the host could not be used
+    │   ├── Unreachable
+    │   ├── AuthenticationError
+    │   ├── HostKeyError
+    │   └── HostDiskFull
+    └── JobError              the job ended without a value
+        ├── FunctionError     the function's own exception could not be rebuilt here, or it called sys.exit
+        ├── ResultError       the value cannot be pickled there, loaded here, or is damaged
+        ├── Unsatisfiable     the scheduler will never start it
+        ├── Cancelled         also a concurrent.futures.CancelledError
+        └── WorkerLost        the process that ran the function is gone
+            ├── ExitedEarly  KilledBySignal  OutOfMemory  TimeLimit  Stalled  Preempted  NodeFailed  DiskFull
+
+A function's own exception is raised as itself, not as one of these. Every error here pickles, with all its facts.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Sequence
+from typing import Any
+
+_FACTS = ("host", "job", "stage", "evidence", "hint", "log", "retryable")
+
+
+class ClusterfnError(Exception):
+    """What failed, where, at which stage, what was seen, and one thing to do.
+
+    Args:
+        message: One sentence: what failed.
+        host: The host's name in clusterfn.yml.
+        job: The job's id, if there is one.
+        stage: Where in the job's life: one of `layout.STAGES`.
+        evidence: Lines that show it, such as the end of the output.
+        hint: One thing to do.
+        log: Where the whole log lies, as host:path.
+        retryable: Whether the same call may succeed later unchanged.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        host: str | None = None,
+        job: str | None = None,
+        stage: str | None = None,
+        evidence: Sequence[str] = (),
+        hint: str | None = None,
+        log: str | None = None,
+        retryable: bool = False,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.host = host
+        self.job = job
+        self.stage = stage
+        self.evidence = tuple(evidence)
+        self.hint = hint
+        self.log = log
+        self.retryable = retryable
+
+    def __str__(self) -> str:
+        return "\n".join([self.message, *self._where(), *self._seen(), *self._what_to_do()])
+
+    def _where(self) -> list[str]:
+        facts = [("host", self.host), ("job", self.job), ("stage", self.stage)]
+        line = ", ".join(f"{name} {value}" for name, value in facts if value)
+        return [f"  where: {line}"] if line else []
+
+    def _seen(self) -> list[str]:
+        return ["  seen:", *(f"    {line}" for line in self.evidence)] if self.evidence else []
+
+    def _what_to_do(self) -> list[str]:
+        lines = [f"  next:  {self.hint}"] if self.hint else []
+        return [*lines, f"  log:   {self.log}"] if self.log else lines
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.__dict__)
+
+
+def _rebuild(cls: type[ClusterfnError], message: str, state: dict[str, Any]) -> ClusterfnError:
+    error = cls.__new__(cls, message)
+    Exception.__init__(error, message)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(ClusterfnError):
+    """The configuration, an argument or a name is wrong. Nothing was sent."""
+
+
+class PayloadError(ClusterfnError):
+    """The call cannot be turned into bytes here, or those bytes cannot be loaded there."""
+
+
+class LockError(ClusterfnError):
+    """An environment's specification could not be locked."""
+
+
+class EnvironmentBuildError(ClusterfnError):
+    """The environment is missing, is another than asked for, or could not be made."""
+
+
+class SubmitError(ClusterfnError):
+    """The scheduler refused the job; `evidence` holds its own words."""
+
+
+class SweepError(ClusterfnError):
+    """No configuration of a sweep succeeded."""
+
+
+class HostError(ClusterfnError):
+    """The host could not be used."""
+
+
+class Unreachable(HostError):
+    """No connection could be made, or it was lost and could not be made again."""
+
+
+class AuthenticationError(HostError):
+    """The host refused to let this user in."""
+
+
+class HostKeyError(HostError):
+    """The host's key is unknown, or another than the one remembered."""
+
+
+class HostDiskFull(HostError):
+    """No space, no inodes or no quota left on the host, before the function started."""
+
+
+class JobError(ClusterfnError):
+    """The job ended without a value."""
+
+
+class FunctionError(JobError):
+    """The function raised what cannot be raised here as itself.
+
+    Attributes:
+        type_name: The exception's module and name there.
+        traceback: The traceback there, as text.
+    """
+
+    type_name: str = ""
+    traceback: str = ""
+
+
+class ResultError(JobError):
+    """The value exists there but cannot be pickled, cannot be loaded here, or is damaged. It stays on the host."""
+
+
+class Unsatisfiable(JobError):
+    """What the job asks for is more than the host will ever give."""
+
+
+class Cancelled(JobError, concurrent.futures.CancelledError):
+    """The job was ended on request."""
+
+
+class WorkerLost(JobError):
+    """The process that ran the function is gone, and said nothing."""
+
+
+class ExitedEarly(WorkerLost):
+    """The process ended by itself, past Python: os._exit, or a library that exits."""
+
+    code: int | None = None
+
+
+class KilledBySignal(WorkerLost):
+    """A signal ended the process."""
+
+    signal: str = ""
+
+
+class OutOfMemory(WorkerLost):
+    """More memory than was asked for, or than the machine has."""
+
+
+class TimeLimit(WorkerLost):
+    """More time than was asked for."""
+
+
+class Stalled(WorkerLost):
+    """No sign of progress for longer than `stall_timeout`."""
+
+
+class Preempted(WorkerLost):
+    """The scheduler took the resources back and will not start the job again."""
+
+
+class NodeFailed(WorkerLost):
+    """The machine that ran the job went down."""
+
+
+class DiskFull(WorkerLost):
+    """No space, no inodes or no quota left while the function ran."""

@@ -1,0 +1,113 @@
+"""Every name that clusterfn gives to a file on a host, and the kinds of outcomes, in one place.
+
+Read by both sides: the library (Python 3.9 and up) and the bridge on the host (3.6 and up), so it imports nothing
+but the standard library and keeps to old syntax. It only names things: it never touches a file.
+"""
+
+import posixpath
+
+FORMAT = 1
+
+# below a host's root
+BRIDGE = "bridge"
+BLOBS = "blobs"
+SOURCES = "sources"
+FILES = "files"
+JOBS = "jobs"
+MACHINES = "machines"
+
+# below jobs/<id>
+SPEC = "spec.json"
+PAYLOAD = "payload.pkl"
+SCRIPT = "job.sh"
+CLAIM = "claim"
+CANCEL = "cancel"
+SECRETS = "secrets"
+SCHEDULER_LOG = "scheduler.log"
+CHECKPOINT = "checkpoint"
+ATTEMPTS = "attempts"
+
+# below jobs/<id>/attempts/<n>
+OWNER = "owner"
+STDOUT = "stdout"
+STDERR = "stderr"
+WORK = "work"
+EVENTS = "events.jsonl"
+HEARTBEAT = "heartbeat"
+VALUE = "value.pkl"
+OUTCOME = "outcome.json"
+
+# below bridge/<hash>
+SUPERVISE = "supervise.py"
+WORKER = "worker.py"
+
+HEARTBEAT_S = 5.0
+STALE_AFTER_S = 90.0
+
+# Exit codes of the supervisor that job.sh understands; anything else makes job.sh call `supervise.py after`.
+EXIT_RETURNED = 0
+EXIT_PUBLISHED = 10
+
+# The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
+TAG = "CLUSTERFN_JOB"
+
+# Kinds of outcomes (mechanisms: which error a fault gives). The library maps each to one class of its error tree.
+RETURNED = "returned"
+RAISED = "raised"
+RESULT = "result"  # ran to its end, but its value cannot be pickled
+PAYLOAD_BROKEN = "payload"  # the call could not be loaded in the environment
+ENVIRONMENT = "environment"  # the environment's interpreter is missing or another one
+EXITED = "exited"  # the process ended without a word: os._exit
+SIGNAL = "signal"
+MEMORY = "memory"
+TIME = "time"
+STALLED = "stalled"
+NODE = "node"
+DISK = "disk"  # full while the function ran
+HOST_DISK = "host_disk"  # full before it started
+LOST = "lost"  # the supervisor itself was killed
+CANCELLED = "cancelled"
+UNSATISFIABLE = "unsatisfiable"
+PREEMPTED = "preempted"  # not final: the scheduler starts it again
+SUPERSEDED = "superseded"  # not final: a later attempt took over
+
+NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])
+KINDS = frozenset(
+    [
+        RETURNED, RAISED, RESULT, PAYLOAD_BROKEN, ENVIRONMENT, EXITED, SIGNAL, MEMORY, TIME, STALLED, NODE, DISK,
+        HOST_DISK, LOST, CANCELLED, UNSATISFIABLE, PREEMPTED, SUPERSEDED,
+    ]
+)  # fmt: skip
+
+# Stages of a job, in order: an error names the one in which it happened.
+STAGES = ("submit", "queue", "start", "lease", "environment", "load", "function", "result", "supervisor", "scheduler")
+
+
+def bridge_dir(root, digest):  # type: (str, str) -> str
+    """The folder of one version of the bridge."""
+    return posixpath.join(root, BRIDGE, digest)
+
+
+def blob(root, digest):  # type: (str, str) -> str
+    """The file that holds the bytes with this SHA-256."""
+    return posixpath.join(root, BLOBS, digest)
+
+
+def sources_dir(root, digest):  # type: (str, str) -> str
+    """The folder, put on sys.path, of the user's own modules as they were at one call."""
+    return posixpath.join(root, SOURCES, digest)
+
+
+def job_dir(root, job_id):  # type: (str, str) -> str
+    """The folder of one job."""
+    return posixpath.join(root, JOBS, job_id)
+
+
+def attempt_dir(job, attempt):  # type: (str, int) -> str
+    """The folder of one attempt, given the job's folder."""
+    return posixpath.join(job, ATTEMPTS, str(attempt))
+
+
+def job_name(name, job_id):  # type: (str, str) -> str
+    """The name by which a scheduler knows the job: the function's name and the job's id."""
+    return "%s.%s" % (name, job_id)
