@@ -1,0 +1,69 @@
+"""Fixtures of every test: a clean environment, the lab, and which tests run without being asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab, LabMissing
+
+PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run the tests marked `long` too (make test-long)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked `long` are left out unless --long is given."""
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test sees the person's configuration, state or proxies; each has its own XDG folders."""
+    names = [name for name in os.environ if name.startswith("CLUSTERFN_") or name.lower() in PROXIES]
+    for name in names:
+        monkeypatch.delenv(name)
+    folder = tmp_path_factory.mktemp("xdg")
+    for kind in ("config", "cache", "state", "data"):
+        monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
+
+
+REQUIRED = os.environ.get("CLUSTERFN_REQUIRE_LAB") == "1"
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    """The lab if it is up. Otherwise the test is skipped, or fails where CLUSTERFN_REQUIRE_LAB=1 asks for a lab."""
+    try:
+        return Lab()
+    except LabMissing as missing:
+        if REQUIRED:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def gpubox_reset(lab: Lab) -> Iterator[None]:
+    """Eight idle cards before and after."""
+    lab.gpubox.reset()
+    yield
+    lab.gpubox.reset()
+
+
+@pytest.fixture
+def lab_config(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration with tensor01 and slurm, and CLUSTERFN_CONFIG pointing at it."""
+    path = lab.clusterfn_yml(tmp_path / "clusterfn.yml", "tensor01", "slurm")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    return path

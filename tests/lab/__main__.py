@@ -1,0 +1,132 @@
+"""`python -m tests.lab up | down | status | torch`: builds the test hosts on this machine, as root on Debian.
+
+Called by the Makefile. `up` may be repeated: what is there stays, what died is started, a lab of older sources is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from . import accounts, gpubox, hosts, layout, packages, pythons, slurm, torchenv
+from .processes import LabError, State, exclusive, is_alive, stop
+
+
+def why_not() -> str:
+    """Why this machine cannot have a lab; empty if it can."""
+    if sys.platform != "linux" or not Path("/etc/debian_version").exists():
+        return "the lab needs Debian: this machine is another system"
+    if os.geteuid() != 0:
+        return "the lab needs root: it adds accounts and starts daemons"
+    return ""
+
+
+def announce(missing: list[str]) -> None:
+    """What is about to happen, before it happens."""
+    print(f"The lab: {len(layout.HOST_LIST)} ssh hosts, a SLURM of {len(layout.NODES)} nodes and a GPU box, under {layout.ROOT}")
+    print(f"  packages to install: {' '.join(missing) or 'none'}")
+    print(f"  accounts: {' '.join(account.name for account in layout.ACCOUNT_LIST)}")
+    ports = [host.port for host in layout.HOST_LIST] + [layout.SLURMCTLD_PORT, *layout.NODES.values()]
+    print(f"  ports on 127.0.0.1: {min(ports)} to {max(ports)}; no sshd, SLURM or munge of this machine is touched")
+
+
+def all_alive(state: State) -> bool:
+    """Built by these sources, complete, and every daemon runs."""
+    return state.complete and state.version == layout.version() and all(map(is_alive, state.daemons.values()))
+
+
+def up(*, keep: bool) -> None:
+    """Build what is missing, start what does not run."""
+    state = State.load()
+    if all_alive(state) and not packages.missing():
+        print(f"The lab is up ({len(state.daemons)} daemons, {layout.ROOT})")
+        return
+    announce(packages.missing())
+    if layout.ROOT.exists() and state.version != layout.version() and not keep:
+        print("  the lab that is there was built by other sources: it is taken down first")
+        down()
+        state = State()
+    packages.install(packages.missing())
+    layout.ROOT.mkdir(mode=0o755, exist_ok=True)
+    layout.LOGS.mkdir(exist_ok=True)
+    state.version, state.complete = layout.version(), False
+    state.save()
+    build(state)
+    state.complete = True
+    state.save()
+
+
+def build(state: State) -> None:
+    """Every part in its order, with the time it took."""
+    parts = (
+        ("interpreters", lambda: pythons.build(state)),
+        ("accounts", accounts.build),
+        ("hosts", lambda: hosts.build(state)),
+        ("gpu box", lambda: gpubox.build(state)),
+        ("slurm", lambda: slurm.build(state)),
+    )
+    for name, make in parts:
+        began = time.monotonic()
+        make()
+        print(f"  {name}: {time.monotonic() - began:.1f} s", flush=True)
+
+
+def down() -> None:
+    """Stop what was started (by pid and start time), remove accounts, homes and the lab's folder."""
+    state = State.load()
+    for record in reversed(list(state.daemons.values())):
+        stop(record)
+    accounts.remove()
+    for folder in state.created:
+        if Path(folder).exists() and not any(Path(folder).iterdir()):
+            Path(folder).rmdir()
+    shutil.rmtree(layout.ROOT, ignore_errors=False) if layout.ROOT.exists() else None
+
+
+def status() -> bool:
+    """Print every daemon and interpreter; False if something does not run."""
+    state = State.load()
+    if not state.version:
+        print("There is no lab")
+        return False
+    for name, found in state.pythons.items():
+        print(f"python {name}: {found['path']} from {found['source']}")
+    for record in state.daemons.values():
+        print(f"{record.name}: pid {record.pid}, {'runs' if is_alive(record) else 'DEAD'}")
+    print(f"sources: {'these' if state.version == layout.version() else 'others (up would replace the lab)'}")
+    return all(map(is_alive, state.daemons.values()))
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description="The test hosts of clusterfn on this machine.")
+    parser.add_argument("action", choices=("up", "down", "status", "torch", "why-not"))
+    parser.add_argument("--keep", action="store_true", help="up: go on with a lab that was built by other sources")
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parsed()
+    reason = why_not()
+    if arguments.action == "why-not":
+        print(reason)
+        return 0
+    if reason:
+        print(reason, file=sys.stderr)
+        return 2
+    if arguments.action == "status":
+        return 0 if status() else 1
+    try:
+        with exclusive():
+            {"up": lambda: up(keep=arguments.keep), "down": down, "torch": lambda: torchenv.build(State.load())}[arguments.action]()
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""What a test holds of the lab: `Lab`, read from lab.json. It builds nothing; it asks, runs system ssh, and breaks things.
+
+Called by tests/conftest.py (the fixture `lab`), by tests and by the benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import layout
+from .gpubox import GpuBox
+from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
+
+
+class LabMissing(LabError):
+    """There is no lab on this machine, or not a whole one; the message says what to run."""
+
+
+@dataclass(frozen=True)
+class LabHost:
+    """Where an alias of the lab's ssh_config leads."""
+
+    alias: str
+    name: str
+    port: int
+    user: str
+
+
+class Daemon:
+    """One daemon of the lab by its name in lab.json, found anew at every call: another process may have restarted it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def record(self) -> Record:
+        return State.load().daemons[self.name]
+
+    @property
+    def pid(self) -> int:
+        return self.record.pid
+
+    def is_alive(self) -> bool:
+        return is_alive(self.record)
+
+    def kill(self) -> None:
+        """kill -9 (and wait until it is gone). Its children live on."""
+        stop(self.record, number=signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM and wait."""
+        stop(self.record)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its sockets and says nothing."""
+        send(self.record, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        send(self.record, signal.SIGCONT)
+
+    def start(self) -> None:
+        """Start it if it does not run; its new pid goes to lab.json."""
+        state = State.load()
+        record = state.daemons[self.name]
+        if not is_alive(record):
+            state.remember(start(record))
+
+    def children(self) -> list[int]:
+        """Pids of its direct children: for an sshd, the open sessions."""
+        parent = str(self.pid)
+        pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+        return [pid for pid in pids if stat_fields(pid)[1:2] == [parent]]
+
+
+class SlurmControls:
+    """SLURM's own commands as root on this machine, and waiting for a node's state."""
+
+    def run(self, *argv: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """A SLURM command, say run("scontrol", "show", "job", "5")."""
+        env = {**os.environ, "SLURM_CONF": str(layout.SLURM_CONF)}
+        return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+    def node_state(self, node: str) -> str:
+        """idle, mixed, allocated, down*, ... as sinfo says; empty if the controller does not answer."""
+        return self.run("sinfo", "-h", "-N", "-n", node, "-p", "short", "-o", "%T").stdout.strip()
+
+    def wait_node(self, node: str, *states: str, timeout_s: float = 60) -> str:
+        """Until the node is in one of these states; the state. Raises: LabError after timeout_s."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.node_state(node)) not in states:
+            if time.monotonic() > deadline:
+                raise LabError(f"node {node} is {state!r} after {timeout_s} s, not {' or '.join(states)}")
+            time.sleep(0.2)
+        return state
+
+    def job_state(self, job_id: str) -> str:
+        """PENDING, RUNNING, ... from scontrol; empty when the job is unknown."""
+        words = self.run("scontrol", "-o", "show", "job", job_id).stdout.split()
+        return next((word.partition("=")[2] for word in words if word.startswith("JobState=")), "")
+
+    def wait_job(self, job_id: str, *states: str, timeout_s: float = 60) -> str:
+        """Until the job is in one of these states; the state. Raises: LabError after timeout_s."""
+        deadline = time.monotonic() + timeout_s
+        while (state := self.job_state(job_id)) not in states:
+            if time.monotonic() > deadline:
+                raise LabError(f"job {job_id} is {state!r} after {timeout_s} s, not {' or '.join(states)}")
+            time.sleep(0.1)
+        return state
+
+    def cancel_all(self) -> None:
+        """Cancel every job of every lab account."""
+        for account in layout.ACCOUNT_LIST:
+            self.run("scancel", f"--user={account.name}")
+
+    def heal(self, timeout_s: float = 90) -> None:
+        """Every daemon runs and every node takes jobs: to be called after a test that broke something."""
+        for name in ("munged", "slurmctld", *(f"slurmd-{node}" for node in layout.NODES)):
+            Daemon(name).resume()
+            Daemon(name).start()
+        for node in layout.NODES:
+            if self.node_state(node) not in ("idle", "mixed", "allocated", "completing"):
+                self.run("scontrol", "update", f"nodename={node}", "state=resume")
+            self.wait_node(node, "idle", "mixed", "allocated", "completing", timeout_s=timeout_s)
+
+
+class Lab:
+    """The lab that is up. Raises at creation: LabMissing if there is none, or if part of it is dead."""
+
+    def __init__(self) -> None:
+        try:
+            self.state = State.load()
+        except PermissionError as error:
+            raise LabMissing("the lab can be used by root only") from error
+        if not self.state.version or os.geteuid() != 0:
+            raise LabMissing("the lab is not up: run `make lab` as root on Debian")
+        dead = [name for name, record in self.state.daemons.items() if not is_alive(record)]
+        if dead:
+            raise LabMissing(f"the lab is not whole ({', '.join(dead)} dead): run `make lab` as root on Debian")
+        self.root = layout.ROOT
+        self.ssh_config = layout.SSH_CONFIG
+        self.client = layout.CLIENT
+        self.gpubox = GpuBox()
+        self.slurm = SlurmControls()
+        self.slurm_conf = layout.SLURM_CONF
+
+    @property
+    def pythons(self) -> dict[str, Path]:
+        """Every interpreter of the lab, by "3.X"."""
+        return {name: Path(found["path"]) for name, found in self.state.pythons.items()}
+
+    def python(self, minor: str) -> Path:
+        """The lab's Python, by "3.11". Raises: LabMissing if this machine has no such Python."""
+        if minor not in self.pythons:
+            raise LabMissing(f"this machine has no Python {minor}: the lab has {', '.join(self.pythons)}")
+        return self.pythons[minor]
+
+    @property
+    def torch_python(self) -> Path:
+        """The interpreter of the environment with PyTorch. Raises: LabMissing if it was not made yet."""
+        if not (layout.ENVS / "torch" / "complete").exists():
+            raise LabMissing("the torch environment is not there: run `python -m tests.lab torch`")
+        return layout.ENVS / "torch" / "bin" / "python"
+
+    def home(self, account: str) -> Path:
+        """An account's home; "bash" and "cfbash" are the same account."""
+        return layout.ACCOUNT_BY_NAME[account if account.startswith("cf") else f"cf{account}"].home
+
+    def host(self, alias: str) -> LabHost:
+        """Where an alias leads."""
+        found = next(each for each in layout.aliases() if each.name == alias)
+        port = found.port or layout.HOST_BY_NAME[found.host].port
+        return LabHost(alias, found.host, port, found.account)
+
+    def ssh(
+        self, alias: str, command: str | Sequence[str] = (), *, stdin: bytes = b"", timeout_s: float = 30
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run a command over the system's ssh, for evidence. A string reaches the login shell as it is; a list is quoted."""
+        line = command if isinstance(command, str) else shlex.join(command)
+        argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", alias, *([line] if line else [])]
+        return subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout_s, check=False)
+
+    def processes(self, tag: str) -> list[int]:
+        """Live processes of any account whose environment holds CLUSTERFN_JOB=tag."""
+        wanted = b"CLUSTERFN_JOB=" + tag.encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                variables = (folder / "environ").read_bytes().split(b"\0")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+            if wanted in variables and stat_fields(int(folder.name))[:1] != ["Z"]:
+                found.append(int(folder.name))
+        return sorted(found)
+
+    def sshd(self, host: str) -> Daemon:
+        """The sshd of a host: stop it, pause it, kill its sessions (children)."""
+        return Daemon(f"sshd-{host}")
+
+    def slurmd(self, node: str) -> Daemon:
+        """The slurmd of n1 or n2."""
+        return Daemon(f"slurmd-{node}")
+
+    @property
+    def slurmctld(self) -> Daemon:
+        return Daemon("slurmctld")
+
+    @property
+    def munged(self) -> Daemon:
+        return Daemon("munged")
+
+    def clusterfn_yml(self, path: Path, *aliases: str) -> Path:
+        """Write a clusterfn configuration with these aliases as hosts (default: tensor01 and slurm); the path."""
+        blocks = [self._yml_host(alias) for alias in aliases or ("tensor01", "slurm")]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("hosts:\n" + "".join(blocks))
+        return path
+
+    def _yml_host(self, alias: str) -> str:
+        lines = [f"  {alias}:", f"    address: {alias}", f"    ssh_config: {self.ssh_config}"]
+        if self.host(alias).name == "slurm":
+            lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}", "    defaults: {time: 10min}"]
+        else:
+            lines += ["    scheduler: bare"]
+        return "\n".join(lines) + "\n"

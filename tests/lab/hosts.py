@@ -1,0 +1,177 @@
+"""The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH; and the client's keys, known_hosts and ssh_config.
+
+Called by `up`. A host's PATH is its own bin folder, then a folder of links to the machine's programs without any python,
+scheduler or nvidia-smi: so a host has just what it is said to have.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+
+from . import layout
+from .layout import CLIENT, COMMON_BIN, HOSTS, SSHD, Alias, Host
+from .processes import LabError, Record, State, is_alive, run, start
+
+SLURM_PROGRAMS = re.compile(r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|diag|info|prio|queue|report|run|share|stat|trigger|view|crontab|gather|sh)")
+HIDDEN = re.compile(r"(i?python|pip|pydoc|conda|mamba|uv|nvidia-).*")
+
+
+def fill_common_bin() -> None:
+    """Link every program of the machine that a bare host has."""
+    COMMON_BIN.mkdir(parents=True, exist_ok=True)
+    for folder in (Path("/usr/sbin"), Path("/usr/bin")):
+        for program in folder.iterdir():
+            hidden = HIDDEN.fullmatch(program.name) or SLURM_PROGRAMS.fullmatch(program.name)
+            place = COMMON_BIN / program.name
+            if not hidden and not place.is_symlink():
+                place.symlink_to(program)
+
+
+def fill_host_bin(host: Host) -> None:
+    """The host's own programs: its python3, and SLURM's on the host that has one."""
+    own = HOSTS / host.name / "bin"
+    own.mkdir(parents=True, exist_ok=True)
+    wanted = {}
+    if host.minor is not None:
+        python = layout.PYTHONS / f"3.{host.minor}" / "bin" / "python"
+        wanted = {"python3": python, f"python3.{host.minor}": python}
+    if host.name == "slurm":
+        wanted.update({p.name: p for p in Path("/usr/bin").iterdir() if SLURM_PROGRAMS.fullmatch(p.name)})
+    for name, program in wanted.items():
+        if not (own / name).is_symlink():
+            (own / name).symlink_to(program)
+
+
+def make_key(path: Path, comment: str) -> None:
+    """An ed25519 key pair without passphrase."""
+    if not path.exists():
+        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
+
+
+def sshd_config(host: Host) -> str:
+    """The whole configuration of one host."""
+    path = f"{HOSTS / host.name / 'bin'}:{COMMON_BIN}"
+    slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.name == "slurm" else ""
+    return f"""\
+ListenAddress 127.0.0.1
+Port {host.port}
+HostKey {SSHD / host.name}.key
+PidFile none
+AuthorizedKeysFile {SSHD}/authorized_keys
+AllowUsers {" ".join(account.name for account in layout.ACCOUNT_LIST)}
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PrintMotd no
+MaxStartups 100:30:200
+MaxSessions 50
+UseDNS no
+Subsystem sftp internal-sftp
+SetEnv PATH={path} CLUSTERFN_LAB_HOST={host.name}{slurm}
+"""
+
+
+def replaced_minor(host: Host, state: State) -> Host:
+    """tensor01 and slurm live with the oldest Python there is when 3.6 is missing."""
+    if host.minor is None or f"3.{host.minor}" in state.pythons or host.name.startswith("py"):
+        return host
+    oldest = min(int(name.partition(".")[2]) for name in state.pythons)
+    print(f"  no Python 3.{host.minor}: {host.name} gets 3.{oldest}")
+    return Host(host.name, host.port, oldest)
+
+
+def known_hosts_line(host: Host, key: Path) -> str:
+    kind, public, *_ = key.with_suffix(f"{key.suffix}.pub").read_text().split()
+    return f"[127.0.0.1]:{host.port} {kind} {public}\n"
+
+
+def ssh_config_block(alias: Alias) -> str:
+    """One `Host` block."""
+    return f"""\
+Host {alias.name}
+    HostName {alias.address}
+    Port {alias.port or layout.HOST_BY_NAME[alias.host].port}
+    User {alias.account}
+    IdentityFile {CLIENT / alias.identity}
+    IdentitiesOnly yes
+    UserKnownHostsFile {CLIENT / alias.known_hosts}
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+
+"""
+
+
+def write_client(hosts: list[Host]) -> None:
+    """Keys, three known_hosts files (right, empty, changed) and the ssh_config."""
+    CLIENT.mkdir(mode=0o700, exist_ok=True)
+    make_key(CLIENT / "id_ed25519", "clusterfn lab")
+    make_key(CLIENT / "id_wrong", "clusterfn lab, nobody lets it in")
+    shutil.copy(CLIENT / "id_ed25519.pub", SSHD / "authorized_keys")
+    (SSHD / "authorized_keys").chmod(0o644)
+    lines = [known_hosts_line(host, SSHD / f"{host.name}.key") for host in hosts]
+    (CLIENT / "known_hosts").write_text("".join(lines))
+    (CLIENT / "known_hosts.empty").write_text("")
+    changed = [known_hosts_line(host, CLIENT / "id_wrong") for host in hosts]
+    (CLIENT / "known_hosts.changed").write_text("".join(changed))
+    names = {host.name for host in hosts}
+    blocks = [ssh_config_block(alias) for alias in layout.aliases() if alias.host in names]
+    layout.SSH_CONFIG.write_text("".join(blocks))
+
+
+def listens(port: int) -> bool:
+    """Something accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def start_host(host: Host, state: State) -> None:
+    """Start the sshd unless it runs; a port somebody else holds is an error, not a reason to share."""
+    name = f"sshd-{host.name}"
+    if name in state.daemons and is_alive(state.daemons[name]):
+        return
+    if listens(host.port):
+        raise LabError(f"port {host.port} of host {host.name} is taken by a process that is not the lab's")
+    config = SSHD / f"{host.name}.conf"
+    config.write_text(sshd_config(host))
+    argv = ["/usr/sbin/sshd", "-D", "-f", str(config), "-E", str(layout.LOGS / f"{name}.log")]
+    state.remember(start(Record(name, argv)))
+
+
+def wait_for(host: Host, *, timeout_s: float = 10) -> None:
+    """Until the host's port answers."""
+    deadline = time.monotonic() + timeout_s
+    while not listens(host.port):
+        if time.monotonic() > deadline:
+            raise LabError(f"sshd of {host.name} does not listen on {host.port}: see {layout.LOGS}/sshd-{host.name}.log")
+        time.sleep(0.02)
+
+
+def build(state: State) -> None:
+    """Programs, keys, configurations, then the daemons that do not run yet."""
+    run_folder = Path("/run/sshd")
+    if not run_folder.exists():
+        run_folder.mkdir(mode=0o755)
+        state.created.append(str(run_folder))
+        state.save()
+    SSHD.mkdir(exist_ok=True)
+    fill_common_bin()
+    hosts = playable(state)
+    for host in hosts:
+        fill_host_bin(host)
+        make_key(SSHD / f"{host.name}.key", host.name)
+    write_client(hosts)
+    for host in hosts:
+        start_host(host, state)
+    for host in hosts:
+        wait_for(host)
+
+
+def playable(state: State) -> list[Host]:
+    """Every host this machine can play."""
+    hosts = [replaced_minor(host, state) for host in layout.HOST_LIST]
+    return [host for host in hosts if host.minor is None or f"3.{host.minor}" in state.pythons]

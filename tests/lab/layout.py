@@ -1,0 +1,133 @@
+"""What the lab consists of: places, ports, hosts, accounts and ssh aliases, as plain data.
+
+Everything else in this package builds what stands here or answers questions about it. No I/O besides hashing our own source.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path("/opt/clusterfn-lab")
+STATE_FILE = ROOT / "lab.json"
+LOGS = ROOT / "log"
+HOMES = ROOT / "home"
+PYTHONS = ROOT / "python"
+HOSTS = ROOT / "hosts"
+CLIENT = ROOT / "client"
+SSHD = ROOT / "sshd"
+TOOLS = ROOT / "tools"
+ENVS = ROOT / "envs"
+GPUBOX = ROOT / "gpubox"
+MUNGE = ROOT / "munge"
+SLURM = ROOT / "slurm"
+DEVICES = ROOT / "dev"
+COMMON_BIN = HOSTS / "common" / "bin"
+SSH_CONFIG = CLIENT / "ssh_config"
+SLURM_CONF = SLURM / "slurm.conf"
+
+# "package" to the program it brings: what is there already is not installed again.
+PACKAGES = {
+    "openssh-server": "/usr/sbin/sshd",
+    "openssh-client": "/usr/bin/ssh",
+    "slurm-wlm": "/usr/sbin/slurmctld",
+    "munge": "/usr/sbin/munged",
+    "tcsh": "/usr/bin/tcsh",
+    "fish": "/usr/bin/fish",
+    "iproute2": "/bin/ip",
+    "shellcheck": "/usr/bin/shellcheck",
+}
+
+MINORS = tuple(range(6, 14))
+REFUSED_PORT = 22099
+SLURMCTLD_PORT = 22117
+NODES = {"n1": 22118, "n2": 22119}
+
+
+@dataclass(frozen=True)
+class Host:
+    """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none."""
+
+    name: str
+    port: int
+    minor: int | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """One Unix account, the same on every host. `home_name` may differ from the name; `mount` are tmpfs options."""
+
+    name: str
+    shell: str
+    home_name: str = ""
+    mount: str = ""
+
+    @property
+    def home(self) -> Path:
+        return HOMES / (self.home_name or self.name)
+
+
+@dataclass(frozen=True)
+class Alias:
+    """One `Host` block of the lab's ssh_config. The last three are for the aliases that must fail."""
+
+    name: str
+    host: str
+    account: str
+    identity: str = "id_ed25519"
+    known_hosts: str = "known_hosts"
+    address: str = "127.0.0.1"
+    port: int = 0
+
+
+HOST_LIST = (
+    *(Host(f"py3{minor}", 22000 + minor, minor) for minor in MINORS),
+    Host("tensor01", 22020, 6),
+    Host("slurm", 22021, 6),
+    Host("nopython", 22022, None),
+)
+HOST_BY_NAME = {host.name: host for host in HOST_LIST}
+
+ACCOUNT_LIST = (
+    Account("cfbash", "/bin/bash"),
+    Account("cfdash", "/bin/sh"),
+    Account("cftcsh", "/usr/bin/tcsh"),
+    Account("cffish", "/usr/bin/fish"),
+    Account("cfnoisy", "/bin/bash"),
+    Account("cfexit", "/bin/bash"),
+    Account("cfspace", "/bin/bash", home_name="a b %j 'q' ü"),
+    Account("cfnologin", "/usr/sbin/nologin"),
+    Account("cfsecond", "/bin/bash"),
+    Account("cftiny", "/bin/bash", mount="size=8m,mode=755"),
+    Account("cfro", "/bin/bash", mount="ro,size=1m,mode=755"),
+)
+ACCOUNT_BY_NAME = {account.name: account for account in ACCOUNT_LIST}
+
+
+def aliases() -> tuple[Alias, ...]:
+    """`<host>-<account without cf>` for every pair, two short names, and those that must fail."""
+    pairs = [
+        Alias(f"{host.name}-{account.name[2:]}", host.name, account.name) for host in HOST_LIST for account in ACCOUNT_LIST
+    ]
+    short = [Alias("tensor01", "tensor01", "cfbash"), Alias("slurm", "slurm", "cfbash")]
+    faulty = [
+        Alias("unknown-key", "py36", "cfbash", known_hosts="known_hosts.empty"),
+        Alias("changed-key", "py36", "cfbash", known_hosts="known_hosts.changed"),
+        Alias("wrong-user-key", "py36", "cfbash", identity="id_wrong"),
+        Alias("refused", "py36", "cfbash", port=REFUSED_PORT),
+        Alias("no-such-name", "py36", "cfbash", address="no-such-name.invalid"),
+    ]
+    return (*pairs, *short, *faulty)
+
+
+# The files whose change makes a running lab an old one. The handle, the tests and the proxy are not among them.
+BUILDERS = ("accounts", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm")
+
+
+def version() -> str:
+    """A hash of the sources that build the lab."""
+    digest = hashlib.sha256()
+    for name in BUILDERS:
+        digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,185 @@
+"""Plays nvidia-smi from a JSON file. Installed as tensor01's first nvidia-smi; runs on Python 3.6, standard library only.
+
+The file (second line of the installed copy names it through LAB_GPUBOX's default) says the mode: ok, hang, garbage,
+nvml-mismatch or no-devices, and the cards with their processes. Texts and exit codes are those of driver 575.57.08.
+"""
+
+import json
+import os
+import sys
+import time
+
+STATE = "/opt/clusterfn-lab/gpubox/state.json"
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 575.57\n"
+UNITS = {
+    "memory.total": "MiB",
+    "memory.used": "MiB",
+    "memory.free": "MiB",
+    "used_memory": "MiB",
+    "used_gpu_memory": "MiB",
+    "utilization.gpu": "%",
+}
+
+
+def memory_used(card):
+    """What processes hold, plus what nobody visible holds."""
+    return card["hidden_used_mib"] + sum(process["used_mib"] for process in card["processes"])
+
+
+def card_fields(card, state):
+    """Every --query-gpu field we know of one card."""
+    used = memory_used(card)
+    return {
+        "index": card["index"],
+        "uuid": card["uuid"],
+        "gpu_uuid": card["uuid"],
+        "name": card["name"],
+        "gpu_name": card["name"],
+        "count": len(state["cards"]),
+        "memory.total": card["total_mib"],
+        "memory.used": used,
+        "memory.free": card["total_mib"] - used,
+        "utilization.gpu": card["utilization"],
+        "driver_version": state["driver_version"],
+        "compute_cap": card["compute_cap"],
+        "pci.bus_id": card["bus_id"],
+        "gpu_bus_id": card["bus_id"],
+        "temperature.gpu": card["temperature"],
+    }
+
+
+def app_rows(state):
+    """Every --query-compute-apps field, one row per process."""
+    return [
+        {
+            "gpu_uuid": card["uuid"],
+            "gpu_name": card["name"],
+            "gpu_bus_id": card["bus_id"],
+            "pid": process["pid"],
+            "process_name": process["name"],
+            "name": process["name"],
+            "used_memory": process["used_mib"],
+            "used_gpu_memory": process["used_mib"],
+        }
+        for card in state["cards"]
+        for process in card["processes"]
+    ]
+
+
+def csv_lines(rows, wanted, formats):
+    """Rows as nvidia-smi prints them: ", " between, units after values unless nounits, units in the header if nounits too."""
+    nounits = "nounits" in formats
+    lines = []
+    if "noheader" not in formats:
+        lines.append(", ".join("%s [%s]" % (name, UNITS[name]) if name in UNITS else name for name in wanted))
+    for row in rows:
+        cells = []
+        for name in wanted:
+            unit = "" if nounits or name not in UNITS else " " + UNITS[name]
+            cells.append("%s%s" % (row[name], unit))
+        lines.append(", ".join(cells))
+    return lines
+
+
+def query(rows, known, wanted, formats):
+    """Answer one query, or complain about a field as the real program does."""
+    for name in wanted:
+        if name not in known:
+            print('Field "%s" is not a valid field to query.\n' % name)
+            return 2
+    for line in csv_lines(rows, wanted, formats):
+        print(line)
+    return 0
+
+
+def table(state):
+    """The summary a person sees."""
+    rule = "+" + "-" * 89 + "+"
+    title = "NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s" % (
+        state["driver_version"], state["driver_version"], state["cuda_version"],
+    )
+    print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    print(rule)
+    print("| %-87s |" % title)
+    print(rule)
+    for card in state["cards"]:
+        row = "%3d  %-30s %s  %6dMiB / %6dMiB %4d%%" % (
+            card["index"], card["name"], card["bus_id"], memory_used(card), card["total_mib"], card["utilization"],
+        )
+        print("| %-87s |" % row)
+    print(rule)
+    for card in state["cards"]:
+        for process in card["processes"]:
+            row = "%3d %10d      C   %-40s %6dMiB" % (card["index"], process["pid"], process["name"], process["used_mib"])
+            print("| %-87s |" % row)
+    print(rule)
+    return 0
+
+
+def fail_as_told(mode):
+    """The modes in which the real program does not answer; None if it does."""
+    if mode == "hang":
+        time.sleep(3600)
+    if mode == "garbage":
+        sys.stdout.flush()
+        os.write(1, b"\xff\xfe\x00<html>502, [N/A]\n, , ,\n7\n\x1b[2J")
+        return 0
+    if mode == "nvml-mismatch":
+        sys.stdout.write(MISMATCH)
+        return 18
+    if mode == "no-devices":
+        print("No devices were found")
+        return 6
+    return None
+
+
+def chosen_cards(state, options):
+    """-i / --id: only these cards, by index or UUID."""
+    wanted = options.get("-i") or options.get("--id")
+    if not wanted:
+        return state
+    names = wanted.split(",")
+    cards = [card for card in state["cards"] if str(card["index"]) in names or card["uuid"] in names]
+    return dict(state, cards=cards)
+
+
+def parse(argv):
+    """--name=value, --name value, -i value and bare flags into a dict."""
+    options = {}
+    rest = list(argv)
+    while rest:
+        name, given, value = rest.pop(0).partition("=")
+        if not given and name in ("-i", "--id", "--format", "--query-gpu", "--query-compute-apps"):
+            value = rest.pop(0) if rest else ""
+        options[name] = value
+    return options
+
+
+def main(argv):
+    with open(STATE, encoding="utf-8") as stream:
+        state = json.load(stream)
+    failed = fail_as_told(state["mode"])
+    if failed is not None:
+        return failed
+    options = parse(argv)
+    state = chosen_cards(state, options)
+    formats = options.get("--format", "csv").split(",")
+    if "--query-gpu" in options:
+        rows = [card_fields(card, state) for card in state["cards"]]
+        known = card_fields(state["cards"][0], state) if state["cards"] else {}
+        return query(rows, known, options["--query-gpu"].split(","), formats)
+    if "--query-compute-apps" in options:
+        known = ("gpu_uuid", "gpu_name", "gpu_bus_id", "pid", "process_name", "name", "used_memory", "used_gpu_memory")
+        return query(app_rows(state), known, options["--query-compute-apps"].split(","), formats)
+    if "-L" in options or "--list-gpus" in options:
+        for card in state["cards"]:
+            print("GPU %d: %s (UUID: %s)" % (card["index"], card["name"], card["uuid"]))
+        return 0
+    if not options:
+        return table(state)
+    print("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

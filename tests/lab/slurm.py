@@ -1,0 +1,3 @@
+"""placeholder"""
+def build(state: object) -> None:
+    pass

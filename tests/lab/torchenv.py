@@ -1,0 +1,39 @@
+"""The environment with PyTorch that jobs of the lab may use: envs/torch, made on demand because it takes a minute.
+
+Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; elsewhere than on a
+machine with a local CPU build, plain torch is several gigabytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+
+from .layout import ENVS
+from .processes import LabError, State, run
+
+REQUIREMENTS = ("torch==2.13.0", "numpy")
+TORCH = ENVS / "torch"
+# Python 3.11 is what the lab's jobs are written for; 3.10 and newer have wheels too.
+WANTED = ("3.11", "3.12", "3.10", "3.13")
+
+
+def is_ready() -> bool:
+    """The environment was finished once (the mark is written last)."""
+    return (TORCH / "complete").exists()
+
+
+def build(state: State) -> None:
+    """Make the environment unless it is there."""
+    if is_ready():
+        return
+    if not state.complete:
+        raise LabError("the lab is not up: python -m tests.lab up")
+    minor = next((minor for minor in WANTED if minor in state.pythons), None)
+    if minor is None:
+        raise LabError(f"PyTorch needs one of Python {', '.join(WANTED)}")
+    print(f"The torch environment: {' '.join(REQUIREMENTS)} under {TORCH} (about a minute)", flush=True)
+    shutil.rmtree(TORCH, ignore_errors=True)
+    run([state.pythons[minor]["path"], "-m", "venv", str(TORCH)])
+    run([str(TORCH / "bin" / "python"), "-m", "pip", "install", "-q", *REQUIREMENTS])
+    run(["chmod", "-R", "a+rX", str(ENVS)])
+    (TORCH / "complete").write_text("\n".join(REQUIREMENTS) + "\n")
