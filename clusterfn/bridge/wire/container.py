@@ -1,0 +1,205 @@
+"""The file format of payload.pkl and value.pkl: one JSON line, a pickle, and the buffers that stand beside it.
+
+The versions in the JSON line are compared before anything is unpickled: byte code of another minor version can end the
+process without a word. Knows nothing of jobs. Called by the worker and by `payload` and `outcome`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import linecache
+import pickle
+import sys
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from . import pickler
+
+FORMAT = 1
+_LARGE = 1 << 20
+
+
+class Damaged(Exception):
+    """The bytes are not those that were written."""
+
+
+class OtherPython(Exception):
+    """The bytes were made by another minor version of Python.
+
+    Attributes:
+        wanted: (major, minor) that made them.
+        here: (major, minor) that was asked to read them.
+    """
+
+    def __init__(self, wanted: tuple[int, int], here: tuple[int, int]) -> None:
+        super().__init__(wanted, here)
+        self.wanted = wanted
+        self.here = here
+
+    def __str__(self) -> str:
+        return "made by Python %d.%d, but this is Python %d.%d" % (*self.wanted, *self.here)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """An object as bytes, its large buffers apart.
+
+    Attributes:
+        pickle: The pickle, protocol 5.
+        buffers: What the pickle refers to, in order.
+        blobs: Index of a buffer -> its SHA-256, for buffers that travel by themselves.
+        sources: File name -> text, so that tracebacks there show lines.
+    """
+
+    pickle: bytes
+    buffers: Sequence[memoryview] = ()
+    blobs: Mapping[int, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def pieces(self) -> list[bytes | memoryview]:
+        """The whole file: header, pickle and the buffers that do not travel by themselves."""
+        own = [buffer for index, buffer in enumerate(self.buffers) if index not in self.blobs]
+        body: list[bytes | memoryview] = [self.pickle, *own]
+        return [self._header(_crc(body)), *body]
+
+    def _header(self, crc: int) -> bytes:
+        record = {
+            "format": FORMAT,
+            "python": list(sys.version_info[:2]),
+            "cloudpickle": pickler.VERSION,
+            "pickle": len(self.pickle),
+            "buffers": [{"size": len(b), "blob": self.blobs.get(i)} for i, b in enumerate(self.buffers)],
+            "crc": crc,
+            "sources": dict(self.sources),
+        }
+        return json.dumps(record).encode() + b"\n"
+
+
+def pack(obj: object, on_object: Callable[[object], Any] | None = None) -> Packed:
+    """`obj` as bytes; `on_object` sees each object that is not plain data and may give its reduction.
+
+    Raises:
+        Whatever pickling raises.
+    """
+    buffers: list[memoryview] = []
+
+    def keep_apart(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        large = len(view) >= _LARGE
+        if large:
+            buffers.append(view)
+        return not large
+
+    out = io.BytesIO()
+    pickler.Pickler(out, keep_apart, on_object).dump(obj)
+    return Packed(out.getvalue(), buffers)
+
+
+def dump(obj: object, file: BinaryIO) -> dict[str, int]:
+    """Write `obj` as a whole value file; return its size in bytes and the check sum of its body."""
+    pieces = pack(obj).pieces()
+    for piece in pieces:
+        file.write(piece)
+    return {"size": sum(len(piece) for piece in pieces), "crc": _crc(pieces[1:])}
+
+
+def read_header(path: str) -> dict[str, Any]:
+    """The JSON line of a file, without reading further."""
+    with open(path, "rb") as file:
+        return _parse_header(file.readline())
+
+
+def load(path: str, blob_path: Callable[[str], str]) -> Any:
+    """The object in a file; buffers that are blobs are read from `blob_path(sha256)`.
+
+    Raises:
+        Damaged: The file is cut short or altered.
+        OtherPython: Another minor version made it.
+        Exception: Whatever unpickling raises.
+    """
+    with open(path, "rb") as file:
+        header = _parse_header(file.readline())
+        body = bytearray(file.read())
+    return _load_body(header, memoryview(body), blob_path)
+
+
+def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
+    """The object in the bytes of a whole file; with a bytearray, arrays share its memory.
+
+    Args:
+        data: The file's content, without blobs.
+        same_python: Whether another minor version is refused. Plain records of an exception may cross.
+
+    Raises:
+        As `load`.
+    """
+    end = data.find(b"\n") + 1
+    return _load_body(_parse_header(bytes(data[:end])), memoryview(data)[end:], _no_blob, same_python)
+
+
+def _no_blob(digest: str) -> str:
+    raise Damaged("a value refers to the blob %s, which only a payload may" % digest)
+
+
+def _parse_header(line: bytes) -> dict[str, Any]:
+    try:
+        header: dict[str, Any] = json.loads(line)
+    except ValueError:
+        raise Damaged("the header is not readable") from None
+    if header.get("format") != FORMAT:
+        raise Damaged("format %r is not known to this version" % header.get("format"))
+    return header
+
+
+def _load_body(
+    header: dict[str, Any], body: memoryview, blob_path: Callable[[str], str], same_python: bool = True
+) -> Any:
+    major, minor = header["python"]
+    if same_python and (major, minor) != sys.version_info[:2]:
+        raise OtherPython((major, minor), sys.version_info[:2])
+    if _crc([body]) != header["crc"]:
+        raise Damaged("the check sum is wrong, the file was cut short or altered")
+    register_sources(header["sources"])
+    return pickler.loads(body[: header["pickle"]], _buffers(header, body, blob_path))
+
+
+def _buffers(header: dict[str, Any], body: memoryview, blob_path: Callable[[str], str]) -> list[Any]:
+    buffers: list[Any] = []
+    offset = header["pickle"]
+    for entry in header["buffers"]:
+        if entry["blob"]:
+            buffers.append(_read_blob(blob_path(entry["blob"]), entry["size"]))
+        else:
+            buffers.append(body[offset : offset + entry["size"]])
+            offset += entry["size"]
+    return buffers
+
+
+def _read_blob(path: str, size: int) -> bytearray:
+    data = bytearray(size)
+    with open(path, "rb", buffering=0) as file:
+        view = memoryview(data)
+        filled = 0
+        while filled < size:
+            count = file.readinto(view[filled:])
+            if not count:
+                raise Damaged("blob %s has %d bytes, wanted %d" % (path, filled, size))
+            filled += count
+    return data
+
+
+def register_sources(sources: Mapping[str, str]) -> None:
+    """Let tracebacks show the lines of files that exist only where the call was made."""
+    for name, text in sources.items():
+        if name not in linecache.cache:
+            linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+
+
+def _crc(pieces: Sequence[bytes | memoryview]) -> int:
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return crc
