@@ -47,7 +47,7 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     """
     made: dict[int, BaseException] = {}
     error = _rebuild(records, 0, made)
-    for place, member in made.items():
+    for place, member in list(made.items()):
         _link(member, records[place], records, made)
     return error
 

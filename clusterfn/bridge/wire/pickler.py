@@ -1,7 +1,8 @@
 """cloudpickle, with the few types that must travel in their own way.
 
 CUDA tensors become CPU tensors; numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not
-load under numpy 1; classes of the caller's `__main__` come back as the caller's own. Called by `container` and `exceptions`.
+load under numpy 1; classes of the caller's `__main__` come back as the caller's own. Called by `container` and
+`exceptions`.
 """
 
 from __future__ import annotations

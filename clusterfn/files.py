@@ -1,0 +1,124 @@
+"""Files and folders as arguments: named by their content, paths there as here.
+
+    train(clusterfn.File("data/x.csv"), clusterfn.Directory("models"))
+
+Here they are `pathlib.Path`s to the original, so `f.local(File("x"))` works; inside a job they are paths to the same
+content. Says what would travel (`Shipment`), sends nothing. Called by users and by `payload`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pathlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.errors import PayloadError
+
+_CHUNK = 1 << 20
+_digests: dict[tuple[str, int, int], str] = {}
+
+
+class File(type(pathlib.Path())):  # type: ignore[misc]
+    """A file of this machine that the function reads.
+
+    Its content is sent once to each host, whatever its name, and never altered there. Inside a job it is a read-only
+    file of the same name.
+
+    Args:
+        path: Where it lies here.
+
+    Raises:
+        PayloadError: At the call, if it is not there or is a folder.
+
+    Example:
+        >>> train(File("data/x.csv"))
+    """
+
+    def __reduce__(self) -> Any:
+        raise PayloadError(f"File({str(self)!r}) can travel only as an argument of a call")
+
+
+class Directory(type(pathlib.Path())):  # type: ignore[misc]
+    """A folder of this machine that the function reads, with everything below it. See `File`."""
+
+    def __reduce__(self) -> Any:
+        raise PayloadError(f"Directory({str(self)!r}) can travel only as an argument of a call")
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """One File or Directory as it will lie on the host, at `files/<digest>/<name>`.
+
+    Attributes:
+        digest: SHA-256 of the content; for a folder, of its names and contents.
+        name: The last part of the path.
+        members: Relative name -> path here; for a File the one pair ("", path).
+        size: Bytes in all.
+        is_directory: Whether it is a Directory.
+    """
+
+    digest: str
+    name: str
+    members: tuple[tuple[str, pathlib.Path], ...]
+    size: int
+    is_directory: bool
+
+
+def shipment(path: File | Directory) -> Shipment:
+    """What a File or Directory consists of.
+
+    Raises:
+        PayloadError: It is not there, is of the other kind, or cannot be read.
+    """
+    try:
+        return _directory(path) if isinstance(path, Directory) else _file(path)
+    except OSError as error:
+        raise PayloadError(
+            f"{type(path).__name__}({str(path)!r}) cannot be read: {error.strerror}",
+            hint=f"the path is taken from {pathlib.Path.cwd()}",
+        ) from error
+
+
+def _file(path: File) -> Shipment:
+    plain = pathlib.Path(os.path.abspath(path))
+    if plain.is_dir():
+        raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
+    return Shipment(_digest(plain), plain.name, (("", plain),), plain.stat().st_size, False)
+
+
+def _directory(path: Directory) -> Shipment:
+    root = pathlib.Path(os.path.abspath(path))
+    if not root.is_dir():
+        reason = "is a file" if root.exists() else "is not there"
+        raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is taken from {pathlib.Path.cwd()}")
+    members = tuple(_walk(root))
+    manifest = "".join(f"{name}\0{_digest(member)}\n" for name, member in members)
+    size = sum(member.stat().st_size for _, member in members)
+    return Shipment(
+        hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest(), root.name, members, size, True
+    )
+
+
+def _walk(root: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
+    for folder, folders, names in os.walk(root):
+        folders.sort()
+        for name in sorted(names):
+            path = pathlib.Path(folder, name)
+            if path.is_file():
+                yield path.relative_to(root).as_posix(), path
+
+
+def _digest(path: pathlib.Path) -> str:
+    """SHA-256 of a file, remembered while its size and time of change stay."""
+    stat = path.stat()
+    key = (str(path), stat.st_size, stat.st_mtime_ns)
+    if key not in _digests:
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+        _digests[key] = digest.hexdigest()
+    return _digests[key]

@@ -1,0 +1,200 @@
+"""An outcome that a host published, as a value or an exception.
+
+The only place that knows which kind of outcome is which class of error. Reads no file and asks no host. Called by
+`job`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn import errors, layout, wire
+
+ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
+    layout.RESULT: errors.ResultError,
+    layout.PAYLOAD_BROKEN: errors.PayloadError,
+    layout.ENVIRONMENT: errors.EnvironmentBuildError,
+    layout.EXITED: errors.ExitedEarly,
+    layout.SIGNAL: errors.KilledBySignal,
+    layout.MEMORY: errors.OutOfMemory,
+    layout.TIME: errors.TimeLimit,
+    layout.STALLED: errors.Stalled,
+    layout.NODE: errors.NodeFailed,
+    layout.DISK: errors.DiskFull,
+    layout.HOST_DISK: errors.HostDiskFull,
+    layout.LOST: errors.WorkerLost,
+    layout.CANCELLED: errors.Cancelled,
+    layout.UNSATISFIABLE: errors.Unsatisfiable,
+    layout.PREEMPTED: errors.Preempted,
+}
+# Raised as themselves these would end a loop, the interpreter or an event loop here.
+_NOT_RAISED_HERE = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    StopAsyncIteration,
+    concurrent.futures.CancelledError,
+    asyncio.CancelledError,
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job ran, for messages.
+
+    Attributes:
+        host: The host's name.
+        job: The job's id.
+        folder: The job's folder there.
+    """
+
+    host: str
+    job: str
+    folder: str
+
+
+class RemoteTraceback(Exception):
+    """The traceback on the host, as text. Stands at the end of the chain of the user's exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+    """The value of a job that returned.
+
+    Args:
+        outcome: The content of outcome.json, of a final kind.
+        value: The content of value.pkl, if there is one.
+        place: Where the job ran.
+
+    Raises:
+        The function's own exception, or one of `clusterfn.errors`.
+    """
+    if outcome["kind"] == layout.RETURNED:
+        return _load(outcome, value, place)
+    raise exception_of(outcome, value, place)
+
+
+def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+    """The exception that stands for an outcome of any other kind than `returned`."""
+    if outcome["kind"] == layout.RAISED:
+        return _raised(outcome, value, place)
+    cls = ERRORS.get(outcome["kind"], errors.JobError)
+    error = cls(outcome["message"], **_facts(outcome, place))
+    _add_code(error, outcome)
+    return error
+
+
+def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    attempt = outcome.get("attempt") or 1
+    node = outcome.get("node")
+    return {
+        "host": place.host if not node or node == place.host else f"{place.host} ({node})",
+        "job": place.job,
+        "stage": outcome.get("stage"),
+        "evidence": outcome.get("evidence") or (),
+        "hint": outcome.get("hint"),
+        "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
+        "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
+    }
+
+
+def _add_code(error: errors.ClusterfnError, outcome: Mapping[str, Any]) -> None:
+    if isinstance(error, errors.ExitedEarly):
+        error.code = outcome.get("code")
+    elif isinstance(error, errors.KilledBySignal):
+        error.signal = outcome.get("signal") or ""
+
+
+def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+    container = wire.part("container")
+    try:
+        return container.loads(_whole(outcome, value, container))
+    except ModuleNotFoundError as error:
+        raise _result_error(
+            f"the value needs the module {error.name}, which is not installed here", outcome, place,
+            hint=f"install {error.name} here, or return plain data",
+        ) from error  # fmt: skip
+    except container.Damaged as error:
+        raise _result_error(
+            f"the value is damaged: {error}", outcome, place, hint="fetch it again: job.result()"
+        ) from None
+    except Exception as error:  # unpickling runs code of the user's, which may raise anything
+        raise _result_error(
+            f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
+            hint="the versions of the packages here and there may differ",
+        ) from error  # fmt: skip
+
+
+def _whole(outcome: Mapping[str, Any], value: bytearray | None, container: Any) -> bytearray:
+    wanted = (outcome.get("value") or {}).get("size")
+    if value is None or len(value) != wanted:
+        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {wanted} were written")
+    return value
+
+
+def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: str) -> errors.ResultError:
+    facts = _facts(outcome, place)
+    facts.update(stage="result", hint=hint)
+    return errors.ResultError(message, **facts)
+
+
+def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+    text = outcome["exception"]["traceback"].rstrip()
+    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{text}\n"""')
+    error = _rebuilt(outcome, value)
+    if error is None or isinstance(error, _NOT_RAISED_HERE):
+        return _function_error(outcome, place, remote)
+    if isinstance(error, FileNotFoundError):
+        _hint_at_file(error, place)
+    _end_of_chain(error).__cause__ = remote
+    return error
+
+
+def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
+    container, exceptions = wire.part("container"), wire.part("exceptions")
+    try:
+        records = container.loads(_whole(outcome, value, container), same_python=False)
+        error: BaseException = exceptions.from_records(records)
+    except (exceptions.CannotRebuild, container.Damaged):
+        return None
+    return error
+
+
+def _function_error(outcome: Mapping[str, Any], place: Place, remote: RemoteTraceback) -> errors.FunctionError:
+    what = outcome["exception"]
+    facts = _facts(outcome, place)
+    facts["evidence"] = what["traceback"].rstrip().splitlines()
+    error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
+    error.type_name, error.traceback = what["type"], what["traceback"]
+    error.__cause__ = remote
+    return error
+
+
+def _end_of_chain(error: BaseException) -> BaseException:
+    seen = {id(error)}
+    while True:
+        following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if following is None or id(following) in seen:
+            return error
+        seen.add(id(following))
+        error = following
+
+
+def _hint_at_file(error: FileNotFoundError, place: Place) -> None:
+    if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
+        error.strerror = (
+            f"{error.strerror} on {place.host}, but it is here: pass clusterfn.File({os.fspath(error.filename)!r}) "
+            "as an argument"
+        )

@@ -1,0 +1,61 @@
+"""The bridge as files with a hash: what is sent once to every host, and found there again by name.
+
+Reads the library's own source and the installed cloudpickle's; touches no host. Called by `dispatch`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn import wire
+
+_LIBRARY = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """Files that travel together.
+
+    Attributes:
+        digest: SHA-256 over names and contents.
+        files: Name, relative and with slashes -> content.
+    """
+
+    digest: str
+    files: Mapping[str, bytes]
+
+
+def make(files: Mapping[str, bytes]) -> Parcel:
+    """A parcel of these files, whatever their order."""
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode())
+        digest.update(files[name])
+    return Parcel(digest.hexdigest(), files)
+
+
+@functools.lru_cache(maxsize=1)
+def bridge() -> Parcel:
+    """Supervisor, worker, wire, cloudpickle and the library itself, laid out as `docs/architecture.md` shows."""
+    return make(dict(_bridge_files()))
+
+
+def _bridge_files() -> Iterator[tuple[str, bytes]]:
+    yield "_clusterfn/__init__.py", b""
+    yield "_clusterfn/bridge/__init__.py", b""
+    yield "_clusterfn/layout.py", (_LIBRARY / "layout.py").read_bytes()
+    yield from _python_files(_LIBRARY / "bridge" / "stubs", "")
+    yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
+    yield "_clusterfn/bridge/worker.py", (_LIBRARY / "bridge" / "worker.py").read_bytes()
+    yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
+    yield from _python_files(wire.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")
+    yield from _python_files(_LIBRARY, "library/clusterfn/")
+
+
+def _python_files(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
+    for path in sorted(folder.rglob("*.py")):
+        yield prefix + path.relative_to(folder).as_posix(), path.read_bytes()
