@@ -1,4 +1,4 @@
-"""Real hosts on one machine: sshd with old and new Pythons, odd login shells, a GPU box without GPUs and a SLURM of two nodes.
+"""Real hosts on one machine: sshd with old and new Pythons, odd shells, a GPU box without GPUs, a SLURM.
 
 `python -m tests.lab up` builds it (README.md in this folder); tests get a `Lab` from the fixture `lab`.
 """

@@ -1,6 +1,7 @@
 """`python -m tests.lab up | down | status | torch`: builds the test hosts on this machine, as root on Debian.
 
-Called by the Makefile. `up` may be repeated: what is there stays, what died is started, a lab of older sources is replaced.
+Called by the Makefile. `up` may be repeated: what is there stays, what died is started, a lab of older sources is
+replaced.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def why_not() -> str:
 
 def announce(missing: list[str]) -> None:
     """What is about to happen, before it happens."""
-    print(f"The lab: {len(layout.HOST_LIST)} ssh hosts, a SLURM of {len(layout.NODES)} nodes and a GPU box, under {layout.ROOT}")
+    what = f"{len(layout.HOST_LIST)} ssh hosts, a SLURM of {len(layout.NODES)} nodes and a GPU box"
+    print(f"The lab: {what}, under {layout.ROOT}")
     print(f"  packages to install: {' '.join(missing) or 'none'}")
     print(f"  accounts: {' '.join(account.name for account in layout.ACCOUNT_LIST)}")
     ports = [host.port for host in layout.HOST_LIST] + [layout.SLURMCTLD_PORT, *layout.NODES.values()]
@@ -84,7 +86,8 @@ def down() -> None:
     for folder in state.created:
         if Path(folder).exists() and not any(Path(folder).iterdir()):
             Path(folder).rmdir()
-    shutil.rmtree(layout.ROOT, ignore_errors=False) if layout.ROOT.exists() else None
+    if layout.ROOT.exists():
+        shutil.rmtree(layout.ROOT)
 
 
 def status() -> bool:
@@ -102,10 +105,21 @@ def status() -> bool:
 
 
 def parsed() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab", description="The test hosts of clusterfn on this machine.")
+    description = "The test hosts of clusterfn on this machine."
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=description)
     parser.add_argument("action", choices=("up", "down", "status", "torch", "why-not"))
     parser.add_argument("--keep", action="store_true", help="up: go on with a lab that was built by other sources")
     return parser.parse_args()
+
+
+def act(arguments: argparse.Namespace) -> None:
+    """One action that changes the lab."""
+    if arguments.action == "up":
+        up(keep=arguments.keep)
+    elif arguments.action == "down":
+        down()
+    else:
+        torchenv.build(State.load())
 
 
 def main() -> int:
@@ -121,7 +135,7 @@ def main() -> int:
         return 0 if status() else 1
     try:
         with exclusive():
-            {"up": lambda: up(keep=arguments.keep), "down": down, "torch": lambda: torchenv.build(State.load())}[arguments.action]()
+            act(arguments)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         return 1

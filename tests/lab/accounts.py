@@ -1,7 +1,7 @@
 """The lab's Unix accounts and their homes: useradd, start-up files, small and read-only homes.
 
-Called by `up` and `down`. Names start with "cf" and homes lie in the lab; an account of such a name that lives elsewhere is
-not ours and is left alone.
+Called by `up` and `down`. Names start with "cf" and homes lie in the lab; an account of such a name that lives
+elsewhere is not ours and is left alone.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def create(account: Account) -> None:
     if found is not None and not is_ours(found):
         raise LabError(f"the account {account.name} exists with the home {found.pw_dir}: the lab will not touch it")
     if found is None:
-        shell = account.shell
-        run(["useradd", "--no-create-home", "--home-dir", str(account.home), "--shell", shell, "--user-group", account.name])
+        place = ["--no-create-home", "--home-dir", str(account.home), "--shell", account.shell]
+        run(["useradd", *place, "--user-group", account.name])
         run(["usermod", "--password", "*", account.name])
     furnish(account)
 

@@ -89,7 +89,9 @@ class GpuBox:
             yield
 
     @contextlib.contextmanager
-    def process(self, gpu: int, pid: int, used_mib: int = 20000, name: str = "python", utilization: int = 97) -> Iterator[None]:
+    def process(
+        self, gpu: int, pid: int, used_mib: int = 20000, name: str = "python", utilization: int = 97
+    ) -> Iterator[None]:
         """Somebody's process on a card for the length of a with block; the pid may be a real one of another account."""
         with self.kept():
             state = self.read()

@@ -1,4 +1,4 @@
-"""What a test holds of the lab: `Lab`, read from lab.json. It builds nothing; it asks, runs system ssh, and breaks things.
+"""What a test holds of the lab: `Lab`, read from lab.json. It builds nothing; it asks, runs ssh, and breaks things.
 
 Called by tests/conftest.py (the fixture `lab`), by tests and by the benchmarks.
 """
@@ -34,7 +34,7 @@ class LabHost:
 
 
 class Daemon:
-    """One daemon of the lab by its name in lab.json, found anew at every call: another process may have restarted it."""
+    """One daemon of the lab by its name in lab.json, looked up at every call: others may have restarted it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -182,7 +182,7 @@ class Lab:
     def ssh(
         self, alias: str, command: str | Sequence[str] = (), *, stdin: bytes = b"", timeout_s: float = 30
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command over the system's ssh, for evidence. A string reaches the login shell as it is; a list is quoted."""
+        """Run a command over the system's ssh, for evidence. A string reaches the login shell as it is, a list quoted."""
         line = command if isinstance(command, str) else shlex.join(command)
         argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", alias, *([line] if line else [])]
         return subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout_s, check=False)
@@ -226,7 +226,8 @@ class Lab:
     def _yml_host(self, alias: str) -> str:
         lines = [f"  {alias}:", f"    address: {alias}", f"    ssh_config: {self.ssh_config}"]
         if self.host(alias).name == "slurm":
-            lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}", "    defaults: {time: 10min}"]
+            lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}"]
+            lines += ["    defaults: {time: 10min}"]
         else:
             lines += ["    scheduler: bare"]
         return "\n".join(lines) + "\n"

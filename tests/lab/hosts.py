@@ -1,7 +1,7 @@
-"""The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH; and the client's keys, known_hosts and ssh_config.
+"""The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH; and the client's keys and ssh_config.
 
-Called by `up`. A host's PATH is its own bin folder, then a folder of links to the machine's programs without any python,
-scheduler or nvidia-smi: so a host has just what it is said to have.
+Called by `up`. A host's PATH is its own bin folder, then a folder of links to the machine's programs without any
+python, scheduler or nvidia-smi: so a host has just what it is said to have.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from . import layout
 from .layout import CLIENT, COMMON_BIN, HOSTS, SSHD, Alias, Host
 from .processes import LabError, Record, State, is_alive, run, start
 
-SLURM_PROGRAMS = re.compile(r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|diag|info|prio|queue|report|run|share|stat|trigger|view|crontab|gather|sh)")
+SLURM_PROGRAMS = re.compile(
+    r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|crontab|diag|gather|info|prio|queue|report|run|sh|share)"
+    r"|s(stat|trigger|view)"
+)
 HIDDEN = re.compile(r"(i?python|pip|pydoc|conda|mamba|uv|nvidia-).*")
 
 
@@ -147,7 +150,8 @@ def wait_for(host: Host, *, timeout_s: float = 10) -> None:
     deadline = time.monotonic() + timeout_s
     while not listens(host.port):
         if time.monotonic() > deadline:
-            raise LabError(f"sshd of {host.name} does not listen on {host.port}: see {layout.LOGS}/sshd-{host.name}.log")
+            log = layout.LOGS / f"sshd-{host.name}.log"
+            raise LabError(f"sshd of {host.name} does not listen on {host.port}: see {log}")
         time.sleep(0.02)
 
 

@@ -1,6 +1,7 @@
 """What the lab consists of: places, ports, hosts, accounts and ssh aliases, as plain data.
 
-Everything else in this package builds what stands here or answers questions about it. No I/O besides hashing our own source.
+Everything else in this package builds what stands here or answers questions about it. No I/O besides hashing our own
+source.
 """
 
 from __future__ import annotations
@@ -108,7 +109,9 @@ ACCOUNT_BY_NAME = {account.name: account for account in ACCOUNT_LIST}
 def aliases() -> tuple[Alias, ...]:
     """`<host>-<account without cf>` for every pair, two short names, and those that must fail."""
     pairs = [
-        Alias(f"{host.name}-{account.name[2:]}", host.name, account.name) for host in HOST_LIST for account in ACCOUNT_LIST
+        Alias(f"{host.name}-{account.name[2:]}", host.name, account.name)
+        for host in HOST_LIST
+        for account in ACCOUNT_LIST
     ]
     short = [Alias("tensor01", "tensor01", "cfbash"), Alias("slurm", "slurm", "cfbash")]
     faulty = [

@@ -20,8 +20,8 @@ class DelayProxy:
     """Forwards 127.0.0.1:listen_port (0: any free one) to 127.0.0.1:target_port, each byte one_way_s later.
 
     with DelayProxy(0, lab.host("py36-bash").port, 0.075) as proxy: connect to 127.0.0.1, proxy.port.
-    The order of bytes is kept and the bandwidth is not limited. Attributes: port, accepted (connections so far), bytes_up,
-    bytes_down.
+    The order of bytes is kept and the bandwidth is not limited. Attributes: port, accepted (connections so far),
+    bytes_up, bytes_down.
     """
 
     def __init__(self, listen_port: int, target_port: int, one_way_s: float = 0.0) -> None:
@@ -44,7 +44,9 @@ class DelayProxy:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property

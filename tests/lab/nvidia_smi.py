@@ -1,13 +1,14 @@
-"""Plays nvidia-smi from a JSON file. Installed as tensor01's first nvidia-smi; runs on Python 3.6, standard library only.
+"""Plays nvidia-smi from a JSON file. Installed as tensor01's nvidia-smi; runs on Python 3.6, standard library only.
 
-The file (second line of the installed copy names it through LAB_GPUBOX's default) says the mode: ok, hang, garbage,
-nvml-mismatch or no-devices, and the cards with their processes. Texts and exit codes are those of driver 575.57.08.
+STATE says the mode (ok, hang, garbage, nvml-mismatch, no-devices) and the cards with their processes; gpubox.py writes
+it. Texts and exit codes are those of driver 575.57.08.
 """
 
 import json
 import os
 import sys
 import time
+from pathlib import Path
 
 STATE = "/opt/clusterfn-lab/gpubox/state.json"
 MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 575.57\n"
@@ -67,16 +68,16 @@ def app_rows(state):
 
 
 def csv_lines(rows, wanted, formats):
-    """Rows as nvidia-smi prints them: ", " between, units after values unless nounits, units in the header if nounits too."""
+    """Rows as nvidia-smi prints them: ", " between, units in the header, and after values unless nounits."""
     nounits = "nounits" in formats
     lines = []
     if "noheader" not in formats:
-        lines.append(", ".join("%s [%s]" % (name, UNITS[name]) if name in UNITS else name for name in wanted))
+        lines.append(", ".join(f"{name} [{UNITS[name]}]" if name in UNITS else name for name in wanted))
     for row in rows:
         cells = []
         for name in wanted:
             unit = "" if nounits or name not in UNITS else " " + UNITS[name]
-            cells.append("%s%s" % (row[name], unit))
+            cells.append(f"{row[name]}{unit}")
         lines.append(", ".join(cells))
     return lines
 
@@ -85,7 +86,7 @@ def query(rows, known, wanted, formats):
     """Answer one query, or complain about a field as the real program does."""
     for name in wanted:
         if name not in known:
-            print('Field "%s" is not a valid field to query.\n' % name)
+            print(f'Field "{name}" is not a valid field to query.\n')
             return 2
     for line in csv_lines(rows, wanted, formats):
         print(line)
@@ -95,24 +96,20 @@ def query(rows, known, wanted, formats):
 def table(state):
     """The summary a person sees."""
     rule = "+" + "-" * 89 + "+"
-    title = "NVIDIA-SMI %-22s Driver Version: %-14s CUDA Version: %-8s" % (
-        state["driver_version"], state["driver_version"], state["cuda_version"],
-    )
-    print(time.strftime("%a %b %d %H:%M:%S %Y"))
-    print(rule)
-    print("| %-87s |" % title)
-    print(rule)
+    driver = state["driver_version"]
+    rows = [f"NVIDIA-SMI {driver:22s} Driver Version: {driver:14s} CUDA Version: {state['cuda_version']:8s}", rule]
     for card in state["cards"]:
-        row = "%3d  %-30s %s  %6dMiB / %6dMiB %4d%%" % (
-            card["index"], card["name"], card["bus_id"], memory_used(card), card["total_mib"], card["utilization"],
-        )
-        print("| %-87s |" % row)
-    print(rule)
+        memory = f"{memory_used(card):6d}MiB / {card['total_mib']:6d}MiB"
+        rows.append(f"{card['index']:3d}  {card['name']:30s} {card['bus_id']}  {memory} {card['utilization']:4d}%")
+    rows.append(rule)
     for card in state["cards"]:
         for process in card["processes"]:
-            row = "%3d %10d      C   %-40s %6dMiB" % (card["index"], process["pid"], process["name"], process["used_mib"])
-            print("| %-87s |" % row)
-    print(rule)
+            rows.append(
+                f"{card['index']:3d} {process['pid']:10d}      C   {process['name']:40s} {process['used_mib']:6d}MiB"
+            )
+    print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    for row in [rule, *rows, rule]:
+        print(row if row == rule else f"| {row:87s} |")
     return 0
 
 
@@ -156,7 +153,7 @@ def parse(argv):
 
 
 def main(argv):
-    with open(STATE, encoding="utf-8") as stream:
+    with Path(STATE).open(encoding="utf-8") as stream:
         state = json.load(stream)
     failed = fail_as_told(state["mode"])
     if failed is not None:
@@ -173,7 +170,7 @@ def main(argv):
         return query(app_rows(state), known, options["--query-compute-apps"].split(","), formats)
     if "-L" in options or "--list-gpus" in options:
         for card in state["cards"]:
-            print("GPU %d: %s (UUID: %s)" % (card["index"], card["name"], card["uuid"]))
+            print(f"GPU {card['index']}: {card['name']} (UUID: {card['uuid']})")
         return 0
     if not options:
         return table(state)

@@ -1,6 +1,7 @@
 """Daemons of the lab: start one, know it again by pid and start time, stop it; and the facts of lab.json.
 
-Called by the builders (hosts, slurm) and by the handle the tests get. A pid alone is never trusted: it may have been reused.
+Called by the builders (hosts, slurm) and by the handle the tests get. A pid alone is never trusted: it may have been
+reused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def is_alive(record: Record) -> bool:
 
 def start(record: Record) -> Record:
     """Run the daemon in the foreground mode of its own, detached from us, its output going to log/NAME.out."""
-    with open(layout.LOGS / f"{record.name}.out", "ab") as log:
+    with (layout.LOGS / f"{record.name}.out").open("ab") as log:
         child = subprocess.Popen(
             record.argv,
             env={**CLEAN_ENV, **record.env},
@@ -93,11 +94,9 @@ def stop(record: Record, *, number: int = signal.SIGTERM, patience_s: float = 10
         os.waitpid(record.pid, os.WNOHANG)
 
 
-def run(argv: Sequence[str], *, env: Mapping[str, str] | None = None, text_in: str | None = None) -> str:
+def run(argv: Sequence[str]) -> str:
     """Run a command of the builder; its output; LabError with both streams if it fails."""
-    done = subprocess.run(
-        list(argv), env=dict(env) if env is not None else None, input=text_in, text=True, capture_output=True, check=False
-    )
+    done = subprocess.run(list(argv), text=True, capture_output=True, check=False)
     if done.returncode:
         raise LabError(f"{' '.join(argv)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout

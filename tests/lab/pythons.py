@@ -1,6 +1,7 @@
 """Interpreters every account of the lab can run: python/3.X/bin/python, from pyenv or from PATH.
 
-Called by `up`. An interpreter under a home nobody else may enter is copied and made relocatable (patchelf); another one is linked.
+Called by `up`. An interpreter under a home nobody else may enter is copied and made relocatable (patchelf); another
+one is linked.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from .layout import MINORS, PYTHONS, TOOLS
 from .processes import LabError, State, run
 
 SKIPPED = re.compile(r"test|tests|idlelib|turtledemo|config-3.*|.*\.opt-[12]\.pyc|.*\.a|pkgconfig")
-KEPT_PACKAGES = re.compile(r"pip|pip-.*|setuptools|setuptools-.*|pkg_resources|_distutils_hack|distutils-precedence\.pth|easy_install\.py")
-# The parts of the standard library that a Python built without a system library lacks: a lab interpreter must have them.
-PROBE = "import ssl, sqlite3, ctypes, lzma, bz2, zlib, multiprocessing, venv, ensurepip, sys; print(sys.version_info[1])"
+KEPT_PACKAGES = re.compile(
+    r"pip|pip-.*|setuptools|setuptools-.*|pkg_resources|_distutils_hack|distutils-precedence\.pth|easy_install\.py"
+)
+# What a Python built without some system library lacks: a lab interpreter must have it.
+PROBE = "import bz2, ctypes, ensurepip, lzma, sqlite3, ssl, sys, venv, zlib; print(sys.version_info[1])"
 
 
 def candidates(minor: int) -> list[Path]:

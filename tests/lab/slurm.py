@@ -1,7 +1,7 @@
 """The lab's SLURM: munged, slurmctld and two slurmd on this machine, apart from any other SLURM or munge.
 
-Called by `up`. The daemons find each other through slurm/slurm.conf and a munge socket of their own; users of host "slurm" get
-SLURM_CONF from its sshd.
+Called by `up`. The daemons find each other through slurm/slurm.conf and a munge socket of their own; users of host
+"slurm" get SLURM_CONF from its sshd.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOCKET = MUNGE / "run" / "munge.socket"
 # What is odd here, and why:
 # - cred_expire: a requeued job waits that long before it may start again; the default is 120 s.
 # - config_overrides: eight configured CPUs on a machine that has two.
-# - linuxproc, task/none: no cgroup is needed; so CUDA_VISIBLE_DEVICES is set but nothing keeps a job from the other cards.
+# - linuxproc, task/none: no cgroup is needed; CUDA_VISIBLE_DEVICES is set, but nothing bars a job from the other cards.
 # - OverMemoryKill sampled each second: the only memory limit without cgroups.
 # - SlurmdTimeout: a killed slurmd is noticed in half a minute instead of five.
 CONFIG = f"""\
@@ -87,7 +87,9 @@ PartitionName=closed State=DOWN
 
 def node_lines() -> str:
     """Two nodes of eight cores, 8000 MB and four cards."""
-    shape = f"CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=8000 Gres=gpu:{GPUS_PER_NODE}"
+    shape = (
+        f"CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=8000 Gres=gpu:{GPUS_PER_NODE}"
+    )
     lines = [
         f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={port} {shape}\n" for node, port in NODES.items()
     ]
@@ -127,7 +129,11 @@ def munged(state: State) -> None:
         key.chmod(0o400)
         shutil.chown(key, "munge", "munge")
     argv = ["/usr/sbin/munged", "--foreground", "--force", f"--socket={SOCKET}", f"--key-file={key}"]
-    argv += [f"--pid-file={MUNGE}/run/munged.pid", f"--log-file={MUNGE}/log/munged.log", f"--seed-file={MUNGE}/munged.seed"]
+    argv += [
+        f"--pid-file={MUNGE}/run/munged.pid",
+        f"--log-file={MUNGE}/log/munged.log",
+        f"--seed-file={MUNGE}/munged.seed",
+    ]
     ensure(Record("munged", argv, user="munge"), state)
     wait_until(SOCKET.exists, "munged makes no socket")
 
@@ -151,7 +157,9 @@ def wait_until(condition: Callable[[], bool], complaint: str, *, timeout_s: floa
 def nodes_ready() -> bool:
     """Every node takes jobs."""
     argv = ["sinfo", "-h", "-N", "-p", "short", "-o", "%T"]
-    done = subprocess.run(argv, env={**os.environ, "SLURM_CONF": str(SLURM_CONF)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        argv, env={**os.environ, "SLURM_CONF": str(SLURM_CONF)}, capture_output=True, text=True, check=False
+    )
     states = done.stdout.split()
     return len(states) == len(NODES) and set(states) <= {"idle", "mixed", "allocated"}
 

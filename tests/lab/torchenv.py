@@ -1,7 +1,7 @@
 """The environment with PyTorch that jobs of the lab may use: envs/torch, made on demand because it takes a minute.
 
-Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; elsewhere than on a
-machine with a local CPU build, plain torch is several gigabytes.
+Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; without a CPU
+build nearby, plain torch is several gigabytes.
 """
 
 from __future__ import annotations
