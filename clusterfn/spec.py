@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Union
@@ -222,3 +222,89 @@ class JobSpec:
     cwd: str | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
+
+
+_ON_INTERRUPT = ("detach", "stop")
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+
+
+def parse_options(given: Mapping[str, object]) -> Options:
+    """The keywords of `@cluster` or `with_options`, checked; a keyword that is None counts as not said.
+
+    Raises:
+        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
+
+    Example:
+        >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
+        1073741824
+    """
+    facts: dict[str, Any] = {}
+    for keyword, value in given.items():
+        if keyword not in _KEYWORDS:
+            hint = f"the arguments are {', '.join(_KEYWORDS)}"
+            raise ConfigError(f"there is no argument {keyword!r}{did_you_mean(keyword, _KEYWORDS)}", hint=hint)
+        if value is not None:
+            attribute, read = _KEYWORDS[keyword]
+            facts[attribute] = read(keyword, value)
+    return Options(**facts)
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ConfigError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}="..."')
+    return value
+
+
+def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object], str]:
+    def read(name: str, value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ConfigError(f"{name}={value!r} is not possible", hint=f"write it like {example!r}")
+        return value
+
+    return read
+
+
+def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
+    def read(name: str, value: object) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
+        return tuple(item(name, each) for each in value)
+
+    return read
+
+
+def _environment_variables(name: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
+    for key, each in value.items():
+        _matching(_VARIABLE, "OMP_NUM_THREADS")(name, key)
+        if not isinstance(each, str) or "\0" in each:
+            raise ConfigError(f"{name}[{key!r}]={each!r} is not a text", hint=f'write {name}={{"{key}": "..."}}')
+    return dict(value)
+
+
+def _on_interrupt(name: str, value: object) -> str:
+    if value not in _ON_INTERRUPT:
+        raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(_ON_INTERRUPT)}")
+    return str(value)
+
+
+# keyword -> attribute of Options, and how it is read
+_KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
+    "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
+    "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
+    "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
+    "time": ("time_s", lambda _, value: parse_time(value)),
+    "host": ("host", _matching(_HOST, "tensor01")),
+    "environment": ("environment", _text),
+    "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
+    "env": ("env", _environment_variables),
+    "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),
+    "outputs": ("outputs", _several(_text)),
+    "cwd": ("cwd", _text),
+    "name": ("name", _matching(_JOB_NAME, "train")),
+    "on_interrupt": ("on_interrupt", _on_interrupt),
+}

@@ -1,0 +1,278 @@
+"""The keys of one host in clusterfn.yml, each with its check: a tree of `yamlfile.Value` becomes a `Host`.
+
+Called by `clusterfn.config`. Nothing is read from the disk or the network here, and no key is accepted that nothing
+obeys. docs/reference/configuration.md describes the same keys; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterfn.config.yamlfile import Value
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host, Resources, parse_memory, parse_time
+
+SCHEDULERS = ("bare", "slurm", "local")
+SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+_PASSWORDS = ("password", "passwd", "passphrase", "secret", "token")
+_GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
+
+# sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
+FROM_ARGUMENTS = {
+    "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
+    "open-mode": None,
+}  # fmt: skip
+# ... and those without which a job could not be followed.
+OURS = frozenset(
+    [
+        "array", "batch", "bb", "bbf", "chdir", "error", "export-file", "get-user-env", "gid", "help", "input",
+        "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
+    ]
+)  # fmt: skip
+_SHORT_OPTION = "write the long name of the option, without dashes"
+
+
+def host(key: Value, value: Value, folder: Path) -> Host:
+    """The host that stands below `key:`.
+
+    Raises:
+        ConfigError: A key is unknown, missing, or has a value that it cannot have.
+    """
+    name = host_name(key)
+    refuse_passwords(value)
+    keys = value.mapping(_KEYS)
+    if "scheduler" not in keys:
+        raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULERS)}`")
+    facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
+    for word, given in keys.items():
+        field, read = _KEYS[word]
+        facts[field] = read(given)
+    _default_environment(keys, facts)
+    _this_machine(keys, facts)
+    _ssh_config(facts, folder)
+    _slurm_only(keys, facts)
+    return Host(**facts)
+
+
+def host_name(value: Value) -> str:
+    """A host's own name: letters, digits, dot, dash and underscore."""
+    name = value.as_text()
+    if not _HOST_NAME.fullmatch(name):
+        raise value.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
+    return name
+
+
+def refuse_passwords(value: Value) -> None:
+    for key, _ in value.pairs:
+        if key.text.lower() in _PASSWORDS:
+            hint = (
+                "remove it; use a key (ssh-copy-id HOST), an ssh agent, or `transport: openssh` with your own ssh login"
+            )
+            raise key.error(f"`{key.text}:` is never read: a secret in a file is soon everybody's", hint, show=False)
+
+
+def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    """`defaults: environment:` is another place to write `environment:`."""
+    below = keys["defaults"].mapping(_DEFAULTS).get("environment") if "defaults" in keys else None
+    if below is None:
+        return
+    if "environment" in keys:
+        raise below.error(
+            "the environment stands here twice", f"remove it here or in line {keys['environment'].line + 1}"
+        )
+    facts["environment"] = below.as_text()
+
+
+def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    """`scheduler: local` and `transport: local` mean this machine; both leave no address."""
+    if facts["scheduler"] == "local":
+        if facts.get("transport", "local") not in ("local", "auto"):
+            raise keys["transport"].error("`scheduler: local` runs on this machine, without ssh", "remove this line")
+        facts["transport"] = "local"
+        facts.setdefault("environment", "current")
+    if facts.get("transport") == "local":
+        if "address" in keys:
+            raise keys["address"].error("an address for this machine", "remove it, or `scheduler: local`")
+        facts["address"] = ""
+
+
+def _ssh_config(facts: dict[str, Any], folder: Path) -> None:
+    if facts.get("ssh_config"):
+        facts["ssh_config"] = str(folder / Path(facts["ssh_config"]).expanduser())
+
+
+def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    if facts["scheduler"] == "slurm":
+        return _slurm_host(keys, facts)
+    for key in ("slurm", "gpu_option"):
+        if key in keys:
+            raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
+    return None
+
+
+def _slurm_host(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    root = facts.get("root", "")
+    if "%" in root or "\\" in root:
+        hint = "choose a folder without these characters"
+        raise keys["root"].error(f'"{root}": SLURM replaces % and \\ in paths by something else', hint)
+    defaults = facts.get("defaults", Resources())
+    options = facts.get("slurm", {})
+    if defaults.memory_bytes is None and not {"mem", "mem-per-cpu", "mem-per-gpu"} & set(options):
+        facts["defaults"] = Resources(defaults.cores, SLURM_MEMORY, defaults.gpus, defaults.time_s)
+
+
+def _with_place(parse: Callable[[object], Any]) -> Callable[[Value], Any]:
+    """A parser of units, whose error then names the line."""
+
+    def read(value: Value) -> Any:
+        try:
+            return parse(value.as_written())
+        except ConfigError as error:
+            key = value.name.rpartition(".")[2]
+            hint = "write it with a unit and in quotes: " + _UNITS.get(key, '"2h"')
+            raise value.error(f"{value.written} is not {_QUANTITIES.get(key, 'a duration')}", hint) from error
+
+    return read
+
+
+_QUANTITIES = {"memory": "an amount of memory"}
+_UNITS = {"memory": '"16GB"', "time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"'}
+_memory, _time = _with_place(parse_memory), _with_place(parse_time)
+
+
+def _days(value: Value) -> float:
+    return float(_time(value)) / 86400
+
+
+def _address(value: Value) -> str:
+    text = value.as_text()
+    match = _ADDRESS.fullmatch(text)
+    if not match or not 0 < int(match[1] or 22) < 65536:
+        hint = "write `name`, `user@name` or `user@name:port`; for anything else make an alias in ~/.ssh/config"
+        raise value.error(f'"{text}" is not an address', hint)
+    return text
+
+
+def _root(value: Value) -> str:
+    text = value.as_text()
+    if not text.startswith(("/", "~", "$")) or "\t" in text:
+        raise value.error(
+            f'"{text}" is not an absolute path', "begin it with `/`, `~/` or a variable such as `$SCRATCH`"
+        )
+    return text
+
+
+def _path(value: Value) -> str:
+    text = value.as_text()
+    if text.startswith("-"):
+        raise value.error(f'"{text}" is not a path', "write the whole path")
+    return text
+
+
+def _defaults(value: Value) -> Resources:
+    given = value.mapping(_DEFAULTS)
+    return Resources(**{_DEFAULTS[key][0]: _DEFAULTS[key][1](given[key]) for key in given if key != "environment"})
+
+
+def _modules(value: Value) -> tuple[str, ...]:
+    names = value.as_lines()
+    for name in names:
+        if not _MODULE.fullmatch(name):
+            raise value.error(f'"{name}" cannot name a module', "write a list, one name each: [cuda/12.4, gcc]")
+    return names
+
+
+def _env(value: Value) -> dict[str, str]:
+    for key, _ in value.pairs:
+        if not _VARIABLE.fullmatch(key.text):
+            raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
+    return {name: given.as_written() for name, given in value.mapping().items()}
+
+
+def _slurm(value: Value) -> dict[str, Any]:
+    for key, _ in value.pairs:
+        _option_name(key)
+    return {name: _option(name, given) for name, given in value.mapping().items()}
+
+
+def _option_name(key: Value) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
+        raise key.error(f'"{key.text}" is not an option of sbatch', _SHORT_OPTION)
+    if key.text in OURS:
+        raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
+
+
+def _option(name: str, value: Value) -> Any:
+    """A text, True for an option without a value, None to drop it, or a mapping for partition."""
+    if value.kind == "null":
+        return None
+    if name in FROM_ARGUMENTS:
+        instead = f"; use `{FROM_ARGUMENTS[name]}` or `defaults:`" if FROM_ARGUMENTS[name] else ""
+        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "null drops it, another value is not possible")
+    if name == "partition" and value.kind == "map":
+        return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
+    if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
+        return True
+    return _gres(value) if name == "gres" else value.as_written()
+
+
+def _gres(value: Value) -> str:
+    text = value.as_text()
+    if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
+        raise value.error(f'"{text}" counts cards', "write only their kind, `gpu:a100`; the number comes from `gpus=`")
+    return text
+
+
+def _text(value: Value) -> str:
+    return value.as_text()
+
+
+def _choice(*words: str) -> Callable[[Value], str]:
+    return lambda value: value.as_choice(words)
+
+
+def _count(least: int) -> Callable[[Value], int]:
+    return lambda value: value.as_count(least)
+
+
+_Key = tuple[str, Callable[[Value], Any]]
+
+_DEFAULTS: dict[str, _Key] = {
+    "cores": ("cores", _count(1)),
+    "memory": ("memory_bytes", _memory),
+    "gpus": ("gpus", _count(0)),
+    "time": ("time_s", _time),
+    "environment": ("environment", _text),
+}
+
+# key in the file -> attribute of Host, and how it is read
+_KEYS: dict[str, _Key] = {
+    "address": ("address", _address),
+    "scheduler": ("scheduler", _choice(*SCHEDULERS)),
+    "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
+    "ssh_config": ("ssh_config", _path),
+    "root": ("root", _root),
+    "python": ("python", _path),
+    "environment": ("environment", _text),
+    "defaults": ("defaults", _defaults),
+    "setup": ("setup", Value.as_lines),
+    "modules": ("modules", _modules),
+    "prolog": ("prolog", Value.as_lines),
+    "env": ("env", _env),
+    "slurm": ("slurm", _slurm),
+    "gpu_option": ("gpu_option", _choice("gres", "gpus", "gpus-per-node")),
+    "lease": ("lease", _choice("socket", "file")),
+    "poll_floor": ("poll_floor_s", _time),
+    "queue_timeout": ("queue_timeout_s", _time),
+    "keep": ("keep_days", _days),
+}
+HOST_KEYS = frozenset(_KEYS)
+DEFAULT_KEYS = frozenset(_DEFAULTS)

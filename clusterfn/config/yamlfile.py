@@ -1,0 +1,238 @@
+"""A YAML file as a tree in which every piece knows its place, so that every complaint names file, line and column.
+
+Called by `clusterfn.config` alone. It builds no objects from the file and guesses no types: a scalar keeps the text
+that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `010`) is refused where it would matter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterfn.errors import ConfigError
+from clusterfn.spec import did_you_mean
+
+LIMIT_BYTES = 2**20
+_DEPTH = 12
+_SHOWN = 120  # characters of a line
+_TAG = "tag:yaml.org,2002:"
+_COUNT = re.compile(r"0|[1-9][0-9]*")
+_NOT_TEXT = {
+    "bool": "means true or false in YAML",
+    "null": "means nothing in YAML",
+    "int": "is a number in YAML",
+    "float": "is a number in YAML",
+    "timestamp": "is a date in YAML",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """The file that is read, for messages."""
+
+    path: str
+    lines: tuple[str, ...] = ()
+
+    def error(self, problem: str, line: int, column: int, hint: str | None, *, show: bool = True) -> ConfigError:
+        """A ConfigError that begins with file:line:column and shows that line; count from 0."""
+        shown = [self.lines[line].strip()[:_SHOWN]] if show and line < len(self.lines) else []
+        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {problem}", evidence=shown, hint=hint)
+
+
+@dataclass(frozen=True)
+class Value:
+    """One piece of the file.
+
+    Attributes:
+        name: The keys that lead to it, "hosts.tensor01.root".
+        kind: "map", "list", or what YAML takes the scalar for: "str", "int", "float", "bool", "null", "timestamp".
+        text: A scalar as it was written, without its quotes.
+    """
+
+    source: Source
+    line: int
+    column: int
+    name: str
+    kind: str
+    text: str = ""
+    plain: bool = True
+    values: tuple[Value, ...] = ()
+    pairs: tuple[tuple[Value, Value], ...] = field(default=(), repr=False)
+
+    def error(self, problem: str, hint: str | None = None, *, show: bool = True) -> ConfigError:
+        """A ConfigError about this piece, to be raised by the caller."""
+        named = f"{self.name}: {problem}" if self.name else problem
+        return self.source.error(named, self.line, self.column, hint, show=show)
+
+    @property
+    def place(self) -> str:
+        """file:line, for messages about what was configured here."""
+        return f"{self.source.path}:{self.line + 1}"
+
+    @property
+    def written(self) -> str:
+        """The scalar for a message, or what it is if it is none."""
+        return {"map": "a mapping", "list": "a list"}.get(self.kind, f'"{self.text}"')
+
+    def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
+        """Its keys and values, each key once and, where `known` is given, one of those."""
+        if self.kind != "map":
+            raise self.error(f"{self.written} stands where keys are wanted", 'write "key: value" lines below it')
+        found: dict[str, Value] = {}
+        for key, value in self.pairs:
+            name = key.as_key(known)
+            if name in found:
+                raise key.error(f'the key "{name}" stands here twice, first in line {found[name].line + 1}', _ONCE)
+            found[name] = value
+        return found
+
+    def as_key(self, known: Collection[str] | None) -> str:
+        """The text of a key."""
+        name = self.as_text()
+        if known is not None and name not in known:
+            hint = f"the keys here are {', '.join(sorted(known))}"
+            raise self.error(f'unknown key "{name}"{did_you_mean(name, known)}', hint)
+        return name
+
+    def as_text(self) -> str:
+        """A text that is not empty and has no control characters; a plain `no` or `1:30` is refused."""
+        if self.kind in ("map", "list"):
+            raise self.error(f"{self.written} stands where a text is wanted")
+        if self.kind != "str":
+            raise self.error(
+                f"{self.written} {_NOT_TEXT.get(self.kind, 'is no text')}", f'write "{self.text}" in quotes'
+            )
+        return self._visible()
+
+    def as_written(self) -> str:
+        """The scalar as it was written, numbers included: for values with units, and for variables."""
+        if self.kind in ("int", "float") and self.plain:
+            return self._visible()
+        return self.as_text()
+
+    def as_lines(self) -> tuple[str, ...]:
+        """A list of texts, or the lines of one text."""
+        if self.kind == "list":
+            return tuple(value.as_text() for value in self.values)
+        if self.kind != "str":
+            self.as_text()
+        lines = [Value(self.source, self.line, self.column, self.name, "str", line) for line in self.text.splitlines()]
+        return tuple(line.as_text() for line in lines if line.text.strip())
+
+    def as_count(self, least: int) -> int:
+        """A whole number in decimal digits of at least `least`."""
+        number = int(self.text) if self._is_count() else -1
+        if number < least:
+            raise self.error(f"{self.written} is not a whole number of at least {least}", _NUMBER)
+        return number
+
+    def as_choice(self, choices: Collection[str]) -> str:
+        """One of a few words."""
+        word = self.text
+        if word not in choices:
+            hint = f"choose one of {', '.join(choices)}"
+            raise self.error(f"{self.written} is none of its values{did_you_mean(word, choices)}", hint)
+        return word
+
+    def _is_count(self) -> bool:
+        return self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text) is not None
+
+    def _visible(self) -> str:
+        if not self.text.strip():
+            raise self.error("an empty text", "give it a value, or remove the key")
+        if any(ord(char) < 32 and char != "\t" or ord(char) == 127 for char in self.text):
+            raise self.error("a line break or another control character", "write it in one line")
+        return self.text
+
+
+_ONCE = "keep one of them"
+_NUMBER = "write it in digits, without quotes, a unit or a leading zero"
+_EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md has a whole file"
+
+
+def parse(data: bytes, path: str) -> Value:
+    """The file's tree.
+
+    Raises:
+        ConfigError: It is not one YAML document of at most 1 MB in UTF-8, without aliases and tags.
+    """
+    if len(data) > LIMIT_BYTES:
+        raise ConfigError(f"{path}: {len(data)} bytes are too many for a configuration", hint="keep it below 1 MB")
+    source = Source(path)
+    text = _decoded(data, source)
+    source = Source(path, tuple(text.splitlines()))
+    node = _composed(text, source)
+    if node is None:
+        raise source.error("the file is empty", 0, 0, _EXAMPLE)
+    return _value(node, source, "")
+
+
+def _decoded(data: bytes, source: Source) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start)
+        raise source.error("this byte is not UTF-8", line, error.start, "save the file as UTF-8") from error
+
+
+def _composed(text: str, source: Source) -> Any:
+    import yaml
+
+    try:
+        _refuse_tricks(text, source)
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise _translated(error, text, source) from error
+    except (ValueError, OverflowError) as error:  # an escape such as "\UFFFFFFFF"
+        raise source.error(f"not YAML: {error}", 0, 0, None) from error
+
+
+def _refuse_tricks(text: str, source: Source) -> None:
+    """No aliases (a bomb needs them), no tags, no tree too deep to read."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        mark: Any = event.start_mark
+        if depth > _DEPTH:
+            raise source.error("this is nested too deeply", mark.line, mark.column, None)
+        if isinstance(event, yaml.AliasEvent):
+            raise source.error(f'"*{event.anchor}": aliases are not supported', mark.line, mark.column, _REPEAT)
+        tag = getattr(event, "tag", None)
+        if tag not in (None, "!", _TAG + "str"):
+            raise source.error(f'"{tag}": tags are not supported', mark.line, mark.column, "write the plain value")
+
+
+_REPEAT = "repeat the lines"
+
+
+def _translated(error: Any, text: str, source: Source) -> ConfigError:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:  # a character that YAML forbids; `position` counts characters
+        before = text[: getattr(error, "position", 0)]
+        line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
+        return source.error("not YAML: a character that cannot be printed", line, column, "remove it")
+    hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _INDENT
+    return source.error(f"not YAML: {error.problem}", mark.line, mark.column, hint)
+
+
+_INDENT = "compare this line's indentation, quotes and colon with the lines around it"
+
+
+def _value(node: Any, source: Source, name: str) -> Value:
+    kind = {"mapping": "map", "sequence": "list", "scalar": node.tag.replace(_TAG, "")}[node.id]
+    place = (source, node.start_mark.line, node.start_mark.column, name, kind)
+    if kind == "map":
+        return Value(*place, pairs=tuple(_pairs(node, source, name)))
+    if kind == "list":
+        return Value(*place, values=tuple(_value(item, source, f"{name}[{n}]") for n, item in enumerate(node.value)))
+    return Value(*place, text=node.value, plain=node.style is None)
+
+
+def _pairs(node: Any, source: Source, name: str) -> Iterator[tuple[Value, Value]]:
+    for key, value in node.value:
+        label = str(key.value) if key.id == "scalar" else "?"
+        yield _value(key, source, name), _value(value, source, f"{name}.{label}" if name else label)

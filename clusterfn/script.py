@@ -1,0 +1,74 @@
+"""job.sh, and every quoting of a value for a shell: nowhere else does a text become part of a shell line.
+
+Pure: templates are read from the package, values are put in, nothing is written or run. Called by `dispatch`, which
+sends the script with the job, and by whoever else must quote.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib import resources
+
+from clusterfn import layout
+from clusterfn.spec import JobSpec
+
+_HOLE = re.compile(r"@@([a-z]+)")
+_MODULE_ERRORS = "module.err"
+
+
+def quote(value: str) -> str:
+    """`value` as one word of a POSIX shell.
+
+    Raises:
+        ValueError: It has a NUL, which no shell can pass on.
+
+    Example:
+        >>> quote("it's")
+        '\\'it\\'"\\'"\\'s\\''
+    """
+    if "\0" in value:
+        raise ValueError(f"a NUL in {value!r}")
+    return shlex.quote(value)
+
+
+def command_line(argv: Iterable[str]) -> str:
+    """These words as one line for a POSIX shell."""
+    return " ".join(quote(word) for word in argv)
+
+
+def job_script(job: JobSpec) -> str:
+    """The script that runs this job, the same for every scheduler."""
+    return fill(
+        "job.sh",
+        {
+            "id": job.id,
+            "python": quote(job.host_python),
+            "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
+            "job": quote(layout.job_dir(job.root, job.id)),
+            "returned": str(layout.EXIT_RETURNED),
+            "published": str(layout.EXIT_PUBLISHED),
+            "lines": "\n".join([*job.host.setup, *_module_lines(job), *job.host.prolog]),
+        },
+    )
+
+
+def _module_lines(job: JobSpec) -> list[str]:
+    modules = list(dict.fromkeys([*job.host.modules, *job.modules]))
+    if not modules:
+        return []
+    said = posixpath.join(layout.job_dir(job.root, job.id), _MODULE_ERRORS)
+    return [fill("modules.sh", {"said": quote(said)}).rstrip("\n"), *(f"load_module {quote(name)}" for name in modules)]
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """A template with its @@holes filled; what is put in is not searched for holes again."""
+    return _HOLE.sub(lambda hole: values[hole[1]], _template(template))
+
+
+@cache
+def _template(name: str) -> str:
+    return resources.files("clusterfn.templates").joinpath(name).read_text(encoding="utf-8")
