@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
 
-from . import accounts, gpubox, hosts, layout, packages, pythons, slurm, torchenv
-from .processes import LabError, State, exclusive, is_alive, stop
+from . import accounts, gpubox, hosts, layout, packages, pythons, slurm, teardown, torchenv
+from .processes import LabError, State, exclusive, is_alive
 
 
 def why_not() -> str:
@@ -50,7 +49,7 @@ def up(*, keep: bool) -> None:
     announce(packages.missing())
     if layout.ROOT.exists() and state.version != layout.version() and not keep:
         print("  the lab that is there was built by other sources: it is taken down first")
-        down()
+        teardown.down()
         state = State()
     packages.install(packages.missing())
     layout.ROOT.mkdir(mode=0o755, exist_ok=True)
@@ -64,30 +63,17 @@ def up(*, keep: bool) -> None:
 
 def build(state: State) -> None:
     """Every part in its order, with the time it took."""
-    parts = (
-        ("interpreters", lambda: pythons.build(state)),
-        ("accounts", accounts.build),
-        ("hosts", lambda: hosts.build(state)),
-        ("gpu box", lambda: gpubox.build(state)),
-        ("slurm", lambda: slurm.build(state)),
-    )
-    for name, make in parts:
+    parts = {
+        "interpreters": pythons.build,
+        "accounts": accounts.build,
+        "hosts": hosts.build,
+        "gpu box": gpubox.build,
+        "slurm": slurm.build,
+    }
+    for name, make in parts.items():
         began = time.monotonic()
-        make()
+        make(state)
         print(f"  {name}: {time.monotonic() - began:.1f} s", flush=True)
-
-
-def down() -> None:
-    """Stop what was started (by pid and start time), remove accounts, homes and the lab's folder."""
-    state = State.load()
-    for record in reversed(list(state.daemons.values())):
-        stop(record)
-    accounts.remove()
-    for folder in state.created:
-        if Path(folder).exists() and not any(Path(folder).iterdir()):
-            Path(folder).rmdir()
-    if layout.ROOT.exists():
-        shutil.rmtree(layout.ROOT)
 
 
 def status() -> bool:
@@ -117,7 +103,7 @@ def act(arguments: argparse.Namespace) -> None:
     if arguments.action == "up":
         up(keep=arguments.keep)
     elif arguments.action == "down":
-        down()
+        teardown.down()
     else:
         torchenv.build(State.load())
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from .layout import ACCOUNT_LIST, HOMES, Account
-from .processes import LabError, run, stat_fields
+from .processes import LabError, State, run, stat_fields
 
 NOISE = b"""\
 echo "Welcome to the lab. Quota: 80% used."
@@ -68,7 +68,7 @@ def furnish(account: Account) -> None:
         (account.home / ".bashrc").write_bytes(START_UP[account.name])
 
 
-def build() -> None:
+def build(_: State) -> None:
     """All accounts; what is there stays."""
     HOMES.mkdir(exist_ok=True)
     for account in ACCOUNT_LIST:

@@ -182,7 +182,7 @@ class Lab:
     def ssh(
         self, alias: str, command: str | Sequence[str] = (), *, stdin: bytes = b"", timeout_s: float = 30
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run a command over the system's ssh, for evidence. A string reaches the login shell as it is, a list quoted."""
+        """Run a command over the system's ssh, for evidence. The login shell gets a string as it is, a list quoted."""
         line = command if isinstance(command, str) else shlex.join(command)
         argv = ["ssh", "-F", str(self.ssh_config), "-o", "BatchMode=yes", alias, *([line] if line else [])]
         return subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout_s, check=False)

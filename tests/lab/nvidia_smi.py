@@ -113,10 +113,19 @@ def table(state):
     return 0
 
 
+def read_state():
+    """What gpubox.py wrote last."""
+    with Path(STATE).open(encoding="utf-8") as stream:
+        return json.load(stream)
+
+
 def fail_as_told(mode):
     """The modes in which the real program does not answer; None if it does."""
     if mode == "hang":
-        time.sleep(3600)
+        # Until the test is over: nobody has to look for us and end us.
+        while read_state()["mode"] == "hang":
+            time.sleep(0.2)
+        return 1
     if mode == "garbage":
         sys.stdout.flush()
         os.write(1, b"\xff\xfe\x00<html>502, [N/A]\n, , ,\n7\n\x1b[2J")
@@ -153,8 +162,7 @@ def parse(argv):
 
 
 def main(argv):
-    with Path(STATE).open(encoding="utf-8") as stream:
-        state = json.load(stream)
+    state = read_state()
     failed = fail_as_told(state["mode"])
     if failed is not None:
         return failed

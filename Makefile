@@ -1,0 +1,61 @@
+# What can be run here. `make` alone lists it. `make test` is what CI runs.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+COMMIT = $(shell git rev-parse --short HEAD)
+SCRIPTS = $(wildcard templates/*.sh)
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help venv demo check lab lab-down test test-with-lab lint test-long bench
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## .venv with clusterfn (editable) and all that tests need
+
+$(STAMP): setup.cfg pyproject.toml
+	@echo "Installing clusterfn and its test tools into .venv"
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q -e '.[test]'
+	@touch $(STAMP)
+
+demo: venv  ## a function runs on this machine and its value comes back
+	$(BIN)/clusterfn demo
+
+lint: venv  ## ruff, mypy, and shellcheck where it is installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	@if [ -z "$(SCRIPTS)" ]; then echo "no templates/*.sh to check"; \
+	elif command -v shellcheck >/dev/null; then echo "shellcheck $(SCRIPTS)"; shellcheck $(SCRIPTS); \
+	else echo "shellcheck is not installed: $(SCRIPTS) not checked"; fi
+
+check: lint  ## without root: lint and every test that needs no lab
+	$(BIN)/python -m pytest -q -m "not lab"
+
+lab: venv  ## as root on Debian: start the test hosts (tests/lab/README.md)
+	$(BIN)/python -m tests.lab up
+
+lab-down: venv  ## stop the test hosts and remove what they brought
+	$(BIN)/python -m tests.lab down
+
+test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
+	@reason=$$($(BIN)/python -m tests.lab why-not); \
+	if [ -z "$$reason" ]; then $(MAKE) test-with-lab; \
+	else echo "The lab tests are skipped: $$reason"; $(MAKE) check; fi
+
+test-with-lab: venv
+	$(BIN)/python -m tests.lab up
+	$(BIN)/python -m tests.lab torch
+	@$(MAKE) lint
+	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q
+
+test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
+	@mkdir -p benchmarks/results
+	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
+	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest --long -m long --durations=0 2>&1 | sed "s|$(CURDIR)|.|g"; } \
+	| tee benchmarks/results/test-long-$(COMMIT).txt
+
+bench: venv  ## measure again what the documentation claims
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,35 @@
+"""Taking the lab down: what would go, and making it go. Nothing that the lab did not make is touched.
+
+Called by `python -m tests.lab down`, and by `up` when the lab that is there was built by other sources.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from . import accounts, layout
+from .processes import State, is_alive, stop
+
+
+def removals(state: State) -> list[str]:
+    """Everything `down` would stop or remove, one line each."""
+    daemons = [f"process {record.pid} {record.name}" for record in state.daemons.values() if is_alive(record)]
+    users = [f"account {found.pw_name}" for found in accounts.existing()]
+    mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
+    folders = [f"folder {path}" for path in (*state.created, str(layout.ROOT)) if Path(path).exists()]
+    return daemons + users + mounts + folders
+
+
+def down() -> None:
+    """Stop what was started (by pid and start time), remove accounts, mounts and the lab's folder. Packages stay."""
+    state = State.load()
+    for record in reversed(list(state.daemons.values())):
+        stop(record)
+    accounts.remove()
+    for folder in state.created:
+        if Path(folder).exists() and not any(Path(folder).iterdir()):
+            Path(folder).rmdir()
+    if layout.ROOT.exists():
+        shutil.rmtree(layout.ROOT)

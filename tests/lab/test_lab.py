@@ -1,0 +1,219 @@
+"""The lab is what it says it is. System ssh and SLURM's own commands only: without these no other lab test counts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import Lab, layout, teardown
+from tests.lab.processes import State
+
+pytestmark = pytest.mark.lab
+
+
+def need_python(lab: Lab, minor: int) -> None:
+    """Skip where this machine lacks that interpreter."""
+    if f"3.{minor}" not in lab.pythons:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+
+
+def submit(lab: Lab, options: str, script: str) -> str:
+    """sbatch as cfbash on the slurm host; the job's number."""
+    done = lab.ssh("slurm", f"sbatch --parsable {options}", stdin=f"#!/bin/sh\n{script}\n".encode())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+@pytest.fixture
+def output(lab: Lab) -> Iterator[Path]:
+    """A file that jobs of cfbash may write."""
+    path = lab.home("bash") / "test_lab.out"
+    path.unlink(missing_ok=True)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("minor", layout.MINORS)
+def test_each_host_has_its_own_python_first(lab: Lab, minor: int) -> None:
+    need_python(lab, minor)
+    done = lab.ssh(f"py3{minor}-bash", ["python3", "-c", "import ssl, sys; print(sys.version_info[1])"])
+    assert done.stdout == b"%d\n" % minor, done.stderr
+
+
+@pytest.mark.parametrize(
+    "account", [a for a in layout.ACCOUNT_LIST if a.name not in ("cfexit", "cfnologin", "cfnoisy")]
+)
+def test_each_account_has_its_shell_and_home(lab: Lab, account: layout.Account) -> None:
+    done = lab.ssh(f"tensor01-{account.name[2:]}", "echo $SHELL; pwd")
+    assert done.stdout.decode().splitlines() == [account.shell, str(account.home)]
+
+
+@pytest.mark.parametrize(("account", "question"), [("tcsh", "echo $tcsh"), ("fish", "echo $FISH_VERSION$version")])
+def test_odd_shells_really_answer(lab: Lab, account: str, question: str) -> None:
+    assert lab.ssh(f"tensor01-{account}", question).stdout.strip()
+
+
+def test_noisy_account_writes_to_both_streams_and_eats_a_line(lab: Lab) -> None:
+    done = lab.ssh("tensor01-noisy", "cat", stdin=b"first\nsecond\n")
+    assert b"\xff\xfe" in done.stdout
+    assert b"module system" in done.stderr
+    assert done.stdout.endswith(b"second\n")
+    assert b"first" not in done.stdout
+
+
+def test_exit_in_bashrc_ends_every_command(lab: Lab) -> None:
+    assert lab.ssh("tensor01-exit", "echo here").returncode == 7
+
+
+def test_nologin_says_so(lab: Lab) -> None:
+    done = lab.ssh("tensor01-nologin", "echo here")
+    assert (done.returncode, done.stdout) == (1, b"This account is currently not available.\n")
+
+
+def test_tiny_home_is_soon_full(lab: Lab) -> None:
+    done = lab.ssh("tensor01-tiny", "head -c 20000000 /dev/zero > big; echo $?; rm -f big")
+    assert b"No space left on device" in done.stderr
+
+
+def test_read_only_home_cannot_be_written(lab: Lab) -> None:
+    assert b"Read-only file system" in lab.ssh("tensor01-ro", "touch x").stderr
+
+
+@pytest.mark.parametrize(
+    ("alias", "message"),
+    [
+        ("unknown-key", "Host key verification failed"),
+        ("changed-key", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
+        ("wrong-user-key", "Permission denied (publickey)"),
+        ("refused", "Connection refused"),
+        ("no-such-name", "Could not resolve hostname"),
+    ],
+)
+def test_faulty_aliases_fail_as_named(lab: Lab, alias: str, message: str) -> None:
+    done = lab.ssh(alias, "true")
+    assert done.returncode == 255
+    assert message in done.stderr.decode()
+
+
+def test_nopython_has_no_python(lab: Lab) -> None:
+    assert lab.ssh("nopython-bash", "command -v python3 python").stdout == b""
+
+
+def test_only_the_slurm_host_has_slurm(lab: Lab) -> None:
+    assert lab.ssh("tensor01", "command -v sbatch squeue srun").stdout == b""
+    assert b"sbatch" in lab.ssh("slurm", "command -v sbatch").stdout
+
+
+def test_processes_are_found_by_their_tag(lab: Lab) -> None:
+    command = "CLUSTERFN_JOB=test-lab-tag sleep 60 >/dev/null 2>&1 & echo $!"
+    pid = int(lab.ssh("tensor01", command).stdout)
+    assert lab.processes("test-lab-tag") == [pid]
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_gpu_box_lists_eight_cards(lab: Lab, gpubox_reset: None) -> None:
+    lines = lab.ssh("tensor01", "nvidia-smi -L").stdout.decode().splitlines()
+    assert len(set(lines)) == 8
+    assert lines[3] == f"GPU 3: NVIDIA RTX A6000 (UUID: {lab.gpubox.uuid(3)})"
+
+
+def test_gpu_box_shows_memory_with_and_without_units(lab: Lab, gpubox_reset: None) -> None:
+    query = "nvidia-smi -i 5 --query-gpu=index,memory.total,memory.used,driver_version --format=csv,noheader"
+    with lab.gpubox.hidden_memory(5, 30000):
+        assert lab.ssh("tensor01", query).stdout == b"5, 49140 MiB, 30000 MiB, 575.57.08\n"
+        assert lab.ssh("tensor01", f"{query},nounits").stdout == b"5, 49140, 30000, 575.57.08\n"
+
+
+def test_gpu_box_shows_somebody_elses_process_only_inside_the_block(lab: Lab, gpubox_reset: None) -> None:
+    query = "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory --format=csv,noheader"
+    with lab.gpubox.process(3, pid=4242, used_mib=1000):
+        assert lab.ssh("tensor01", query).stdout.decode() == f"{lab.gpubox.uuid(3)}, 4242, 1000 MiB\n"
+    assert lab.ssh("tensor01", query).stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("mode", "exit_code", "message"),
+    [
+        ("nvml-mismatch", 18, b"Failed to initialize NVML: Driver/library version mismatch"),
+        ("no-devices", 6, b"No devices were found"),
+        ("garbage", 0, b"\xff\xfe"),
+    ],
+)
+def test_gpu_box_fails_as_told(lab: Lab, gpubox_reset: None, mode: str, exit_code: int, message: bytes) -> None:
+    with lab.gpubox.mode(mode):
+        done = lab.ssh("tensor01", "nvidia-smi -L")
+    assert done.returncode == exit_code
+    assert message in done.stdout
+
+
+def test_gpu_box_hangs_as_told(lab: Lab, gpubox_reset: None) -> None:
+    with lab.gpubox.mode("hang"), pytest.raises(subprocess.TimeoutExpired):
+        lab.ssh("tensor01", "nvidia-smi -L", timeout_s=2)
+
+
+@pytest.mark.parametrize("node", list(layout.NODES))
+def test_each_node_runs_a_job_with_two_cards(lab: Lab, node: str) -> None:
+    command = f"srun -w {node} --mem=100 --gres=gpu:2 sh -c 'echo $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES; id -un'"
+    done = lab.ssh("slurm", command)
+    assert done.stdout.decode().split() == [node, "0,1", "cfbash"], done.stderr
+
+
+def test_batch_job_runs_with_the_hosts_python(lab: Lab, output: Path) -> None:
+    job = submit(lab, f"--mem=100 -o {output}", "command -v python3")
+    lab.slurm.wait_job(job, "COMPLETED")
+    assert output.read_text().strip() == f"{layout.HOSTS}/slurm/bin/python3"
+
+
+def test_too_much_memory_is_killed(lab: Lab, output: Path) -> None:
+    script = "python3 -c 'x = b\"a\" * 600000000; import time; time.sleep(30)'"
+    job = submit(lab, f"--mem=100 -o {output}", script)
+    lab.slurm.wait_job(job, "FAILED", "OUT_OF_MEMORY")
+    assert "exceeded memory limit" in output.read_text()
+
+
+def test_a_high_job_puts_a_low_one_back_into_the_queue(lab: Lab, output: Path) -> None:
+    low = submit(lab, f"-p low -w n1 --exclusive --mem=100 --open-mode=append -o {output}", "sleep 3")
+    lab.slurm.wait_job(low, "RUNNING", timeout_s=30)
+    high = submit(lab, "-p high -w n1 --exclusive --mem=100", "true")
+    lab.slurm.wait_job(high, "COMPLETED", timeout_s=30)
+    lab.slurm.wait_job(low, "COMPLETED", timeout_s=40)
+    assert "DUE TO PREEMPTION" in output.read_text()
+
+
+@pytest.mark.long
+def test_a_killed_slurmd_is_noticed_and_its_job_queued_again(lab: Lab) -> None:
+    job = submit(lab, "-w n2 --mem=100", "sleep 60")
+    lab.slurm.wait_job(job, "RUNNING")
+    lab.slurmd("n2").kill()
+    try:
+        assert lab.slurm.wait_job(job, "PENDING", timeout_s=60) == "PENDING"
+        assert lab.slurm.node_state("n2").startswith("down")
+    finally:
+        lab.slurm.heal()
+        lab.slurm.run("scancel", job)
+
+
+@pytest.mark.long
+def test_a_running_job_survives_slurmctld(lab: Lab) -> None:
+    job = submit(lab, "--mem=100", "sleep 5")
+    lab.slurm.wait_job(job, "RUNNING")
+    lab.slurmctld.kill()
+    lab.slurm.heal()
+    assert lab.slurm.wait_job(job, "COMPLETED") == "COMPLETED"
+
+
+def test_torch_environment_runs_as_an_account(lab: Lab) -> None:
+    done = lab.ssh("tensor01", [str(lab.torch_python), "-c", "import torch; print(torch.ones(2).sum().item())"])
+    assert done.stdout == b"2.0\n", done.stderr
+
+
+def test_down_would_remove_own_things_only(lab: Lab) -> None:
+    words = [line.split(maxsplit=1) for line in teardown.removals(State.load())]
+    places = {what for kind, what in words if kind in ("folder", "mount")}
+    assert {what[:2] for kind, what in words if kind == "account"} == {"cf"}
+    assert all(place == "/run/sshd" or place.startswith(str(layout.ROOT)) for place in places)
