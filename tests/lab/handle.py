@@ -6,7 +6,9 @@ Called by tests/conftest.py (the fixture `lab`), by tests and by the benchmarks.
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -14,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import layout
+from . import accounts, layout
 from .gpubox import GpuBox
 from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
 
@@ -199,6 +201,16 @@ class Lab:
             if wanted in variables and stat_fields(int(folder.name))[:1] != ["Z"]:
                 found.append(int(folder.name))
         return sorted(found)
+
+    def wipe(self, account: str) -> None:
+        """Kill every process of an account and empty its home (but .bashrc), for tests that need a clean host."""
+        found = layout.ACCOUNT_BY_NAME[account if account.startswith("cf") else f"cf{account}"]
+        accounts.end_processes({pwd.getpwnam(found.name).pw_uid})
+        for entry in found.home.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name != ".bashrc":
+                entry.unlink()
 
     def sshd(self, host: str) -> Daemon:
         """The sshd of a host: stop it, pause it, kill its sessions (children)."""

@@ -10,6 +10,7 @@ import re
 import shutil
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from . import layout
@@ -59,8 +60,9 @@ def sshd_config(host: Host) -> str:
     """The whole configuration of one host."""
     path = f"{HOSTS / host.name / 'bin'}:{COMMON_BIN}"
     slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.name == "slurm" else ""
+    settings = f"{host.settings}\n" if host.settings else ""
     return f"""\
-ListenAddress 127.0.0.1
+{settings}ListenAddress 127.0.0.1
 Port {host.port}
 HostKey {SSHD / host.name}.key
 PidFile none
@@ -79,12 +81,12 @@ SetEnv PATH={path} CLUSTERFN_LAB_HOST={host.name}{slurm}
 
 
 def replaced_minor(host: Host, state: State) -> Host:
-    """tensor01 and slurm live with the oldest Python there is when 3.6 is missing."""
+    """Hosts that are not about their Python live with the oldest one there is when 3.6 is missing."""
     if host.minor is None or f"3.{host.minor}" in state.pythons or host.name.startswith("py"):
         return host
     oldest = min(int(name.partition(".")[2]) for name in state.pythons)
     print(f"  no Python 3.{host.minor}: {host.name} gets 3.{oldest}")
-    return Host(host.name, host.port, oldest)
+    return replace(host, minor=oldest)
 
 
 def known_hosts_line(host: Host, key: Path) -> str:
@@ -94,6 +96,7 @@ def known_hosts_line(host: Host, key: Path) -> str:
 
 def ssh_config_block(alias: Alias) -> str:
     """One `Host` block."""
+    jump = f"    ProxyJump {alias.jump}\n" if alias.jump else ""
     return f"""\
 Host {alias.name}
     HostName {alias.address}
@@ -104,7 +107,7 @@ Host {alias.name}
     UserKnownHostsFile {CLIENT / alias.known_hosts}
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
-
+{jump}
 """
 
 

@@ -48,11 +48,15 @@ NODES = {"n1": 22118, "n2": 22119}
 
 @dataclass(frozen=True)
 class Host:
-    """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none."""
+    """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none.
+
+    `settings` are lines of sshd_config that come before the lab's own (the first value counts).
+    """
 
     name: str
     port: int
     minor: int | None
+    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Alias:
-    """One `Host` block of the lab's ssh_config. The last three are for the aliases that must fail."""
+    """One `Host` block of the lab's ssh_config. The fields with defaults are for the odd ones."""
 
     name: str
     host: str
@@ -80,6 +84,7 @@ class Alias:
     known_hosts: str = "known_hosts"
     address: str = "127.0.0.1"
     port: int = 0
+    jump: str = ""
 
 
 HOST_LIST = (
@@ -87,6 +92,12 @@ HOST_LIST = (
     Host("tensor01", 22020, 6),
     Host("slurm", 22021, 6),
     Host("nopython", 22022, None),
+    # Wants a second factor after the key; nobody has one.
+    Host("twofactor", 22023, 6, "AuthenticationMethods publickey,password\nPasswordAuthentication yes"),
+    Host("forced", 22024, 6, "ForceCommand echo This service allows sftp connections only.; exit 1"),
+    Host("onesession", 22025, 6, "MaxSessions 1"),
+    # The one modern cipher that paramiko does not know.
+    Host("chacha", 22026, 6, "Ciphers chacha20-poly1305@openssh.com"),
 )
 HOST_BY_NAME = {host.name: host for host in HOST_LIST}
 
@@ -107,12 +118,13 @@ ACCOUNT_BY_NAME = {account.name: account for account in ACCOUNT_LIST}
 
 
 def aliases() -> tuple[Alias, ...]:
-    """`<host>-<account without cf>` for every pair, two short names, and those that must fail."""
+    """`<host>-<account without cf>` for every pair, two short names, one behind a jump, and some that must fail."""
     pairs = [
         Alias(f"{host.name}-{account.name[2:]}", host.name, account.name)
         for host in HOST_LIST
         for account in ACCOUNT_LIST
     ]
+    jumped = [Alias("jumped", "py36", "cfbash", jump="tensor01-second")]
     short = [Alias("tensor01", "tensor01", "cfbash"), Alias("slurm", "slurm", "cfbash")]
     faulty = [
         Alias("unknown-key", "py36", "cfbash", known_hosts="known_hosts.empty"),
@@ -121,7 +133,7 @@ def aliases() -> tuple[Alias, ...]:
         Alias("refused", "py36", "cfbash", port=REFUSED_PORT),
         Alias("no-such-name", "py36", "cfbash", address="no-such-name.invalid"),
     ]
-    return (*pairs, *short, *faulty)
+    return (*pairs, *short, *jumped, *faulty)
 
 
 # The files whose change makes a running lab an old one. The handle, the tests and the proxy are not among them.

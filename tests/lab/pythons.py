@@ -20,8 +20,8 @@ SKIPPED = re.compile(r"test|tests|idlelib|turtledemo|config-3.*|.*\.opt-[12]\.py
 KEPT_PACKAGES = re.compile(
     r"pip|pip-.*|setuptools|setuptools-.*|pkg_resources|_distutils_hack|distutils-precedence\.pth|easy_install\.py"
 )
-# What a Python built without some system library lacks: a lab interpreter must have it.
-PROBE = "import bz2, ctypes, ensurepip, lzma, sqlite3, ssl, sys, venv, zlib; print(sys.version_info[1])"
+# Debian's python3 without python3-venv, or one built without some library, is of no use to a job.
+PROBE = "import ctypes, ensurepip, ssl, sys, venv, zlib; print(sys.version_info[1], sys.base_prefix)"
 
 
 def candidates(minor: int) -> list[Path]:
@@ -33,11 +33,13 @@ def candidates(minor: int) -> list[Path]:
 
 
 def prefix_of(executable: Path, minor: int) -> Path | None:
-    """sys.base_prefix if it runs and really is that Python, else None (a pyenv shim, a broken link)."""
-    code = "import sys; print(sys.version_info[1], sys.base_prefix)"
-    done = subprocess.run([str(executable), "-c", code], capture_output=True, text=True, check=False)
+    """sys.base_prefix if it is that Python and a whole one, else None with a line that says why."""
+    done = subprocess.run([str(executable), "-c", PROBE], capture_output=True, text=True, check=False)
     found, _, prefix = done.stdout.strip().partition(" ")
-    return Path(prefix) if done.returncode == 0 and found == str(minor) else None
+    if done.returncode == 0 and found == str(minor):
+        return Path(prefix)
+    print(f"  {executable} is not used: {(done.stderr.strip().splitlines() or ['it is another Python'])[-1]}")
+    return None
 
 
 def open_to_all(folder: Path) -> bool:
@@ -93,13 +95,13 @@ def provide(minor: int) -> dict[str, str] | None:
         prefix = prefix_of(executable, minor)
         if prefix is None:
             continue
+        shutil.rmtree(target, ignore_errors=True)
         if open_to_all(prefix):
             link(executable, target, minor)
         else:
             copy(prefix, target, minor)
         path = target / "bin" / "python"
-        if run([str(path), "-c", PROBE]).strip() != str(minor):
-            raise LabError(f"{path} is not Python 3.{minor}")
+        run([str(path), "-c", PROBE])
         return {"path": str(path), "source": str(executable)}
     return None
 

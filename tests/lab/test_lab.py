@@ -100,6 +100,31 @@ def test_faulty_aliases_fail_as_named(lab: Lab, alias: str, message: str) -> Non
     assert message in done.stderr.decode()
 
 
+def test_jumped_goes_through_another_host(lab: Lab) -> None:
+    assert lab.ssh("jumped", "echo $CLUSTERFN_LAB_HOST").stdout == b"py36\n"
+
+
+def test_twofactor_takes_the_key_and_wants_more(lab: Lab) -> None:
+    assert b"Permission denied (password)" in lab.ssh("twofactor-bash", "true").stderr
+
+
+def test_forced_runs_its_own_command(lab: Lab) -> None:
+    assert lab.ssh("forced-bash", "echo mine").stdout == b"This service allows sftp connections only.\n"
+
+
+@pytest.mark.parametrize("host", ["onesession", "chacha"])
+def test_hosts_with_odd_settings_serve_system_ssh(lab: Lab, host: str) -> None:
+    assert lab.ssh(f"{host}-bash", "echo $CLUSTERFN_LAB_HOST").stdout.decode() == f"{host}\n"
+
+
+def test_wipe_leaves_a_clean_host(lab: Lab) -> None:
+    command = "mkdir -p d/e; touch f; CLUSTERFN_JOB=test-lab-wipe sleep 60 >/dev/null 2>&1 &"
+    lab.ssh("tensor01-dash", command)
+    lab.wipe("dash")
+    assert lab.processes("test-lab-wipe") == []
+    assert list(lab.home("dash").iterdir()) == []
+
+
 def test_nopython_has_no_python(lab: Lab) -> None:
     assert lab.ssh("nopython-bash", "command -v python3 python").stdout == b""
 
