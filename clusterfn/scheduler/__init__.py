@@ -1,0 +1,20 @@
+"""Schedulers: which one serves a host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import Scheduler
+from clusterfn.scheduler.slurm import Slurm
+from clusterfn.spec import Host
+
+__all__ = ["scheduler_for"]
+
+
+def scheduler_for(host: Host, facts: Mapping[str, Any]) -> Scheduler:
+    """The scheduler of a host, given the agent's facts: `uid` and `boot_id`."""
+    if host.scheduler == "slurm":
+        return Slurm(host, str(facts.get("uid", "")))
+    return Bare(str(facts.get("boot_id", "")))

@@ -1,0 +1,104 @@
+"""A host without a scheduler, and this machine: the agent starts job.sh, and a process id says whether it lives.
+
+Pure, like every scheduler. The scheduler's number of a job is `boot_id:pid:starttime`, as in the claim.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+
+from clusterfn import layout
+from clusterfn.errors import SubmitError
+from clusterfn.scheduler.base import Answer, Evidence, JobState, Submission, Verdict
+from clusterfn.scheduler.slurm import INHERITED
+from clusterfn.spec import JobSpec
+
+
+class Bare:
+    """Starts jobs as processes of the host.
+
+    Args:
+        boot_id: The host's boot id, from the agent's hello.
+    """
+
+    # Inside an allocation, or inside another job, these would make the new job take itself for that one.
+    unset = (*INHERITED, layout.TAG)
+
+    def __init__(self, boot_id: str = "") -> None:
+        self.boot_id = boot_id
+
+    def submission(self, job: JobSpec) -> Submission:
+        """Start job.sh in a session of its own."""
+        folder = layout.job_dir(job.root, job.id)
+        script, log = (posixpath.join(folder, name) for name in (layout.SCRIPT, layout.SCHEDULER_LOG))
+        return Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
+
+    def submitted(self, answer: Answer) -> str:
+        """boot_id:pid:starttime of job.sh."""
+        if answer.pid is None:
+            raise SubmitError("the job's script could not be started", stage="submit", evidence=answer.err.splitlines())
+        return f"{self.boot_id}:{answer.pid}:{answer.starttime}"
+
+    def ambiguous(self, answer: Answer) -> bool:
+        """Never: a process was started, or not."""
+        return False
+
+    def watch_command(self) -> tuple[str, ...]:
+        """Nobody to ask: a job's own files say it all."""
+        return ()
+
+    def parse_states(self, text: str) -> Mapping[str, JobState]:
+        """Nothing, as nobody was asked."""
+        return {}
+
+    def trouble(self, answer: Answer) -> str:
+        """None, as nobody was asked."""
+        return ""
+
+    def cancel_command(self, name: str) -> tuple[str, ...]:
+        """Nothing: the file `cancel` ends a job, and keeps one from starting."""
+        return ()
+
+    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """Shows the boot id and, if the process is there, its line in /proc."""
+        pid = (scheduler_id.split(":") + ["", ""])[1]
+        stat = (f"/proc/{int(pid)}/stat",) if pid.isascii() and pid.isdigit() else ()
+        return ("cat", "/proc/sys/kernel/random/boot_id", *stat)
+
+    def explain(self, evidence: Evidence) -> Verdict | None:
+        """A rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
+        boot, _, stat = evidence.answer.partition("\n")
+        submitted_boot, _, process = evidence.scheduler_id.partition(":")
+        if not boot or not submitted_boot:
+            return None
+        if boot != submitted_boot:
+            return Verdict(layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN)
+        return None if _same_process(stat, process) else _gone(evidence)
+
+    def hopeless(self, state: JobState) -> Verdict | None:
+        """Never: whoever asks for more than the host has is refused before."""
+        return None
+
+    def in_words(self, state: JobState) -> str:
+        """The reason as it is."""
+        return state.reason or state.state.lower()
+
+
+_AGAIN = "call the function again"
+
+
+def _same_process(stat: str, process: str) -> bool:
+    """Whether this line of /proc/PID/stat is of the process `pid:starttime` (names in it may hold blanks)."""
+    pid, _, start = process.partition(":")
+    fields = stat.rpartition(")")[2].split()
+    return stat.split(" ")[0] == pid and len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start
+
+
+def _gone(evidence: Evidence) -> Verdict:
+    hint = "look for the kernel's out-of-memory killer or an administrator; then call the function again"
+    return Verdict(layout.LOST, "the job's processes are gone and left no word", _tail(evidence), hint)
+
+
+def _tail(evidence: Evidence) -> tuple[str, ...]:
+    return tuple(evidence.log.splitlines()[-5:])

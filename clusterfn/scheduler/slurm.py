@@ -1,0 +1,195 @@
+"""SLURM: sbatch, squeue, scontrol and scancel as argv, and their output as facts.
+
+Pure, like every scheduler; written for SLURM 17 and later, without accounting. What the words of SLURM mean stands in
+`slurm_words`. Options are sent as `--name=value`, so that no value can be taken for an option.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import string
+from collections.abc import Mapping
+from typing import Any
+
+from clusterfn import layout
+from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.scheduler import slurm_words as words
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission, Verdict
+from clusterfn.spec import Host, JobSpec
+
+
+def _all_but(prefix: str, kept: str) -> list[str]:
+    """Prefixes that cover every capitalised name that begins with `prefix`, except those beginning with `kept`."""
+    letters = string.ascii_uppercase + string.digits + "_"
+    return [
+        prefix + kept[:length] + letter for length, wanted in enumerate(kept) for letter in letters if letter != wanted
+    ]
+
+
+# What sbatch, squeue and scancel would obey or pass on from the login's environment; SLURM_CONF says where SLURM is.
+INHERITED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_", *_all_but("SLURM_", "CONF"))
+
+# By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
+# the node. HOME is there in any case.
+_EXPORT = "HOME,USER,LOGNAME"
+_MB = 2**20
+_ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
+_MAYBE_SUBMITTED = re.compile(
+    r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
+    r"|communication|transport endpoint|slurm_receive_msg",
+    re.IGNORECASE,
+)
+_ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
+
+
+class Slurm:
+    """Jobs through sbatch.
+
+    Args:
+        host: Its options for sbatch, and its name for messages.
+        user: The user there, by name or number, from the agent's hello.
+    """
+
+    unset = INHERITED
+
+    def __init__(self, host: Host, user: str) -> None:
+        self.host = host
+        self.user = user
+
+    def submission(self, job: JobSpec) -> Submission:
+        """sbatch with everything that the job and the host ask for."""
+        folder = layout.job_dir(job.root, job.id)
+        if "%" in folder or "\\" in folder:
+            message = f"{folder!r}: SLURM replaces % and \\ in paths by something else"
+            raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
+        options = self._options(job, folder)
+        argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT))
+        return Submission("run", argv, folder, self.unset)
+
+    def _options(self, job: JobSpec, folder: str) -> dict[str, Any]:
+        resources = job.resources
+        options: dict[str, Any] = {
+            "job-name": layout.job_name(job.name, job.id),
+            "chdir": folder,
+            "output": posixpath.join(folder, layout.SCHEDULER_LOG),
+            "open-mode": "append",  # a requeued job goes on in the same file
+            "export": _EXPORT,
+            "cpus-per-task": resources.cores,
+        }
+        if resources.memory_bytes is not None:
+            options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
+        if resources.time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
+            options["time"] = math.ceil(resources.time_s / 60) + 1
+        return self._with_the_hosts(options, resources.gpus)
+
+    def _with_the_hosts(self, options: dict[str, Any], gpus: int) -> dict[str, Any]:
+        given = dict(self.host.slurm)
+        gres = given.pop("gres", "")
+        options.update(_cards(self.host.gpu_option, gpus, gres))
+        if "mem" in options and given.get("mem", "") is not None:
+            given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
+        if isinstance(given.get("partition"), Mapping):
+            given["partition"] = given["partition"].get("gpu" if gpus else "cpu")
+        options.update(given)
+        return {name: value for name, value in options.items() if value is not None}
+
+    def submitted(self, answer: Answer) -> str:
+        """The job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
+        found = _ID.findall(answer.out)
+        if answer.rc == 0 and found:
+            return str(found[-1])
+        said = (answer.err or answer.out).strip()
+        refused = (
+            "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
+        )
+        message = refused if answer.rc != 0 else "sbatch gave no job number"
+        raise SubmitError(
+            message,
+            host=self.host.name,
+            stage="submit",
+            evidence=said.splitlines(),
+            hint=words.submit_hint(said, self.host),
+            retryable=self.ambiguous(answer),
+        )
+
+    def ambiguous(self, answer: Answer) -> bool:
+        """A controller that did not answer may have taken the job; so may one whose answer makes no sense."""
+        if answer.rc == 0:
+            return not _ID.search(answer.out)
+        return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
+
+    def watch_command(self) -> tuple[str, ...]:
+        """squeue for all of the user's jobs, those included that ended a short while ago."""
+        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%j", f"--user={self.user}")
+        return ("squeue", *self._clusters(), *shown)
+
+    def parse_states(self, text: str) -> Mapping[str, JobState]:
+        """Of several jobs of one name (array elements, a submission that was repeated) the one most alive counts."""
+        states: dict[str, JobState] = {}
+        for line in text.splitlines():
+            first, _, name = line.strip().rpartition("|")
+            number, _, state_and_reason = first.partition("|")
+            state, _, reason = state_and_reason.partition("|")
+            if not number[:1].isdigit() or not state:
+                continue
+            seen = _state(number, state, reason)
+            if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
+                states[name] = seen
+        return states
+
+    def trouble(self, answer: Answer) -> str:
+        """squeue may complain and return 0 ("Invalid user"); then its list is worth nothing."""
+        if answer.rc == 0 and "error:" not in answer.err:
+            return ""
+        lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+        return lines[0] if lines else f"squeue ended with status {answer.rc}"
+
+    def cancel_command(self, name: str) -> tuple[str, ...]:
+        """scancel by name: it reaches a submission whose number never arrived."""
+        return ("scancel", *self._clusters(), f"--user={self.user}", f"--name={name}")
+
+    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """scontrol, which knows a job for MinJobAge (300 s) after its end."""
+        return ("scontrol", *self._clusters(), "--oneliner", "show", "job", scheduler_id)
+
+    def explain(self, evidence: Evidence) -> Verdict | None:
+        """What scontrol and the end of scheduler.log say, once SLURM says that the job is over."""
+        return words.explain(evidence)
+
+    def hopeless(self, state: JobState) -> Verdict | None:
+        """For reasons that never pass."""
+        return words.hopeless(state, self.host) if state.phase == PENDING else None
+
+    def in_words(self, state: JobState) -> str:
+        """The reason in words."""
+        return words.in_words(state)
+
+    def _clusters(self) -> tuple[str, ...]:
+        clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
+        return (f"--clusters={clusters}",) if clusters else ()
+
+
+def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items())
+
+
+def _cards(option: str, gpus: int, gres: str | None) -> dict[str, str]:
+    """The option that asks for cards; `slurm: gres:` may name their kind ("gpu:a100") and other resources."""
+    if gres is None:
+        return {}
+    parts = [part for part in gres.split(",") if part]
+    kinds = [part for part in parts if part.split(":")[0] == "gpu"] or ["gpu"]
+    others = [part for part in parts if part.split(":")[0] != "gpu"]
+    if not gpus:
+        return {"gres": ",".join(others)} if others else {}
+    if option == "gres":
+        return {"gres": ",".join([*others, f"{kinds[0]}:{gpus}"])}
+    kind = kinds[0].partition(":")[2]
+    return {option: f"{kind}:{gpus}" if kind else str(gpus), **({"gres": ",".join(others)} if others else {})}
+
+
+def _state(number: str, state: str, reason: str) -> JobState:
+    word = re.split(r"[+ ]", state, maxsplit=1)[0]
+    return JobState(words.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number)
