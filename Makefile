@@ -28,7 +28,7 @@ lint: venv  ## ruff, mypy, and shellcheck where it is installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	@if [ -z "$(SCRIPTS)" ]; then echo "no templates/*.sh to check"; \
-	elif command -v shellcheck >/dev/null; then echo "shellcheck $(SCRIPTS)"; shellcheck $(SCRIPTS); \
+	elif command -v shellcheck >/dev/null; then echo "shellcheck $(SCRIPTS)"; shellcheck --shell=sh $(SCRIPTS); \
 	else echo "shellcheck is not installed: $(SCRIPTS) not checked"; fi
 
 check: lint  ## without root: lint and every test that needs no lab
