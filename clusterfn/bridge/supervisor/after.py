@@ -1,0 +1,144 @@
+"""Concludes from outside: for a supervisor that died (`after`, called by job.sh), or on request (`conclude`).
+
+Both publish by the same link as a living supervisor, so that they win or lose, and end what the attempt left running.
+They depend on nothing that a dead supervisor may have failed to write.
+"""
+
+import errno
+import json
+import os
+import sys
+
+from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, LOST, MEMORY, RETURNED, SCHEDULER_LOG, STDERR, STDOUT
+from . import judge, tree
+from .attempt import Attempt, claim, state
+from .job import Job
+from .syscalls import describe_signal
+from .text import last_lines, masked, native
+from .verdict import Verdict
+from .watch import cancelled, scheduler_verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+_TAIL = 16384
+
+
+def after(folder: str, status: int) -> int:
+    """Conclude for a supervisor of this submission that ended with `status` (as the shell says it)."""
+    job = Job(folder)
+    if claim(job) is not None:
+        return EXIT_RETURNED
+    attempt = _latest_own(job) or Attempt.new(job)
+    left = _sweep(job, attempt.number)
+    if attempt.outcome() is None:
+        by = attempt.fence()
+        if by is not None:
+            attempt.supersede(by)
+    verdict = _why(job, status)
+    facts = dict(verdict.facts, by="after", node=job.node, notes=left)
+    facts.setdefault("stage", "supervisor")
+    facts["evidence"] = _evidence(job, attempt)
+    won = attempt.publish(verdict.kind or LOST, facts)
+    return _state(attempt, won)
+
+
+def _latest_own(job: Job) -> "Optional[Attempt]":
+    for number in reversed(job.attempts()):
+        attempt = Attempt(job, number)
+        if attempt.owner() in (job.submission, ""):
+            return attempt
+    return None
+
+
+def _sweep(job: Job, number: int) -> "list[str]":
+    found = tree.tagged(job.id, number)
+    names = [tree.name_of(pid) for pid in found]
+    left = tree.end(lambda: tree.tagged(job.id, number), lambda: None)
+    notes = ["ended after the supervisor's death: %s" % name for name in names]
+    return notes + ["could not be ended: %s" % name for name in left]
+
+
+def _why(job: Job, status: int) -> Verdict:
+    if job.cancelled():
+        return cancelled()
+    found = scheduler_verdict(job)
+    if found is not None:
+        return found
+    oom = judge.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
+    if oom is not None:
+        return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
+    if judge.disk_is_full(job.folder):
+        return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
+    return Verdict(
+        LOST,
+        "the supervisor of the job %s; what the function had done by then is not known" % _how(status),
+        hint="call again; if it happens again, ask who or what ends processes on that machine",
+    )
+
+
+def _how(status: int) -> str:
+    if status > 128:
+        return "was ended by %s" % describe_signal(status - 128)
+    return "ended by itself with exit code %d" % status
+
+
+def _evidence(job: Job, attempt: Attempt) -> "list[str]":
+    secrets = list(job.secrets().values())
+    for path in (attempt.path(STDERR), attempt.path(STDOUT), job.path(SCHEDULER_LOG)):
+        lines = masked(last_lines(_tail(path)), secrets)
+        if lines:
+            return lines
+    return []
+
+
+def _tail(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EIO, errno.ESTALE):
+            raise
+        return b""
+
+
+def conclude(folder: str) -> int:
+    """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has been claimed."""
+    job = Job(folder)
+    asked = native(json.loads(sys.stdin.read()))  # type: dict[str, Any]
+    holder = claim(job, "concluded")
+    if asked.get("withdraw") and holder is not None:
+        state(None, None, False)
+        return EXIT_RETURNED
+    attempt = _open_attempt(job)
+    won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
+    if won:
+        _sweep(job, attempt.number)
+    return _state(attempt, won)
+
+
+def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
+    facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
+    facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
+    return dict(facts, by="conclude", node=job.node)
+
+
+def _open_attempt(job: Job) -> Attempt:
+    """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
+    numbers = job.attempts()
+    for number in numbers:
+        outcome = Attempt(job, number).outcome()
+        if outcome is not None and outcome["final"]:
+            return Attempt(job, number)
+    last = Attempt(job, numbers[-1]) if numbers else None
+    if last is None or last.outcome() is not None:
+        return Attempt.new(job)
+    return last
+
+
+def _state(attempt: Attempt, won: bool) -> int:
+    kind = (attempt.outcome() or {}).get("kind")
+    state(attempt, kind, won)
+    return EXIT_RETURNED if kind == RETURNED else EXIT_PUBLISHED

@@ -1,0 +1,151 @@
+"""One attempt's folder and everything that is written there: owner, events, heartbeat, outcome.
+
+Holds the rules that give one job one outcome: a new attempt fences all before it. Called by `main`, `run`, `after`.
+"""
+
+import json
+import os
+import sys
+import time
+
+from ...layout import ATTEMPTS, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WORK, attempt_dir
+from . import publish
+from .text import portable
+from .verdict import document, superseded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .job import Job
+
+
+class Attempt:
+    """One attempt.
+
+    Attributes:
+        number: 1 for the first.
+        folder: attempts/<n>.
+    """
+
+    def __init__(self, job: "Job", number: int) -> None:
+        self.job = job
+        self.number = number
+        self.folder = attempt_dir(job.folder, number)
+        self.reserve = None  # type: Optional[publish.Reserve]
+        self._events = -1
+        self._said = 0
+        self._heart = -1
+        self._beats = 0
+
+    @classmethod
+    def new(cls, job: "Job") -> "Attempt":
+        """The next free attempt, its owner written first."""
+        os.makedirs(job.path(ATTEMPTS), mode=0o700, exist_ok=True)
+        number = 1 + max(job.attempts() or [0])
+        while True:
+            try:
+                os.mkdir(attempt_dir(job.folder, number), 0o700)
+                break
+            except FileExistsError:
+                number += 1
+        attempt = cls(job, number)
+        attempt._write_owner()
+        return attempt
+
+    def path(self, name: str) -> str:
+        """A path in the attempt's folder."""
+        return os.path.join(self.folder, name)
+
+    def _write_owner(self) -> None:
+        with open(self.path(OWNER), "w") as file:
+            file.write(self.job.submission)
+
+    def owner(self) -> str:
+        """The submission that made this attempt; empty if it died before it could say."""
+        return (publish.read(self.folder, OWNER) or b"").decode("ascii", "replace").strip()
+
+    def prepare(self) -> None:
+        """Open what a running attempt writes."""
+        self.reserve = publish.Reserve(self.folder)
+        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
+        self.beat()
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Append one line to events.jsonl. A full disk loses it: events are news, not the record."""
+        if self._events < 0:
+            return
+        self._said += 1
+        record = dict(portable(facts), n=self._said, event=name, t=round(time.time(), 3))
+        try:
+            os.write(self._events, (json.dumps(record) + "\n").encode())
+        except OSError:
+            return
+
+    def beat(self) -> None:
+        """Count one up in the heartbeat, eight bytes rewritten in place."""
+        self._beats += 1
+        try:
+            os.pwrite(self._heart, b"%08d" % (self._beats % 10**8), 0)
+            os.fsync(self._heart)
+        except OSError:  # full, or the file server is away: the reader waits for two beats and asks the scheduler
+            return
+
+    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        """Publish this attempt's outcome; False if another already stands."""
+        outcome = document(self.job.id, self.number, kind, portable(facts))
+        won = self._put(outcome)
+        if won and outcome["final"]:
+            self.job.forget_secrets()
+        return won
+
+    def supersede(self, by: int) -> bool:
+        """Publish that attempt `by` took over."""
+        return self._put(superseded(self.job.id, self.number, by))
+
+    def _put(self, outcome: "dict[str, Any]") -> bool:
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        data = (json.dumps(outcome) + "\n").encode()
+        won = publish.publish(self.folder, OUTCOME, data, self.reserve)
+        if won:
+            self.event("ended", kind=outcome["kind"])
+        return won
+
+    def outcome(self) -> "Optional[dict[str, Any]]":
+        """What stands, or None."""
+        data = publish.read(self.folder, OUTCOME)
+        return None if data is None else dict(json.loads(data.decode()))
+
+    def fence(self) -> "Optional[int]":
+        """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any."""
+        for number in self.job.attempts():
+            if number >= self.number:
+                break
+            earlier = Attempt(self.job, number)
+            if earlier.supersede(self.number):
+                continue
+            standing = earlier.outcome() or {}
+            by = standing.get("superseded_by")
+            if standing.get("final"):
+                return number
+            if by is not None and by < number:
+                return int(by)
+        return None
+
+
+def claim(job: "Job", holder: "Optional[str]" = None) -> "Optional[str]":
+    """Claim the job for this submission; None if it holds it now, else who does."""
+    holder = holder or job.submission
+    if publish.publish(job.folder, CLAIM, holder.encode()):
+        return None
+    standing = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
+    return None if standing == holder else standing
+
+
+def state(attempt: "Optional[Attempt]", kind: "Optional[str]", won: bool) -> None:
+    """Print, for scheduler.log and for a client, what now stands."""
+    number = None if attempt is None else attempt.number
+    sys.stdout.write(json.dumps({"attempt": number, "kind": kind, "won": won}) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,95 @@
+"""Starts the worker by fork and exec, with three pipes. Decides nothing; called by `run`."""
+
+import json
+import os
+import signal
+
+from . import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Optional
+
+_RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
+
+
+class Child:
+    """The worker's process.
+
+    Attributes:
+        pid: Its pid.
+        out, err, report: The reading ends of its pipes, non-blocking.
+    """
+
+    def __init__(self, pid: int, out: int, err: int, report: int) -> None:
+        self.pid = pid
+        self.out = out
+        self.err = err
+        self.report = report
+
+
+class Start:
+    """What to start: `argv` (the report's descriptor is appended), where, on which CPUs, with `keep` left open."""
+
+    def __init__(
+        self, argv: "list[str]", env: "dict[str, str]", cwd: str, cpus: "Optional[Iterable[int]]", keep: "Iterable[int]"
+    ) -> None:
+        self.argv = argv
+        self.env = env
+        self.cwd = cwd
+        self.cpus = cpus
+        self.keep = keep
+
+
+def start(wanted: Start) -> Child:
+    """Start the worker, its stdin empty.
+
+    A program that cannot be started is said on the report pipe, as the worker itself would say it.
+    """
+    out, err, report = os.pipe(), os.pipe(), os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(wanted, parent, (out[1], err[1], report[1]))
+    for pipe in (out, err, report):
+        os.close(pipe[1])
+        os.set_blocking(pipe[0], False)
+    return Child(pid, out[0], err[0], report[0])
+
+
+def _become(wanted: Start, parent: int, pipes: "tuple[int, int, int]") -> None:
+    out, err, report = pipes
+    try:
+        _prepare(wanted, parent, out, err)
+        os.set_inheritable(report, True)
+        os.execve(wanted.argv[0], wanted.argv + [str(report)], wanted.env)
+    except BaseException as error:  # noqa: BLE001 - after a fork nothing may run on; the reason goes to the supervisor
+        os.write(report, (json.dumps(_not_started(wanted.argv[0], wanted.cwd, error)) + "\n").encode())
+    finally:
+        os._exit(127)
+
+
+def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
+    signal.set_wakeup_fd(-1)
+    for number in _RESET:
+        signal.signal(number, signal.SIG_DFL)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (err, 2)):
+        os.dup2(source, target)
+    for fd in wanted.keep:
+        os.set_inheritable(fd, True)
+    if wanted.cpus:
+        os.sched_setaffinity(0, wanted.cpus)
+    os.chdir(wanted.cwd)
+    syscalls.die_with_parent(signal.SIGKILL, parent)
+
+
+def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
+    reason = error.strerror if isinstance(error, OSError) else str(error)
+    where = getattr(error, "filename", None) or program
+    if where == cwd:
+        message, hint = "the working directory %s cannot be used: %s" % (cwd, reason), "correct cwd="
+    else:
+        message = "the environment's interpreter %s cannot be started: %s" % (program, reason)
+        hint = "check that it exists on the machine that runs the job, on a file system that allows execution"
+    return {"done": "environment", "message": message, "hint": hint, "stage": "environment"}

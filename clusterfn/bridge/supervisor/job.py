@@ -1,0 +1,98 @@
+"""A job as the bridge sees it: its folder, its spec, and which submission this process belongs to.
+
+Names and reads; writes nothing. Called by everything in the supervisor.
+"""
+
+import json
+import os
+
+from ...layout import ATTEMPTS, CANCEL, SECRETS, SPEC
+from .text import native
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Job:
+    """One job's folder.
+
+    Attributes:
+        folder: jobs/<id>.
+        spec: spec.json, strings native.
+        id: 16 hex digits.
+        submission: What tells this start of job.sh from another (see `submission_id`).
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = os.path.abspath(folder)
+        self.spec = _read_json(self.path(SPEC))
+        self.id = self.spec["id"]  # type: str
+        self.root = self.spec["root"]  # type: str
+        self.slurm = self.spec["scheduler"] == "slurm"
+        self.submission = submission_id(self.slurm)
+
+    def path(self, *names: str) -> str:
+        """A path below the job's folder."""
+        return os.path.join(self.folder, *names)
+
+    def attempts(self) -> "list[int]":
+        """The numbers of the attempts that exist, in order."""
+        try:
+            names = os.listdir(self.path(ATTEMPTS))
+        except FileNotFoundError:
+            return []
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def cancelled(self) -> bool:
+        """Whether somebody asked for its end."""
+        return os.path.exists(self.path(CANCEL))
+
+    def secrets(self) -> "dict[str, str]":
+        """The secret variables and their values; none once the job is final."""
+        try:
+            return _read_json(self.path(SECRETS))
+        except FileNotFoundError:
+            return {}
+
+    def forget_secrets(self) -> None:
+        """Delete the secrets: the job is final."""
+        try:
+            os.unlink(self.path(SECRETS))
+        except FileNotFoundError:
+            return
+
+    @property
+    def node(self) -> str:
+        """The machine's name, as the scheduler knows it."""
+        return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
+
+
+def _read_json(path: str) -> "dict[str, Any]":
+    with open(path, encoding="utf-8") as file:
+        return dict(native(json.load(file)))
+
+
+def submission_id(slurm: bool) -> str:
+    """The same for all that one job.sh starts, and after a requeue; another for another job.sh."""
+    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    if slurm and array and task:
+        return "%s_%s" % (array, task)
+    if slurm and os.environ.get("SLURM_JOB_ID"):
+        return os.environ["SLURM_JOB_ID"]
+    parent = os.getppid()
+    return "%s:%d:%s" % (_read("/proc/sys/kernel/random/boot_id"), parent, start_time(parent))
+
+
+def start_time(pid: int) -> str:
+    """When a process started, in ticks since boot: with its pid it names it for ever."""
+    stat = _read("/proc/%d/stat" % pid)
+    return stat.rpartition(")")[2].split()[19] if stat else ""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,116 @@
+"""The supervisor's three commands: run a job, conclude after a dead supervisor, conclude on request.
+
+Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`). It must never
+unpickle anything or import the user's code.
+"""
+
+import errno
+import os
+import signal
+import sys
+import time
+
+from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
+from . import syscalls
+from .attempt import Attempt, claim, state
+from .job import Job
+from .verdict import Fenced, Verdict
+from .watch import Signals, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+_EXIT_LEFT_TO_AFTER = 143
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def main(argv: "list[str]") -> int:
+    """Run one command; the exit code is the process's."""
+    os.umask(0o077)
+    if len(argv) == 2 and argv[0] == "run":
+        return run(argv[1])
+    if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
+        from . import after
+
+        return after.after(argv[1], int(argv[2])) if argv[0] == "after" else after.conclude(argv[1])
+    sys.stderr.write("usage: supervise.py run JOB | after JOB STATUS | conclude JOB\n")
+    return 2
+
+
+def run(folder: str) -> int:
+    """Claim the job and see one attempt through."""
+    signals = Signals()
+    syscalls.die_with_parent(signal.SIGUSR1, os.getppid())
+    syscalls.become_subreaper()
+    job = Job(folder)
+    holder = claim(job)
+    if holder is not None:
+        say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
+        state(None, None, False)
+        return EXIT_RETURNED
+    attempt = Attempt.new(job)
+    by = attempt.fence()
+    if by is not None:
+        attempt.supersede(by)
+        state(Attempt(job, by), None, False)
+        return EXIT_RETURNED
+    return _see_through(job, attempt, Watch(job, attempt, signals))
+
+
+def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
+    from .run import Run
+
+    work = None  # type: Optional[Run]
+    try:
+        attempt.prepare()
+        work = Run(job, attempt, watch)
+        work.start()
+        verdict = work.result()
+        alive = True
+    except Verdict as found:
+        verdict, alive = found, False
+    except OSError as error:
+        verdict, alive = _refused_by_disk(error), False
+    return _conclude(attempt, work, verdict, alive)
+
+
+def _refused_by_disk(error: OSError) -> Verdict:
+    if error.errno not in _FULL:
+        raise error
+    message = "nothing can be written on the host any more: %s (%s)" % (os.strerror(error.errno), error.filename or "")
+    return Verdict(HOST_DISK, message, stage="start", hint="make room there, or point root: to another file system")
+
+
+def _conclude(attempt: Attempt, work: "Optional[Run]", verdict: Verdict, alive: bool) -> int:
+    """Publish; the worker's own last word first of all, any other after its tree has been ended."""
+    if work is None:
+        won = attempt.publish(verdict.kind or "", dict(verdict.facts, by="supervisor", node=attempt.job.node))
+        return _exit(attempt, verdict, won)
+    if not alive:
+        work.end_tree()
+    if verdict.kind is None:
+        work.release()
+        say(verdict.facts["message"])
+        return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER
+    won = work.publish(verdict)
+    if alive:
+        work.finish()
+    work.release()
+    return _exit(attempt, verdict, won)
+
+
+def _exit(attempt: Attempt, verdict: Verdict, won: bool) -> int:
+    kind = verdict.kind if won else (attempt.outcome() or {}).get("kind")
+    state(attempt, kind, won)
+    return EXIT_RETURNED if kind == RETURNED or not won else EXIT_PUBLISHED
+
+
+def say(message: str) -> None:
+    """A line for scheduler.log."""
+    sys.stderr.write("clusterfn: %s %s\n" % (time.strftime("%H:%M:%S"), message))
+    sys.stderr.flush()
+
+
+if TYPE_CHECKING:
+    from .run import Run

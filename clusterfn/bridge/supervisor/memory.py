@@ -1,0 +1,136 @@
+"""How much memory a job's processes use together, and whether the kernel ended one for it.
+
+Pages that processes share are counted once, but only when it matters: the cheap sum comes first, and the kernel's exact
+account (which walks page tables) is asked for when that sum is over the limit or over the peak so far. Reads /proc,
+decides nothing. Called by `run`.
+"""
+
+import os
+import time
+
+from .tree import PROC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_EVERY_S = 0.1
+_EXACT_EVERY_S = 1.0
+_MOST_OF_A_CPU = 0.02
+
+
+class Sampler:
+    """Samples the tree, never using more than 2 % of a CPU for it.
+
+    Attributes:
+        peak: Most bytes seen.
+    """
+
+    def __init__(self, limit: "Optional[int]") -> None:
+        self.peak = 0
+        self._limit = limit
+        self._next = 0.0
+        self._next_exact = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time for a sample."""
+        return time.monotonic() >= self._next
+
+    def over(self, pids: "list[int]", started: float) -> bool:
+        """Take a sample; True if the tree uses more than its limit. `started`: when looking for the pids began."""
+        used = sum(_resident(pid) for pid in pids)
+        limit = self._limit
+        if used > self.peak or (limit and used > limit):
+            used = self._exactly(pids, used)
+        now = time.monotonic()
+        self._next = now + max(_EVERY_S, (now - started) / _MOST_OF_A_CPU)
+        return bool(limit and used > limit)
+
+    def _exactly(self, pids: "list[int]", used: int) -> int:
+        began = time.monotonic()
+        over = bool(self._limit and used > self._limit)
+        if not over and (len(pids) < 2 or began < self._next_exact):
+            self.peak = max(self.peak, used if len(pids) < 2 else 0)
+            return used
+        exact = sum(proportional(pid) for pid in pids)
+        now = time.monotonic()
+        self._next_exact = now + max(_EXACT_EVERY_S, (now - began) / _MOST_OF_A_CPU)
+        self.peak = max(self.peak, exact)
+        return exact
+
+
+def _resident(pid: int) -> int:
+    fields = _read("%s/%d/statm" % (PROC, pid)).split()
+    return int(fields[1]) * _PAGE if fields else 0
+
+
+def proportional(pid: int) -> int:
+    """Bytes of one process without file pages, shared ones divided among their users; resident bytes on old kernels."""
+    text = _read("%s/%d/smaps_rollup" % (PROC, pid))
+    values = {line.split(":")[0]: line.split()[1] for line in text.split("\n") if line.endswith("kB")}
+    if "Pss_Anon" in values:
+        return (int(values["Pss_Anon"]) + int(values.get("Pss_Shmem", 0))) * 1024
+    return int(values["Pss"]) * 1024 if "Pss" in values else _resident(pid)
+
+
+def peak_of(pid: int) -> int:
+    """The most bytes one living process ever had resident."""
+    for line in _read("%s/%d/status" % (PROC, pid)).split("\n"):
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+class Killer:
+    """The kernel's out-of-memory killer: has it been at work on this job since the start?"""
+
+    def __init__(self) -> None:
+        self._groups = _memory_groups()
+        self._before = {path: _oom_kills(path) for path in self._groups}
+        self._machine = [_oom_kills(PROC + "/vmstat")]
+        self._next = 0.0
+
+    def look(self) -> None:
+        """Remember the machine's count, so that only a kill of the last seconds is believed to be ours."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + 1.0
+            self._machine = (self._machine + [_oom_kills(PROC + "/vmstat")])[-2:]
+
+    def seen(self) -> "Optional[str]":
+        """In words, what was seen; None if nothing."""
+        for path, before in self._before.items():
+            if _oom_kills(path) > before:
+                return "the kernel counted an out-of-memory kill in the job's memory group (%s)" % path
+        if _oom_kills(PROC + "/vmstat") > self._machine[0]:
+            return "the machine ran out of memory: the kernel's out-of-memory killer was at work in that second"
+        return None
+
+
+def _memory_groups() -> "list[str]":
+    """Files that count out-of-memory kills in this process's own memory group, version 1 or 2."""
+    found = []
+    for line in _read(PROC + "/self/cgroup").split("\n"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            found.append("/sys/fs/cgroup/memory%s/memory.oom_control" % path)
+        elif not controllers and path:
+            found.append("/sys/fs/cgroup%s/memory.events" % path)
+    return [path for path in found if os.path.exists(path)]
+
+
+def _oom_kills(path: str) -> int:
+    for line in _read(path).split("\n"):
+        name, _, count = line.partition(" ")
+        if name == "oom_kill":
+            return int(count)
+    return 0
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("ascii", "replace")
+    except OSError:
+        return ""

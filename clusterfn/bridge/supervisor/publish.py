@@ -1,0 +1,148 @@
+"""One winner: claims and outcomes appear whole, once, and are never replaced.
+
+link(2) of a finished temporary decides; its return value is not believed (over NFS a resent LINK answers EEXIST
+although it won), the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
+decides: it fails when another's stands there. Knows nothing of jobs; called by `attempt`, `after` and `main`.
+"""
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+_REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
+_SPARE_BYTES = 65536
+
+
+class Reserve:
+    """A temporary whose space on the disk is taken early, so that an outcome can be published when it is full."""
+
+    def __init__(self, folder: str) -> None:
+        self.path = os.path.join(folder, ".reserve-%d" % os.getpid())
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _SPARE_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS):
+                raise
+            os.write(fd, b"\0" * _SPARE_BYTES)
+        finally:
+            os.close(fd)
+
+    def release(self) -> None:
+        """Give the space back."""
+        _remove(self.path)
+
+
+def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None) -> bool:
+    """Let `folder/name` hold `data` unless it exists already; True if and only if this call put it there.
+
+    Raises:
+        OSError: It could neither be put there nor is it there.
+    """
+    temporary = _write_temporary(folder, name, data, reserve)
+    try:
+        won = _link(temporary, folder, name)
+    finally:
+        _remove(temporary)
+    _sync_folder(folder)
+    return won
+
+
+def read(folder: str, name: str) -> "Optional[bytes]":
+    """What stands in `folder/name`, or None."""
+    try:
+        with open(os.path.join(folder, name), "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return _complete(folder, name)
+
+
+def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]") -> str:
+    path = os.path.join(folder, ".%s-%d" % (name, os.getpid()))
+    if reserve is not None:
+        try:
+            _write(reserve.path, data, os.O_WRONLY)
+            return reserve.path
+        except OSError:  # it was removed with its folder, or holds less than is needed: try without it
+            reserve.release()
+    _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    return path
+
+
+def _write(path: str, data: bytes, flags: int) -> None:
+    fd = os.open(path, flags, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.ftruncate(fd, len(data))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _link(temporary: str, folder: str, name: str) -> bool:
+    target = os.path.join(folder, name)
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        if error.errno in _REFUSED and not os.path.lexists(target):
+            return _rename(temporary, folder, name)
+        if not os.path.lexists(target):
+            raise
+    return os.stat(temporary).st_nlink == 2
+
+
+def _rename(temporary: str, folder: str, name: str) -> bool:
+    own, won = temporary + ".d", os.path.join(folder, name + ".won")
+    os.mkdir(own, 0o700)
+    os.rename(temporary, os.path.join(own, name))
+    number = os.stat(own).st_ino
+    try:
+        os.rename(own, won)
+    except OSError:
+        if not os.path.isdir(won):
+            raise
+    _complete(folder, name)
+    mine = os.stat(won).st_ino == number
+    if not mine:
+        _remove(os.path.join(own, name))
+        os.rmdir(own)
+    return mine
+
+
+def _complete(folder: str, name: str) -> "Optional[bytes]":
+    """Where links are refused: give the winner's file its name, which the winner may have died before doing."""
+    try:
+        with open(os.path.join(folder, name + ".won", name), "rb") as file:
+            data = file.read()
+    except OSError:
+        return None
+    copy = os.path.join(folder, ".%s-copy-%d" % (name, os.getpid()))
+    _write(copy, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.rename(copy, os.path.join(folder, name))
+    return data
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:  # gone already, or its folder is
+        return
+
+
+def _sync_folder(folder: str) -> None:
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:  # removed meanwhile
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(fd)

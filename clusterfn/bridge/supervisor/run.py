@@ -1,0 +1,305 @@
+"""One attempt from its start to its published end: starts the worker, listens to it, ends what it leaves behind.
+
+Called by `main`. What a death means is said by `judge`, what ends a job from outside by `watch`.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+
+from ...layout import DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
+from . import child, environ, judge, memory, tree
+from .pump import Pump, copy
+from .text import last_lines, masked
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .attempt import Attempt
+    from .job import Job
+    from .watch import Watch
+
+_TICK_MS = 100
+_TERM_ECHO_S = 0.5
+_PUBLISH_FOR_S = 30.0
+
+
+class Run:
+    """One attempt.
+
+    Attributes:
+        stage: How far it came.
+    """
+
+    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+        self.job = job
+        self.attempt = attempt
+        self.watch = watch
+        self.stage = "start"
+        self.notes = []  # type: list[str]
+        self._done = None  # type: Optional[dict[str, Any]]
+        self._status = None  # type: Optional[int]
+        self._cpu_s = 0.0
+        self._said = b""
+        self._limit = job.spec["resources"]["memory_bytes"]  # type: Optional[int]
+        self._sampler = memory.Sampler(self._limit)
+        self._killer = memory.Killer()
+        self._secrets = list(job.secrets().values())
+        self._held = []  # type: list[Any]
+        self._child = None  # type: Optional[child.Child]
+        self._pumps = []  # type: list[Pump]
+        self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
+        self._started = time.monotonic()
+
+    def start(self) -> None:
+        """Take what it needs and start the worker."""
+        cards, cpus = self._take_cards(), self._take_cores()
+        spec = self.job.spec
+        self.watch.look()
+        argv = [spec["python"], os.path.join(spec["bridge"], WORKER), self.attempt.folder]
+        env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        self._started = time.monotonic()
+        keep = [fd for held in self._held for fd in held.worker_fds()]
+        self._child = child.start(child.Start(argv, env, spec["cwd"] or self.attempt.path(WORK), cpus, keep))
+        if spec["resources"]["time_s"] is not None:
+            self.watch.deadline = self._started + spec["resources"]["time_s"]
+        self._pumps = [
+            Pump(fd, self.attempt.path(name), spec["log_limit_bytes"])
+            for fd, name in ((self._child.out, STDOUT), (self._child.err, STDERR))
+        ]
+        facts = {"node": self.job.node, "pid": self._child.pid, "gpus": cards or [], "python": spec["python"]}
+        self.attempt.event("starting", **facts)
+
+    def _take_cards(self) -> "Optional[list[str]]":
+        wanted = self.job.spec["resources"]["gpus"]
+        if self.job.slurm or not wanted:
+            return None
+        from . import lease
+
+        self.stage = "lease"
+        cards = lease.take(self.job, self.attempt, self.watch, wanted)
+        self._held.append(cards)
+        self.stage = "start"
+        return cards.uuids
+
+    def _take_cores(self) -> "Optional[set[int]]":
+        if self.job.slurm:
+            return None
+        from . import cores
+
+        self._cores = cores.Cores(self.job.spec["resources"]["cores"])
+        return self._cores.chosen
+
+    def result(self) -> Verdict:
+        """Listen to the worker until it has said its last word, or is gone.
+
+        Raises:
+            Verdict: Something else ended the job.
+        """
+        while self._done is None:
+            self._turn()
+            self.watch.look()
+            if self._status is not None:
+                self._hear()
+                break
+        self._drain()
+        if self._done is not None:
+            return judge.reported(self._done)
+        return self._judge_silence()
+
+    def _turn(self) -> None:
+        """Wait for something, and take what came."""
+        poll = select.poll()
+        live = {pump.fd: pump for pump in self._pumps if pump.fd >= 0}
+        for fd in live:
+            poll.register(fd, select.POLLIN)
+        poll.register(self.watch.signals.fd, select.POLLIN)
+        if self._done is None and self._child is not None and self._child.report >= 0:
+            poll.register(self._child.report, select.POLLIN)
+        for fd, _ in poll.poll(_TICK_MS):
+            if fd in live:
+                live[fd].move()
+        self._hear()
+        self._reap()
+        self._sample()
+
+    def _hear(self) -> None:
+        """Take the worker's lines."""
+        data = self._read_report()
+        while data:
+            lines = (self._said + data).split(b"\n")
+            self._said = lines.pop()
+            for line in lines:
+                self._heard(line)
+            data = self._read_report()
+
+    def _read_report(self) -> bytes:
+        if self._child is None or self._child.report < 0:
+            return b""
+        try:
+            data = os.read(self._child.report, 65536)
+        except BlockingIOError:
+            return b""
+        if not data:
+            os.close(self._child.report)
+            self._child.report = -1
+        return data
+
+    def _heard(self, line: bytes) -> None:
+        try:
+            said = dict(json.loads(line.decode("utf-8", "replace")))
+        except (ValueError, TypeError):  # not the worker's
+            return
+        if "done" in said and self._done is None:
+            self._done = said
+        elif "note" in said:
+            self.notes.append(said["note"])
+            self.attempt.event("note", message=said["note"])
+        elif "stage" in said:
+            self.stage = said["stage"]
+            self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
+
+    def _reap(self) -> None:
+        """Collect the dead: the worker, and orphans that became ours."""
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._cpu_s += usage.ru_utime + usage.ru_stime
+            if self._child is not None and pid == self._child.pid:
+                self._status = status
+
+    def _sample(self) -> None:
+        if self._child is None or not self._sampler.due():
+            return
+        self._killer.look()
+        began = time.monotonic()
+        if self._sampler.over(tree.descendants(os.getpid()), began) and self._done is None:
+            raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
+
+    def _drain(self) -> None:
+        for pump in self._pumps:
+            pump.drain()
+
+    def _judge_silence(self) -> Verdict:
+        status = self._status or 0
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
+            self._await_own_sigterm()
+        verdict = judge.silent(status, self.stage, self._sampler.peak, self._limit, self._oom())
+        if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
+            verdict.facts["message"] += ", and the disk is full"
+            verdict.kind = DISK
+        return verdict
+
+    def _await_own_sigterm(self) -> None:
+        """The worker was told to end: perhaps all of us were."""
+        until = time.monotonic() + _TERM_ECHO_S
+        while time.monotonic() < until:
+            self._turn()
+            self.watch.look()
+        if self.watch.is_ending():
+            raise self.watch.terminated()
+
+    def _oom(self) -> "Optional[str]":
+        return self._killer.seen() or (judge.scheduler_saw_oom(self._scheduler_log()) if self.job.slurm else None)
+
+    def _scheduler_log(self) -> bytes:
+        try:
+            with open(self.job.path(SCHEDULER_LOG), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 65536))
+                return file.read()
+        except OSError:
+            return b""
+
+    def _disk_is_full(self) -> bool:
+        return any(pump.full for pump in self._pumps) or judge.disk_is_full(self.job.folder)
+
+    def end_tree(self) -> None:
+        """Kill every descendant, and note what would not go."""
+        left = tree.end(lambda: tree.descendants(os.getpid()), self._reap)
+        self._turn_once()
+        self.notes += ["could not be ended: %s" % name for name in left]
+
+    def _turn_once(self) -> None:
+        self._reap()
+        self._drain()
+
+    def publish(self, verdict: Verdict) -> bool:
+        """Publish; False if another's outcome stands. Tries for half a minute where the disk refuses."""
+        facts = self._facts(verdict)
+        self._restore()
+        until = time.monotonic() + _PUBLISH_FOR_S
+        while True:
+            try:
+                return self.attempt.publish(verdict.kind or "", facts)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
+
+    def _facts(self, verdict: Verdict) -> "dict[str, Any]":
+        worker = self._child.pid if self._child else 0
+        peak = max(self._sampler.peak, memory.peak_of(worker) if worker and self._status is None else 0)
+        closing = [pump.close() for pump in self._pumps]
+        daemons = self._daemons() if verdict.kind == RETURNED else []
+        facts = dict(verdict.facts, node=self.job.node, by="supervisor")
+        facts["stage"] = facts.get("stage") or self.stage
+        facts["notes"] = self.notes + [line for line in closing if line] + daemons
+        facts["evidence"] = [] if "value" in facts else self.evidence()
+        facts["usage"] = {
+            "wall_s": round(time.monotonic() - self._started, 3),
+            "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", self._cpu_s), 3),
+            "peak_memory_bytes": peak,
+        }
+        return facts
+
+    def _daemons(self) -> "list[str]":
+        """Processes that made themselves independent of the worker: they end with the job."""
+        own = os.getpid()
+        worker = self._child.pid if self._child else 0
+        left = [pid for pid in tree.descendants(own) if pid != worker and tree.parent_of(pid) == own]
+        return ["left behind by the function, ended with the job: %s" % tree.name_of(pid) for pid in left]
+
+    def evidence(self) -> "list[str]":
+        """The last lines of stderr, or of stdout where there are none."""
+        for pump in reversed(self._pumps):
+            lines = masked(last_lines(pump.tail), self._secrets)
+            if lines:
+                return lines
+        return []
+
+    def _restore(self) -> None:
+        """Write again what the function removed from the attempt's folder."""
+        if os.path.exists(self.attempt.path(VALUE)):
+            return
+        os.makedirs(self.attempt.folder, mode=0o700, exist_ok=True)
+        copy(self._value, self.attempt.path(VALUE))
+        for pump, name in zip(self._pumps, (STDOUT, STDERR)):
+            pump.restore(self.attempt.path(name))
+        self.notes.append("the function removed the job's folder; it was written again")
+
+    def finish(self) -> None:
+        """After the outcome stands: give threads and atexit their time, then end what is left, and say what it was."""
+        until = time.monotonic() + self.job.spec["grace_s"]
+        while self._status is None and time.monotonic() < until and not self._asked_to_stop():
+            self._turn()
+        left = [tree.name_of(pid) for pid in tree.descendants(os.getpid())]
+        if left:
+            self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
+        self.end_tree()
+
+    def _asked_to_stop(self) -> bool:
+        self.watch.signals.swallow()
+        return self.job.cancelled() or self.watch.is_ending()
+
+    def release(self) -> None:
+        """Give the cards back."""
+        for held in self._held:
+            held.release()

@@ -1,0 +1,84 @@
+"""Strings of this old interpreter and strings of the files that travel: the same only where the locale is UTF-8.
+
+Python 3.6 under LANG=C cannot encode a path with an umlaut that came out of JSON. `native` makes such strings usable in
+system calls, `portable` turns them back before they are written. Pure; called wherever the supervisor reads or writes.
+"""
+
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_EVIDENCE_LINES = 20
+_LINE_LENGTH = 500
+
+
+def native(value: "Any") -> "Any":
+    """`value` from JSON, its strings as os.fsencode wants them."""
+    if isinstance(value, str):
+        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+    return _each(value, native)
+
+
+def portable(value: "Any") -> "Any":
+    """The opposite of `native`."""
+    if isinstance(value, str):
+        return os.fsencode(value).decode("utf-8", "surrogateescape") if _has_escapes(value) else value
+    return _each(value, portable)
+
+
+def _has_escapes(value: str) -> bool:
+    return any("\udc80" <= character <= "\udcff" for character in value)
+
+
+def _each(value: "Any", convert: "Any") -> "Any":
+    if isinstance(value, dict):
+        return {convert(key): convert(item) for key, item in value.items()}
+    return [convert(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def last_lines(raw: bytes, count: int = _EVIDENCE_LINES) -> "list[str]":
+    """The last lines of some output, safe to show: decoded, without control characters, no line over 500 characters."""
+    lines = raw.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
+    shown = [_CONTROL.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in lines]
+    return [line[:_LINE_LENGTH] for line in shown if line][-count:]
+
+
+def masked(lines: "list[str]", secrets: "list[str]") -> "list[str]":
+    """`lines` without the values of secrets."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= 4:
+            lines = [line.replace(secret, "***") for line in lines]
+    return lines
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    Example:
+        >>> size(3 * 2**30)
+        '3.0 GB'
+    """
+    for unit in ("bytes", "KB", "MB", "GB"):
+        if count < 1024 or unit == "GB":
+            break
+        count /= 1024.0
+    return ("%d %s" if unit == "bytes" else "%.1f %s") % (count, unit)
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> duration(5400)
+        '1 h 30 min'
+    """
+    if seconds < 60:
+        return "%g s" % round(seconds, 1)
+    minutes, rest = divmod(int(round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join("%d %s" % part for part in parts if part[0])

@@ -1,0 +1,158 @@
+"""Looks, while a job waits or runs, at everything that may end it from outside: signals, a request, another's verdict.
+
+Also keeps the heart beating. Says what it finds by raising `Verdict`; ends nothing itself. Called by `run` and `lease`.
+"""
+
+import os
+import signal
+import time
+
+from ...layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, TIME
+from .text import duration
+from .verdict import Fenced, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .attempt import Attempt
+    from .job import Job
+
+_CANCEL_EVERY_S = 0.2
+_FENCE_EVERY_S = 1.0
+_SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
+
+
+class Signals:
+    """Signals as bytes in a pipe, and which of them have come."""
+
+    def __init__(self) -> None:
+        self.fd, writer = os.pipe()
+        for end in (self.fd, writer):
+            os.set_blocking(end, False)
+        self.came = {}  # type: dict[int, float]
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, self._note)
+        signal.set_wakeup_fd(writer)
+
+    def _note(self, number: int, _frame: "Any") -> None:
+        self.came.setdefault(number, time.monotonic())
+
+    def swallow(self) -> None:
+        """Empty the pipe."""
+        try:
+            while os.read(self.fd, 512):
+                continue
+        except BlockingIOError:
+            return
+
+
+class Watch:
+    """What may end one attempt from outside.
+
+    Attributes:
+        deadline: On the monotonic clock; None while the function has no time limit running.
+    """
+
+    def __init__(self, job: "Job", attempt: "Attempt", signals: Signals) -> None:
+        self.signals = signals
+        self.deadline = None  # type: Optional[float]
+        self._job = job
+        self._attempt = attempt
+        self._script_dead = False
+        self._next = {"beat": 0.0, "fence": 0.0, "cancel": 0.0}
+
+    def look(self) -> None:
+        """Look at what is due.
+
+        Raises:
+            Verdict: The attempt must end.
+        """
+        self.signals.swallow()
+        self._look_at_signals()
+        if self._due("beat", HEARTBEAT_S):
+            self._attempt.beat()
+        if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
+            raise cancelled()
+        if self._due("fence", _FENCE_EVERY_S) and os.path.exists(self._attempt.path(OUTCOME)):
+            raise Fenced()
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            raise self._too_long()
+
+    def _due(self, name: str, every_s: float) -> bool:
+        now = time.monotonic()
+        if now < self._next[name]:
+            return False
+        self._next[name] = now + every_s
+        return True
+
+    def _look_at_signals(self) -> None:
+        came = self.signals.came
+        if signal.SIGUSR1 in came and not self._script_dead:
+            self._script_dead = True
+            self._attempt.event("note", message="job.sh was killed; the job goes on")
+        when = self._ended_at()
+        if when is not None and time.monotonic() >= when + _SETTLE_S:
+            raise self.terminated()
+
+    def _ended_at(self) -> "Optional[float]":
+        """When a signal came that means the end. The death of job.sh ends a SLURM job, but not one on a bare host."""
+        wanted = [signal.SIGTERM, signal.SIGINT] + ([signal.SIGUSR1] if self._job.slurm else [])
+        times = [self.signals.came[number] for number in wanted if number in self.signals.came]
+        return min(times) if times else None
+
+    def is_ending(self) -> bool:
+        """Whether such a signal has come."""
+        return self._ended_at() is not None
+
+    def _too_long(self) -> Verdict:
+        limit = self._job.spec["resources"]["time_s"]
+        return Verdict(
+            TIME,
+            "the function ran longer than the %s it had" % duration(limit),
+            hint="ask for more, for example time=%r" % ("%dmin" % max(1, round(limit / 30.0))),
+        )
+
+    def terminated(self) -> Verdict:
+        """What a SIGTERM to this process meant."""
+        if self._job.cancelled():
+            return cancelled()
+        if self.deadline is not None and time.monotonic() >= self.deadline:
+            return self._too_long()
+        return scheduler_verdict(self._job) or Verdict(None, "the supervisor was told to end, and not why")
+
+
+def cancelled() -> Verdict:
+    """Somebody asked for the end."""
+    return Verdict(CANCELLED, "the job was stopped on request")
+
+
+def scheduler_verdict(job: "Job") -> "Optional[Verdict]":
+    """Why SLURM ends this job, as far as it says so; None on a bare host or when it does not."""
+    facts = _ask_slurm() if job.slurm else {}
+    state = facts.get("JobState", "")
+    if int(facts.get("Restarts") or 0) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+        return Verdict(PREEMPTED, "the scheduler took the resources back and starts the job again", stage="scheduler")
+    if state.startswith("CANCELLED"):
+        return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
+    if state in ("TIMEOUT", "DEADLINE"):
+        message = "the scheduler ended the job at its time limit"
+        return Verdict(TIME, message, stage="scheduler", hint="ask for more time")
+    if state in ("PREEMPTED", "REVOKED"):
+        return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
+    return None
+
+
+def _ask_slurm() -> "dict[str, str]":
+    import subprocess
+
+    number = os.environ.get("SLURM_JOB_ID")
+    try:
+        answer = subprocess.run(
+            ["scontrol", "-o", "show", "job", str(number)],
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=5,
+        ).stdout  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    words = [word.partition("=") for word in answer.decode("utf-8", "replace").split()]
+    return {name: value for name, separator, value in words if separator}

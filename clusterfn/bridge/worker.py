@@ -1,0 +1,310 @@
+"""Runs the user's function: loads the call, calls it, writes the value, and says at every step how far it came.
+
+Called as `worker.py <attempt dir> <report fd>` by the supervisor, in the environment's own Python (3.9 and up). It must
+never decide how a job ended: it reports, the supervisor judges. Everything it needs after the function has run (the
+value's file, the report's pipe) is opened before, so that a function may close, remove or replace what it likes.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import fcntl
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import CoroutineType, ModuleType
+from typing import Any
+
+from _clusterfn_wire import container  # type: ignore[import-not-found]
+
+from ..layout import BLOBS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, VALUE
+
+_HIGH_FDS = (900, 200, 3)  # above what daemons close in a loop, below the usual limit of 1024
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
+
+
+class Refused(Exception):
+    """The call cannot be run here; `facts` is what the supervisor is told."""
+
+    def __init__(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
+        super().__init__(message)
+        self.facts = dict(more, done=kind, message=message, hint=hint or None)
+
+
+class Report:
+    """One JSON line per fact, to the supervisor; silent in forked children."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = _out_of_reach(fd)
+        self._pid = os.getpid()
+
+    def say(self, **facts: Any) -> None:
+        """Send one line. Nobody listens any more: nothing is lost, the supervisor has judged."""
+        if os.getpid() != self._pid:
+            return
+        data = (json.dumps(facts) + "\n").encode()
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except BrokenPipeError:
+            return
+
+
+def main(argv: list[str]) -> None:
+    """Run the call of one attempt and report."""
+    attempt, fd = argv[1], int(argv[2])
+    report = Report(fd)
+    value_fd = _out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
+    sys.argv = [""]
+    _speak_utf8()
+    _explain_crashes()
+    try:
+        facts = _work(os.path.dirname(os.path.dirname(attempt)), report, value_fd)
+    except Refused as refused:
+        facts = refused.facts
+    _flush()
+    report.say(**facts, usage=_usage())
+
+
+def _work(job: str, report: Report, value_fd: int) -> dict[str, Any]:
+    with open(os.path.join(job, SPEC), encoding="utf-8") as file:
+        spec = _native(json.load(file))
+    _check_version(spec)
+    _set_path(spec)
+    report.say(stage="load")
+    call = _load(os.path.join(job, PAYLOAD), spec["root"])
+    report.say(stage="function")
+    kind, result = _call(call)
+    report.say(stage="result")
+    return _keep(kind, result, value_fd, report)
+
+
+def _out_of_reach(fd: int) -> int:
+    """A copy of `fd` with a high number that children started by exec do not hold."""
+    for least in _HIGH_FDS:
+        try:
+            copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: above the limit of open files
+                raise
+            continue
+        os.close(fd)
+        return copy
+    return fd
+
+
+def _native(value: Any) -> Any:
+    """`value` with its strings as this interpreter's own file system calls want them."""
+    if isinstance(value, str):
+        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+    if isinstance(value, list):
+        return [_native(item) for item in value]
+    return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _speak_utf8() -> None:
+    """Whole lines, and a bar's carriage returns, at once; never an error because of a character."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # children only: it would tear each print here into several writes
+
+
+def _explain_crashes() -> None:
+    faulthandler.enable(file=fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 100))
+
+
+def _check_version(spec: dict[str, Any]) -> None:
+    wanted, here = tuple(spec["version"]), sys.version_info[:2]
+    if wanted != here:
+        raise Refused(
+            "environment",
+            "the environment's interpreter is Python %d.%d, expected %d.%d" % (*here, *wanted),
+            "the environment was changed since it was looked at: call again, and it will be looked at anew",
+        )
+
+
+def _bridge() -> str:
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def _set_path(spec: dict[str, Any]) -> None:
+    sys.path[:0] = spec["sys_path"]
+    sys.meta_path.append(LastResort())
+
+
+class LastResort:
+    """Finds `clusterfn` itself for functions that import it, where the environment does not have it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        """The module's spec, if it is `clusterfn`."""
+        if name != "clusterfn":
+            return None
+        from importlib.machinery import PathFinder
+
+        return PathFinder.find_spec(name, [os.path.join(_bridge(), "library")])
+
+
+def _load(path: str, root: str) -> tuple[Any, Any, Any]:
+    os.environ[_SHIPPED] = path
+    try:
+        function, args, kwargs = container.load(path, lambda digest: os.path.join(root, BLOBS, digest))
+    except container.OtherPython as other:
+        raise Refused(
+            "environment",
+            "the call was made by Python %d.%d, the environment has %d.%d" % (*other.wanted, *other.here),
+            "use an environment with Python %d.%d" % tuple(other.wanted),
+        ) from other
+    except BaseException as error:  # loading runs the user's own code, which may raise anything
+        raise _not_loaded(error) from error
+    _fill_main(function)
+    return function, args, kwargs
+
+
+def _not_loaded(error: BaseException) -> Refused:
+    from _clusterfn_wire import exceptions
+
+    facts = exceptions.summary(error)
+    message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
+    return Refused("payload", message, _hint_for(error), exception=facts)
+
+
+def _hint_for(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return "add the package that provides %r to the environment, or name your own module in modules=" % error.name
+    if isinstance(error, ImportError):
+        return "the environment has another version of %s than the caller" % (error.name or "a package")
+    if isinstance(error, container.Damaged):
+        return "call again; the payload was damaged on its way"
+    return "compare the versions of the packages here and in the environment"
+
+
+def _fill_main(function: Any) -> None:
+    """Put what travelled by value into __main__, where pickles made here and spawned children look for it."""
+    main = sys.modules["__main__"]
+    for name, value in _names_of(function):
+        main.__dict__.setdefault(name, value)
+
+
+def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
+    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
+        function = getattr(function, "func", None) or function.__wrapped__
+    if getattr(function, "__module__", None) != "__main__":
+        return
+    owned = getattr(function, "__globals__", {})
+    yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
+    if hasattr(function, "__name__"):
+        yield function.__name__, function
+
+
+def shipped_names() -> dict[str, Any]:
+    """What a spawned child finds in its __main__: the names that travelled with the call."""
+    path = os.environ.get(_SHIPPED)
+    if path is None or not os.path.exists(path):
+        return {}
+    root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    sys.meta_path.append(LastResort())
+    function, _, _ = container.load(path, lambda digest: os.path.join(root, BLOBS, digest))
+    return dict(_names_of(function))
+
+
+def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:
+    function, args, kwargs = call
+    pid = os.getpid()
+    try:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            import asyncio
+
+            value = asyncio.run(value)
+    except BaseException as error:  # whatever the function raises is its outcome, SystemExit included
+        if os.getpid() != pid:
+            raise  # a forked child's own end
+        return RAISED, error
+    if os.getpid() != pid:  # a fork made by the function came out of it as well: it has nothing to report
+        _flush()
+        os._exit(0)
+    return RETURNED, value
+
+
+def _keep(kind: str, result: Any, value_fd: int, report: Report) -> dict[str, Any]:
+    file = os.fdopen(value_fd, "w+b")
+    facts = _keep_exception(result, file) if kind == RAISED else _keep_value(result, file)
+    _note_changes(report)
+    if "size" not in facts:
+        os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
+    _close(file)
+    return facts
+
+
+def _close(file: Any) -> None:
+    try:
+        file.close()
+    except OSError:  # what could not be written has been reported
+        return
+
+
+def _keep_value(value: Any, file: Any) -> dict[str, Any]:
+    try:
+        written = _write(value, file)
+    except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
+        return _not_kept(value, error)
+    return dict(written, done=RETURNED)
+
+
+def _not_kept(value: Any, error: BaseException) -> dict[str, Any]:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return {"done": "disk", "message": "the value could not be written: %s" % os.strerror(error.errno or 0)}
+    from _clusterfn_wire import exceptions, unpicklable
+
+    path = unpicklable.where(value, "result")
+    return {
+        "done": RESULT,
+        "message": "the function returned, but its value cannot be pickled: %s" % path,
+        "path": path,
+        "exception": exceptions.summary(error),
+        "hint": "return a list instead: the values of a generator exist only in its process"
+        if hasattr(value, "__next__")
+        else "return plain data, arrays or tensors instead of the part named",
+    }
+
+
+def _keep_exception(error: BaseException, file: Any) -> dict[str, Any]:
+    from _clusterfn_wire import exceptions
+
+    facts = exceptions.summary(error)
+    report = {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
+    try:
+        return dict(_write(exceptions.to_records(error), file), **report)
+    except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
+        return report
+
+
+def _write(value: Any, file: Any) -> dict[str, Any]:
+    file.truncate(0)
+    written: dict[str, Any] = container.dump(value, file)
+    file.flush()
+    os.fsync(file.fileno())
+    return written
+
+
+def _note_changes(report: Report) -> None:
+    from _clusterfn_wire import pickler
+
+    for note in dict.fromkeys(pickler.notes):
+        report.say(note=note)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # closed, full or replaced by the function
+            continue
+
+
+def _usage() -> dict[str, float]:
+    return {"cpu_s": round(sum(os.times()[:4]), 3)}

@@ -1,0 +1,243 @@
+"""Lays out the bridge as on a host, writes jobs and runs them with real processes. No test in here.
+
+Payloads are made by the interpreter of the environment, from the text of a function named `f`, so that any pair of
+interpreters can be tested.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIBRARY = REPOSITORY / "clusterfn"
+NEVER = shutil.ignore_patterns("__pycache__")
+
+# Mechanisms, 1: the script of a job, in its shortest form.
+JOB_SH = """#!/bin/sh
+trap : TERM INT USR1
+'{python}' -I -S '{bridge}/supervise.py' run '{job}'
+rc=$?
+case $rc in 0|10) exit $rc;; esac
+'{python}' -I -S '{bridge}/supervise.py' after '{job}' $rc
+"""
+
+PICKLE = """
+import json, sys
+path, bridge = sys.argv[1:]
+sys.path.insert(0, bridge)
+from _clusterfn_wire import container
+sys.path.remove(bridge)
+given = json.load(sys.stdin)
+scope = {"__name__": "__main__"}
+exec(given["source"], scope)
+sys.modules["__main__"].__dict__.update(scope)
+with open(path, "wb") as file:
+    container.dump((scope["f"], tuple(given["args"]), {}), file)
+"""
+
+
+def layout_bridge(target: Path) -> Path:
+    """The tree of bridge/<hash>, from this checkout."""
+    shutil.copytree(LIBRARY / "bridge", target / "_clusterfn" / "bridge", ignore=shutil.ignore_patterns("wire", "__pycache__"))
+    (target / "_clusterfn" / "__init__.py").touch()
+    shutil.copy(LIBRARY / "layout.py", target / "_clusterfn")
+    shutil.copytree(LIBRARY / "bridge" / "wire", target / "_clusterfn_wire", ignore=NEVER)
+    shutil.copytree(Path(cloudpickle.__file__).parent, target / "_clusterfn_wire" / "cloudpickle", ignore=NEVER)
+    shutil.copytree(LIBRARY, target / "library" / "clusterfn", ignore=NEVER)
+    for stub in ("supervise.py", "worker.py"):
+        shutil.copy(LIBRARY / "bridge" / "stubs" / stub, target)
+    return target
+
+
+def clean_environ(**more: str) -> dict[str, str]:
+    """This process's variables without what a development machine sets for Python."""
+    return {**{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}, **more}
+
+
+def until(look: Callable[[], Any], limit_s: float = 20.0) -> Any:
+    """What `look` gives as soon as it is true."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        seen = look()
+        if seen:
+            return seen
+        time.sleep(0.01)
+    raise AssertionError(f"not within {limit_s} s: {look}")
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Job:
+    """One job's folder and the processes that run it."""
+
+    def __init__(self, bench: Bench, folder: Path) -> None:
+        self.bench = bench
+        self.folder = folder
+        self.id = folder.name
+        self.script: subprocess.Popen[bytes] | None = None
+
+    @property
+    def attempt(self) -> Path:
+        return self.folder / "attempts" / "1"
+
+    def start(self, **env: str) -> subprocess.Popen[bytes]:
+        """job.sh, as the agent starts it."""
+        with (self.folder / "scheduler.log").open("ab") as log:
+            self.script = subprocess.Popen(
+                ["/bin/sh", str(self.folder / "job.sh")], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                cwd="/", env=clean_environ(**env), start_new_session=True,
+            )  # fmt: skip
+        self.bench.started.append(self.script)
+        return self.script
+
+    def run(self, **env: str) -> dict[str, Any]:
+        """Run it to its end; the outcome of the first attempt."""
+        self.start(**env).wait(60)
+        return self.outcome()
+
+    def call(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """`supervise.py COMMAND <job> ...`, not through job.sh."""
+        command, *rest = arguments
+        argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(self.folder), *rest]
+        return subprocess.run(argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=60)
+
+    def outcome(self, attempt: int = 1) -> dict[str, Any]:
+        path = self.folder / "attempts" / str(attempt) / "outcome.json"
+        assert path.exists(), self.log()
+        return json.loads(path.read_text())
+
+    def has_outcome(self) -> bool:
+        return (self.attempt / "outcome.json").exists()
+
+    def log(self) -> str:
+        return (self.folder / "scheduler.log").read_text(errors="replace")
+
+    def output(self, name: str = "stdout") -> str:
+        return (self.attempt / name).read_text(errors="replace")
+
+    def events(self) -> list[dict[str, Any]]:
+        path = self.attempt / "events.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def value(self) -> Any:
+        """The value, read by the environment's interpreter; it must be plain data."""
+        code = (
+            "import json,sys; sys.path.insert(0, sys.argv[1]); from _clusterfn_wire import container;"
+            "print(json.dumps(container.load(sys.argv[2], str)))"
+        )
+        argv = [self.bench.python, "-c", code, str(self.bench.bridge), str(self.attempt / "value.pkl")]
+        return json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, env=clean_environ()).stdout)
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The first event of that name."""
+        return until(lambda: next((e for e in self.events() if e["event"] == event), None))
+
+    def wait_for_text(self, text: str, name: str = "stdout") -> str:
+        return until(lambda: text in (self.output(name) if (self.attempt / name).exists() else "") and self.output(name))
+
+    def worker_pid(self) -> int:
+        return self.wait_for("starting")["pid"]
+
+    def supervisor_pid(self) -> int:
+        stat = Path(f"/proc/{self.worker_pid()}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[1])
+
+    def tagged(self) -> list[int]:
+        """Living processes that carry this job's tag."""
+        wanted = f"CLUSTERFN_JOB={self.id}/".encode()
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, wanted) and is_running(pid)]
+
+
+def _carries(pid: int, wanted: bytes) -> bool:
+    try:
+        return any(part.startswith(wanted) for part in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return False
+
+
+class Bench:
+    """Writes and runs jobs under one root.
+
+    Attributes:
+        host: The interpreter of the supervisor.
+        python: The interpreter of the worker.
+    """
+
+    def __init__(self, root: Path, bridge: Path, host: str, python: str) -> None:
+        self.root = root
+        self.bridge = bridge
+        self.host = host
+        self.python = python
+        self.started: list[subprocess.Popen[bytes]] = []
+        self._version = _version(python)
+        (root / "machines").mkdir(parents=True, exist_ok=True)
+
+    def job(self, source: str, *args: Any, secret: dict[str, str] | None = None, **spec: Any) -> Job:
+        """A job that calls the function `f` of `source`."""
+        job_id = secrets.token_hex(8)
+        folder = self.root / "jobs" / job_id
+        folder.mkdir(parents=True)
+        resources = {"cores": 1, "memory_bytes": None, "gpus": 0, "time_s": None, **spec.pop("resources", {})}
+        facts = {
+            "format": 1, "id": job_id, "name": "f", "host": "test", "scheduler": "bare", "root": str(self.root),
+            "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None, "lease": "socket",
+            "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
+            "secrets": sorted(secret or {}), "cwd": None, "outputs": [], "log_limit_bytes": 1 << 20, "grace_s": 2.0, **spec,
+        }  # fmt: skip
+        (folder / "spec.json").write_text(json.dumps(facts))
+        if secret:
+            (folder / "secrets").write_text(json.dumps(secret))
+        script = JOB_SH.format(python=self.host, bridge=self.bridge, job=folder)
+        (folder / "job.sh").write_text(script)
+        self._pickle(folder / "payload.pkl", source, args)
+        return Job(self, folder)
+
+    def run(self, source: str, *args: Any, **spec: Any) -> tuple[Job, dict[str, Any]]:
+        """Run a job to its end."""
+        job = self.job(source, *args, **spec)
+        return job, job.run()
+
+    def _pickle(self, path: Path, source: str, args: tuple[Any, ...]) -> None:
+        argv = [self.python, "-c", PICKLE, str(path), str(self.bridge)]
+        given = json.dumps({"source": source, "args": args}).encode()
+        done = subprocess.run(argv, input=given, capture_output=True, env=clean_environ())
+        assert done.returncode == 0, done.stderr.decode()
+
+    def close(self) -> None:
+        """End what a failed test left running."""
+        for process in self.started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _version(python: str) -> list[int]:
+    code = "import sys, json; print(json.dumps(sys.version_info[:2]))"
+    return json.loads(subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True, env=clean_environ()).stdout)
+
+
+def interpreter(version: str) -> str | None:
+    """Some installed Python of that minor version, or None."""
+    if sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    found = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    lab = Path(f"/opt/clusterfn-lab/python/{version}/bin/python{version}")
+    return str(lab) if lab.exists() else str(found[0]) if found else shutil.which(f"python{version}")
