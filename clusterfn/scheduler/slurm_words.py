@@ -150,7 +150,7 @@ _ENDINGS = {
     "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
     "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
     "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", _MEMORY_HINT),
-    "PREEMPTED": (layout.PREEMPTED, "SLURM took the node {node} back for another job", _AGAIN),
+    "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not start the job again", _AGAIN),
     "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
     "REVOKED": (layout.CANCELLED, "the job was revoked by another cluster of the federation", _AGAIN),
     "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", 'ask for more: time="..."'),

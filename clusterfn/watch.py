@@ -1,0 +1,203 @@
+"""One look at a host's scheduler for all of this process's jobs there, often at first and rarely later.
+
+It tells each job's listener what was seen and concludes nothing: a job that squeue does not list, or a squeue that
+fails, may still run. `two_witnesses` says when a verdict may be asked for; `dispatch` asks. Called by `dispatch`, and
+by the connection's reader whenever an answer comes; it never blocks and starts no thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Union
+
+from clusterfn.layout import HEARTBEAT_S, STALE_AFTER_S
+from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
+
+# Seconds since a job was added -> seconds between two looks while it waits.
+_WAITING_S = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0))
+_WAITING_LONG_S = 60.0
+_RUNNING_S = 300.0
+_SHARE = "scheduler"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One answer to a repeated command, whole even where the agent said `same`.
+
+    Attributes:
+        age_s: How long ago it was given: another agent of the same user may have asked.
+    """
+
+    rc: int | None
+    out: str
+    err: str
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Silent:
+    """The scheduler does not answer. Says nothing about the job.
+
+    Attributes:
+        for_s: Seconds since its last answer, or since the job was added.
+        message: Its own words.
+    """
+
+    for_s: float
+    message: str
+
+
+Seen = Union[JobState, Silent, None]
+Listener = Callable[[Seen], None]
+
+
+class Repeating(Protocol):
+    """A command that is being repeated."""
+
+    def stop(self) -> None:
+        """End it; without waiting, and harmless when it has ended."""
+
+
+class Connection(Protocol):
+    """What is needed of a host's connection."""
+
+    def repeat(
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        *,
+        share: str,
+        unset: Sequence[str],
+        on_look: Callable[[Look], None],
+    ) -> Repeating:
+        """Run argv now (or take an answer younger than `interval_s`) and at each interval; returns without waiting."""
+
+
+@dataclass
+class _Watched:
+    listener: Listener
+    added: float
+    running: bool = False
+
+
+class Watch:
+    """Looks at the scheduler for the jobs that were added.
+
+    Args:
+        poll_floor_s: Never look more often, whatever happens (`poll_floor:` of the host).
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        scheduler: Scheduler,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        poll_floor_s: float = 2.0,
+    ) -> None:
+        self._connection = connection
+        self._scheduler = scheduler
+        self._clock = clock
+        self._floor_s = poll_floor_s
+        self._jobs: dict[str, _Watched] = {}
+        self._repeating: Repeating | None = None
+        self._interval_s = 0.0
+        self._answered: float | None = None
+        self._lock = threading.RLock()
+
+    def add(self, job_name: str, listener: Listener) -> None:
+        """Tell `listener` at each look: the job's state, None where it was not listed, or `Silent`."""
+        with self._lock:
+            self._jobs[job_name] = _Watched(listener, self._clock())
+            self._repeat()
+
+    def remove(self, job_name: str) -> None:
+        """Stop telling; the last job to go ends the looking."""
+        with self._lock:
+            self._jobs.pop(job_name, None)
+            self._repeat()
+
+    def look_now(self) -> None:
+        """Look at once, as far as `poll_floor_s` allows: a heartbeat is stale."""
+        with self._lock:
+            self._repeat(self._floor_s)
+
+    def _repeat(self, interval_s: float | None = None) -> None:
+        wanted = self._wanted_s() if interval_s is None else interval_s
+        command = self._scheduler.watch_command()
+        if not self._jobs or not command:
+            wanted = 0.0
+        if wanted == self._interval_s:
+            return
+        self._interval_s = wanted
+        if self._repeating is not None:
+            self._repeating.stop()
+            self._repeating = None
+        if wanted:
+            unset, on_look = self._scheduler.unset, self._on_look
+            self._repeating = self._connection.repeat(command, wanted, share=_SHARE, unset=unset, on_look=on_look)
+
+    def _wanted_s(self) -> float:
+        now = self._clock()
+        wanted = [_RUNNING_S if job.running else _waiting_s(now - job.added) for job in self._jobs.values()]
+        return max(min(wanted, default=0.0), self._floor_s)
+
+    def _on_look(self, look: Look) -> None:
+        with self._lock:
+            told = self._told(look)
+            self._repeat()
+        for listener, seen in told:  # without the lock: a listener may add or remove
+            listener(seen)
+
+    def _told(self, look: Look) -> list[tuple[Listener, Seen]]:
+        now = self._clock()
+        trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
+        if trouble:
+            since = self._answered
+            return [
+                (job.listener, Silent(now - (job.added if since is None else since), trouble))
+                for job in self._jobs.values()
+            ]
+        self._answered = now - look.age_s
+        states = self._scheduler.parse_states(look.out)
+        known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
+        for name, job in known.items():
+            job.running = name in states and states[name].phase == RUNNING
+        return [(job.listener, states.get(name)) for name, job in known.items()]
+
+
+def _waiting_s(age_s: float) -> float:
+    return next((interval for until, interval in _WAITING_S if age_s < until), _WAITING_LONG_S)
+
+
+class Pulse:
+    """A heartbeat as its reader sees it: how long its counter has not changed, by the reader's own clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._counter: bytes | None = None
+        self._changed = clock()
+
+    def seen(self, counter: bytes) -> None:
+        """The counter was read."""
+        if counter != self._counter:
+            self._counter, self._changed = counter, self._clock()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since it last changed."""
+        return self._clock() - self._changed
+
+    @property
+    def stale(self) -> bool:
+        """Whether the scheduler should be asked at once."""
+        return self.silent_s > STALE_AFTER_S
+
+
+def two_witnesses(seen: Seen, pulse: Pulse) -> bool:
+    """Whether a verdict from outside may be asked for: the scheduler says over or gone, and two beats were missed."""
+    over = seen is None or (isinstance(seen, JobState) and seen.phase == FINAL)
+    return over and pulse.silent_s > 2 * HEARTBEAT_S
