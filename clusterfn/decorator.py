@@ -1,0 +1,195 @@
+"""`@cluster`: a function that runs elsewhere when it is called.
+
+Checks words, types and units when the decorator is read; reads no configuration and sends nothing before the first
+call.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from clusterfn import layout, spec
+from clusterfn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    from clusterfn.job import Job
+
+    P = ParamSpec("P")
+else:
+    P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
+R = TypeVar("R")
+
+
+class ClusterFunction(Generic[P, R]):
+    """A decorated function. Calling it runs it on its host and returns its value, or raises its own exception.
+
+    Attributes:
+        options: What the decorator said.
+        __wrapped__: The function itself.
+    """
+
+    def __init__(self, function: Callable[P, R], options: spec.Options) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self.options = options
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if inside_job():
+            return self.__wrapped__(*args, **kwargs)
+        from clusterfn import dispatch
+
+        return dispatch.call(self.__wrapped__, args, kwargs, self.options)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Send the call and return at once.
+
+        Returns:
+            A `Job`: a concurrent.futures.Future that can be awaited, and more.
+
+        Raises:
+            ConfigError, PayloadError: Before anything is sent.
+            HostError, SubmitError: The host or its scheduler refused.
+            RuntimeError: Inside a job.
+
+        Example:
+            >>> job = train.submit(1e-3)
+            >>> job.result()
+        """
+        if inside_job():
+            raise RuntimeError(f"{self.__name__}.submit() inside a job: call the function directly, it runs here")
+        from clusterfn import dispatch
+
+        return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here, in this process."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def on(self, host: str) -> ClusterFunction[P, R]:
+        """The same function on another host."""
+        return self.with_options(host=host)
+
+    def with_options(
+        self,
+        *,
+        cores: int | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        time: spec.Time | None = None,
+        host: str | None = None,
+        environment: str | None = None,
+        modules: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        cwd: str | None = None,
+        name: str | None = None,
+        on_interrupt: str | None = None,
+    ) -> ClusterFunction[P, R]:
+        """The same function with some options changed; those not named stay. See `cluster` for what they mean."""
+        given = {key: value for key, value in locals().items() if key != "self" and value is not None}
+        changed = spec.parse_options(given)
+        return ClusterFunction(
+            self.__wrapped__, replace(self.options, **{k: getattr(changed, k) for k in _fields(given)})
+        )
+
+    def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
+        from clusterfn import dispatch
+
+        return dispatch.script(self.__wrapped__, args, kwargs, self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from clusterfn import payload
+
+        return payload.reduce_decorated(self.__wrapped__)
+
+    def __repr__(self) -> str:
+        return f"<cluster function {self.__wrapped__.__module__}.{self.__qualname__}>"
+
+    __name__: str
+    __qualname__: str
+
+
+def _fields(given: Mapping[str, object]) -> list[str]:
+    renamed = {"memory": "memory_bytes", "time": "time_s"}
+    return [renamed.get(name, name) for name in given]
+
+
+@overload
+def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
+@overload
+def cluster(
+    function: None = None,
+    *,
+    cores: int | None = None,
+    memory: str | None = None,
+    gpus: int | None = None,
+    time: spec.Time | None = None,
+    host: str | None = None,
+    environment: str | None = None,
+    modules: Sequence[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    secrets: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    cwd: str | None = None,
+    name: str | None = None,
+    on_interrupt: str | None = None,
+) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
+def cluster(function: Any = None, **options: Any) -> Any:
+    """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
+
+    Args:
+        cores: Processor cores of the job (1).
+        memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
+        gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
+        time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
+        host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
+        environment: Which interpreter: "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current" (local).
+        modules: Environment modules to load, such as "cuda/11.8".
+        env: Variables of the job.
+        secrets: Names of variables of this process whose values the job gets, and nobody else.
+        outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
+        cwd: Folder in which the function runs; else a folder of the job's own, empty.
+        name: Name of the job; else the function's.
+        on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
+
+    Returns:
+        A `ClusterFunction`.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
+
+    Example:
+        >>> @cluster(cores=4, memory="16GB", gpus=1, host="tensor01")
+        ... def train(lr: float) -> dict: ...
+        >>> train(1e-3)
+    """
+    if function is not None and not callable(function):
+        raise ConfigError(
+            f"@cluster({function!r}): options have names", hint="write @cluster(cores=2, host='tensor01')"
+        )
+    parsed = spec.parse_options({name: value for name, value in options.items() if value is not None})
+
+    def decorate(wanted: Any) -> Any:
+        if isinstance(wanted, ClusterFunction):
+            raise ConfigError(f"{wanted.__name__} is decorated already", hint="use .with_options(…) on it")
+        if not callable(wanted) or isinstance(wanted, type):
+            raise ConfigError(f"@cluster goes on a function, not on {wanted!r}")
+        return ClusterFunction(wanted, parsed)
+
+    return decorate if function is None else decorate(function)
+
+
+def inside_job() -> bool:
+    """Whether this process, or the one that started it, runs a job's function."""
+    return layout.TAG in os.environ

@@ -1,0 +1,148 @@
+"""The story of a call, from top to bottom.
+
+    a function and its arguments  ->  which host, which environment  ->  bytes  ->  the host  ->  a Job
+
+Nothing is sent before all of it is known to be right. How a thing is done stands elsewhere; here stands in which order.
+Called by `decorator`, `executor` and the CLI.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from clusterfn import config, layout, live, send
+from clusterfn import payload as payloads
+from clusterfn.errors import ConfigError
+from clusterfn.job import Job
+from clusterfn.session import CALLER, Ready, Session, open_session
+from clusterfn.spec import Host, JobSpec, Options, Resources
+from clusterfn.tracker import Tracker
+
+R = TypeVar("R")
+
+
+def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
+    """Run the call on its host, show what it prints, and return its value or raise its exception."""
+    prepared = prepare(function, args, kwargs, options)
+    job: Job[R] = start(prepared, live=True)
+    return live.result(job, prepared.where, options.on_interrupt)
+
+
+def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
+    """Send the call and return its Job."""
+    return start(prepare(function, args, kwargs, options))
+
+
+def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
+    """What `submit` would send and run, as text. Nothing is sent but the questions that find the environment."""
+    prepared = prepare(function, args, kwargs, options)
+    return send.describe(prepared.session, prepared.job, prepared.payload, prepared.ready)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call of which everything is known, and nothing sent.
+
+    Attributes:
+        where: The sentence that says where it runs and what decided that.
+    """
+
+    session: Session
+    job: JobSpec
+    payload: payloads.Payload
+    ready: Ready
+    where: str
+
+
+def prepare(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> Prepared:
+    """Find the host and the environment, turn the call into bytes, and check all of it.
+
+    Raises:
+        ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
+    """
+    host, because = config.load().resolve(options.host)
+    resources = resources_of(options, host)
+    payload = payloads.pack(function, args, kwargs)
+    hidden = secret_values(options)
+    session = open_session(host)
+    ready = session.environment(options.environment)
+    session.enough_gpus(resources.gpus)
+    name = job_name(options.name or getattr(function, "__name__", "function"))
+    job = JobSpec(
+        id=secrets.token_hex(8),
+        name=name,
+        host=host,
+        root=session.root,
+        bridge=session.bridge,
+        host_python=session.connection.facts.python,
+        resources=resources,
+        interpreter=ready.interpreter,
+        caller_python=CALLER,
+        sys_path=(layout.sources_dir(session.root, payload.sources.digest),) if payload.sources else (),
+        modules=options.modules,
+        env={**host.env, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
+        secrets=hidden,
+        outputs=options.outputs,
+        cwd=options.cwd,
+    )
+    return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})")
+
+
+def start(prepared: Prepared, live: bool = False) -> Job[Any]:
+    """Send a prepared call, start it, and follow it."""
+    session, spec = prepared.session, prepared.job
+    tracker = Tracker(session, spec.id, spec.name, live)
+    job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
+    job.fetch_when_done(spec.outputs)
+    for name in prepared.payload.edited:
+        _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
+    send.send(session, spec, prepared.payload, prepared.ready, job, tracker)
+    tracker.follow(job, 1)
+    return job
+
+
+def resources_of(options: Options, host: Host) -> Resources:
+    """What the decorator asked for, completed by the host's defaults."""
+    defaults = host.defaults
+    return Resources(
+        cores=options.cores or defaults.cores,
+        memory_bytes=options.memory_bytes or defaults.memory_bytes,
+        gpus=defaults.gpus if options.gpus is None else options.gpus,
+        time_s=options.time_s or defaults.time_s,
+    )
+
+
+def secret_values(options: Options) -> dict[str, str]:
+    """The values, from this process, of the variables that `secrets=` names.
+
+    Raises:
+        ConfigError: One of them is not set here.
+    """
+    import os
+
+    missing = [name for name in options.secrets if name not in os.environ]
+    if missing:
+        raise ConfigError(f"secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=…")
+    return {name: os.environ[name] for name in options.secrets}
+
+
+def job_name(name: str) -> str:
+    """A name that every scheduler takes: letters, digits, dot, dash, underscore; at most 40.
+
+    Example:
+        >>> job_name("<lambda>")
+        'lambda'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:40] or "function"
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)

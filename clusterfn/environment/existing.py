@@ -1,0 +1,142 @@
+"""Environments that are already on the host: an interpreter, a venv, a conda environment, or this very one.
+
+Nothing is built. Called by `session` through `environment.base`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import posixpath
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.spec import EnvironmentSpec, Interpreter
+
+KINDS = ("python", "venv", "prefix", "conda")
+CALLER = (sys.version_info[0], sys.version_info[1])
+
+# Tries each candidate; the first that can be executed tells of itself. POSIX sh, as every login node has it.
+_FIND = r"""
+code=$1; shift
+for p in "$@"; do
+  case $p in
+    "~/"*) p=$HOME/${p#??} ;;
+    /*) ;;
+    *) p=$(command -v "$p" 2>/dev/null) || continue ;;
+  esac
+  [ -x "$p" ] && [ ! -d "$p" ] && exec "$p" -I -c "$code"
+done
+echo "none of these can be executed: $*" >&2
+exit 127
+"""
+_TELL = (
+    "import json,os,sys\n"
+    "d=os.path.dirname(sys.executable); r=os.path.realpath\n"
+    "same=all(r(os.path.join(d,n))==r(sys.executable) for n in ('python','python3'))\n"
+    "print(json.dumps({'path':sys.executable,'version':list(sys.version_info[:2]),'prefix':sys.prefix,'named':same,"
+    "'conda':os.path.isdir(os.path.join(sys.prefix,'conda-meta')),'venv':sys.prefix!=sys.base_prefix}))"
+)
+_CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
+
+
+def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
+    """What `environment=` means; None is this interpreter on `local`, else the host's own of the caller's version.
+
+    Raises:
+        ConfigError: An unknown kind, or one that this version cannot make.
+    """
+    if text is None:
+        return EnvironmentSpec("current" if scheduler == "local" else "found", "")
+    if text == "current":
+        return _current(scheduler)
+    kind, separator, value = text.partition(":")
+    if separator and kind in KINDS and value:
+        return EnvironmentSpec(kind, value)
+    raise ConfigError(
+        f"environment={text!r} names no environment that this version can use",
+        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
+    )
+
+
+def _current(scheduler: str) -> EnvironmentSpec:
+    if scheduler != "local":
+        raise ConfigError('environment="current" is this interpreter, which only a local host has')
+    return EnvironmentSpec("current", "")
+
+
+class Existing:
+    """An environment that somebody made.
+
+    Args:
+        spec: Which one.
+    """
+
+    def __init__(self, spec: EnvironmentSpec) -> None:
+        self.spec = spec
+        self._told: dict[str, Any] = {}
+
+    def key(self) -> str:
+        return f"{self.spec.kind}:{self.spec.value}"
+
+    def probe(self) -> Sequence[str]:
+        return ["/bin/sh", "-c", _FIND, "sh", _TELL, *self._candidates()]
+
+    def _candidates(self) -> list[str]:
+        kind, value = self.spec.kind, self.spec.value
+        if kind == "current":
+            return [sys.executable]
+        if kind == "python":
+            return [value]
+        if kind in ("venv", "prefix"):
+            return [posixpath.join(value, "bin", "python")]
+        if kind == "conda":
+            return [posixpath.join(base, "envs", value, "bin", "python") for base in ("~/.conda", *_CONDA_BASES)]
+        return ["python%d.%d" % CALLER]
+
+    def verification(self, rc: int, out: bytes, err: bytes) -> Interpreter:
+        try:
+            self._told = json.loads(out.splitlines()[-1]) if rc == 0 else {}
+        except (ValueError, IndexError):
+            self._told = {}
+        if not self._told:
+            raise self._missing(rc, out, err)
+        major, minor = self._told["version"]
+        return Interpreter(self._told["path"], (major, minor))
+
+    def _missing(self, rc: int, out: bytes, err: bytes) -> EnvironmentBuildError:
+        said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
+        if self.spec.kind == "found":
+            return EnvironmentBuildError(
+                "no environment was named, and the host has no Python %d.%d in its PATH, as this one is" % CALLER,
+                evidence=said, stage="environment",
+                hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…")',
+            )  # fmt: skip
+        return EnvironmentBuildError(
+            f"environment {self.key()!r} has no interpreter that runs (exit {rc})",
+            evidence=said, stage="environment", hint="look for it on the host, and give the path of its python",
+        )  # fmt: skip
+
+    def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:
+        if self._told["named"]:
+            return {}
+        script = b'#!/bin/sh\nexec "%s" "$@"\n' % interpreter.path.encode("utf-8", "surrogateescape")
+        return {self._shims(interpreter, root): {"python": script, "python3": script}}
+
+    def activation(self, interpreter: Interpreter, root: str) -> Mapping[str, object]:
+        folder = posixpath.dirname(interpreter.path)
+        path = [folder] if self._told["named"] else [self._shims(interpreter, root), folder]
+        prefix = self._told["prefix"]
+        named: dict[str, str] = {}
+        if self._told["conda"]:
+            named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
+        elif self._told["venv"]:
+            named = {"VIRTUAL_ENV": prefix}
+        return {"prepend": {"PATH": path}, "set": named, "unset": []}
+
+    def _shims(self, interpreter: Interpreter, root: str) -> str:
+        """A folder in which `python` is this interpreter, for those that have no such name beside them."""
+        digest = hashlib.sha256(interpreter.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        return posixpath.join(root, "shims", digest)

@@ -1,0 +1,214 @@
+"""A job as its user sees it: a concurrent.futures.Future that can be awaited, with an id, a status, logs and files.
+
+Holds no protocol: `tracker` tells it what happens on the host. Made by `dispatch`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+import time
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from clusterfn import download, layout, outcome
+from clusterfn.errors import ClusterfnError, Unreachable
+
+if TYPE_CHECKING:
+    from clusterfn.tracker import Tracker
+
+R = TypeVar("R")
+
+PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
+RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
+_FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
+SHORT = 4
+
+Listener = Callable[[str, Any], None]
+
+
+class Job(concurrent.futures.Future[R] if TYPE_CHECKING else concurrent.futures.Future, Generic[R]):  # type: ignore[misc]
+    """One call on a host.
+
+    Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`, `as_completed`. Waiting
+    with a timeout, or giving up waiting, never touches the job. `await job` works.
+
+    Attributes:
+        id: 16 hex digits; four are enough where they are unambiguous.
+        name: The function's name.
+        host: The host's name.
+        folder: The job's folder on the host.
+    """
+
+    def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: Tracker) -> None:
+        super().__init__()
+        self.id = job_id
+        self.name = name
+        self.host = host
+        self.folder = folder
+        self.submitted_at = time.monotonic()
+        self._tracker = tracker
+        self._outputs: tuple[str, ...] = ()
+        self._outputs_to = Path.cwd()
+        self._outcome: Mapping[str, Any] = {}
+        self._listeners: list[Listener] = []
+        self._lock = threading.Lock()
+        self._now: tuple[str, str] = (PENDING, "")
+
+    # what a user asks
+
+    @property
+    def state(self) -> str:
+        """PENDING, STARTING, RUNNING, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
+        return self._now[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state, if there is something to say."""
+        return self._now[1]
+
+    @property
+    def status(self) -> str:
+        """State and reason in one line, such as "PENDING (waiting for its turn)"."""
+        state, reason = self._now
+        return f"{state} ({reason})" if reason else state
+
+    @property
+    def usage(self) -> Mapping[str, float]:
+        """What it used: wall_s, cpu_s, peak_memory_bytes. Empty until it has ended."""
+        usage: Mapping[str, float] = self._outcome.get("usage") or {}
+        return usage
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was noticed beside the outcome, such as processes that were left behind."""
+        return tuple(self._outcome.get("notes") or ())
+
+    @property
+    def files(self) -> list[download.RemoteFile]:
+        """The files that the function left in its folder."""
+        return download.list_files(self._tracker.connection, self._tracker.work_folder)
+
+    def logs(self, stream: str = "stdout") -> str:
+        """What the function has printed so far.
+
+        Args:
+            stream: "stdout", "stderr", or "scheduler" for what the scheduler and the supervisor said.
+
+        Returns:
+            The text; "" if there is none yet.
+        """
+        return download.read_text(self._tracker.connection, self._tracker.log_path(stream))
+
+    def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
+        """Fetch files that the function left in its folder.
+
+        Args:
+            pattern: Which, such as "*.pt" or "plots/*.png"; "**/*" for all below.
+            to: Folder here; it is made if need be.
+
+        Returns:
+            The paths of the files here.
+
+        Raises:
+            ClusterfnError: Nothing there has such a name; the message lists what there is.
+        """
+        return download.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+
+    def stop(self) -> None:
+        """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
+        if not self.done():
+            self._tracker.stop()
+
+    def cancel(self) -> bool:
+        """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
+
+        Returns:
+            Whether it was withdrawn.
+        """
+        if self.done() or self.running():
+            return self.cancelled()
+        if not self._tracker.withdraw():
+            return False
+        cancelled = super().cancel()
+        self.set_running_or_notify_cancel()
+        self._set_state(CANCELLED, "withdrawn before it started")
+        return cancelled
+
+    def __await__(self) -> Generator[Any, None, R]:
+        return asyncio.shield(asyncio.wrap_future(self)).__await__()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
+
+    # what the tracker tells; `listen` is for whoever shows a job
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(kind, what)` at every change: ("state", …), ("stdout", bytes), ("stderr", bytes), ("done", None)."""
+        with self._lock:
+            self._listeners.append(listener)
+        if self.done():
+            listener("done", None)
+
+    def tell(self, kind: str, what: Any) -> None:
+        """Pass on to the listeners."""
+        with self._lock:
+            listeners = list(self._listeners)
+        for listener in listeners:
+            listener(kind, what)
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """The job is now in this state."""
+        if self.done():
+            return
+        if state in (STARTING, RUNNING) and not self.running():
+            self.set_running_or_notify_cancel()
+        self._set_state(state, reason)
+
+    def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+        """The job has its final outcome; called in a thread of its own, because loading a value runs code of the user's."""
+        if self.done():
+            return
+        self._outcome = published
+        place = outcome.Place(self.host, self.id, self.folder)
+        try:
+            result = outcome.value_of(published, value, place)
+        except BaseException as error:
+            self._fail(error, _FINAL.get(published["kind"], DIED), published["message"] or "")
+            return
+        self._fetch_outputs()
+        self._set_state(RETURNED, "")
+        self._finish(lambda: self.set_result(result))
+
+    def on_lost(self, error: ClusterfnError) -> None:
+        """Nothing more can be learnt from here; the job itself may go on."""
+        if not self.done():
+            self._fail(error, UNKNOWN if isinstance(error, Unreachable) else DIED, error.message)
+
+    def _fail(self, error: BaseException, state: str, reason: str) -> None:
+        self._set_state(state, reason.partition("\n")[0])
+        self._finish(lambda: self.set_exception(error))
+
+    def _finish(self, settle: Callable[[], None]) -> None:
+        if not self.running():
+            self.set_running_or_notify_cancel()
+        settle()
+        self.tell("done", None)
+
+    def _set_state(self, state: str, reason: str) -> None:
+        self._now = (state, reason)
+        self.tell("state", state)
+
+    def fetch_when_done(self, patterns: Sequence[str]) -> None:
+        """Fetch these files into the present working directory once the job has returned."""
+        self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
+
+    def _fetch_outputs(self) -> None:
+        for pattern in self._outputs:
+            try:
+                self.download(pattern, self._outputs_to)
+            except ClusterfnError as error:
+                warnings.warn(f"job {self.id}: outputs={pattern!r} was not fetched: {error}", stacklevel=2)

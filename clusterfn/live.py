@@ -1,0 +1,140 @@
+"""Shows a job in the thread that waits for it: a status line, its output as it comes, and what Ctrl-C means.
+
+Output is printed here and not by the reader thread, because redirect_stdout and notebooks look at who prints. Called by
+`dispatch` and the CLI; the only part of the library that prints.
+"""
+
+from __future__ import annotations
+
+import codecs
+import queue
+import sys
+import threading
+import time
+from typing import IO, Any, TypeVar
+
+from clusterfn.job import PENDING, SHORT, STARTING, Job
+
+R = TypeVar("R")
+_TICK_S = 1.0
+_SECOND_INTERRUPT_S = 3.0
+
+
+def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
+    """Wait for the job and show it meanwhile.
+
+    Args:
+        job: It must be followed live.
+        where: What to say at the start, such as "train on tensor01".
+        on_interrupt: "detach" or "stop".
+
+    Returns:
+        The job's value.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C; the job goes on unless it was stopped.
+        Exception: What the job raises.
+    """
+    shown = _Shown(job, where)
+    try:
+        shown.until_done()
+    except KeyboardInterrupt:
+        shown.clear()
+        _interrupted(job, on_interrupt)
+        raise
+    return job.result()
+
+
+class _Shown:
+    """What stands on the screen of one waiting call."""
+
+    def __init__(self, job: Job[Any], where: str) -> None:
+        self.job = job
+        self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self.line = ""
+        _say(f"clusterfn: {job.id} {where}\n")
+        job.listen(lambda kind, what: self.queue.put((kind, what)))
+
+    def until_done(self) -> None:
+        self._status()
+        while True:
+            try:
+                kind, what = self.queue.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._status()
+                continue
+            if kind == "done":
+                self.clear()
+                return
+            if kind == "state":
+                self._status()
+            else:
+                self._output(kind, what)
+
+    def _output(self, name: str, data: bytes) -> None:
+        self.clear()
+        stream = sys.stdout if name == "stdout" else sys.stderr
+        stream.write(self.decoders[name].decode(data))
+        stream.flush()
+
+    def _status(self) -> None:
+        waiting = self.job.state in (PENDING, STARTING)
+        if _is_terminal(sys.stderr):
+            self._redraw(self._text(with_clock=True) if waiting else "")
+        elif waiting and self.job.reason and (line := self._text(with_clock=False)) != self.line:
+            self.line = line
+            _say(f"clusterfn: {line}\n")
+
+    def _text(self, with_clock: bool) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self.job.submitted_at), 60)
+        clock = f" {minutes:02d}:{seconds:02d}" if with_clock else ""
+        reason = f" ({self.job.reason})" if self.job.reason else ""
+        return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{reason}"
+
+    def _redraw(self, line: str) -> None:
+        if line != self.line:
+            _say(f"\r\x1b[K{line}")
+            self.line = line
+
+    def clear(self) -> None:
+        """Take the status line away, so that output starts at the left."""
+        if self.line and _is_terminal(sys.stderr):
+            self._redraw("")
+
+
+def _interrupted(job: Job[Any], on_interrupt: str) -> None:
+    """The first Ctrl-C detaches and says so; a second within three seconds stops the job."""
+    if on_interrupt == "stop":
+        _stop(job)
+        return
+    _say(
+        f"\nclusterfn: {job.id} goes on on {job.host}.\n"
+        f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()\n"
+        f"  to stop it:  clusterfn cancel {job.id[:SHORT]}   or  Ctrl-C again within 3 s\n"
+    )
+    try:
+        _time_for_a_second(job)
+    except KeyboardInterrupt:
+        _stop(job)
+
+
+def _time_for_a_second(job: Job[Any]) -> None:
+    """Wait for the time in which a second Ctrl-C counts."""
+    if threading.current_thread() is threading.main_thread():
+        time.sleep(_SECOND_INTERRUPT_S)
+
+
+def _stop(job: Job[Any]) -> None:
+    job.stop()
+    _say(f"clusterfn: {job.id} was stopped.\n")
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    return stream is not None and hasattr(stream, "isatty") and stream.isatty()
+
+
+def _say(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+        sys.stderr.flush()

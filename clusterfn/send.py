@@ -1,0 +1,231 @@
+"""One call's files and commands, put on the stream in one write: what the host lacks, the job's folder, the start.
+
+The agent starts each request when those that it names have ended well, so nothing waits for an answer here. Called
+by `dispatch`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterfn import layout, parcel, script, witness
+from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.files import Shipment
+from clusterfn.host import Completed, HostConnection, Reply, Spawned, TreeFile
+from clusterfn.job import Job
+from clusterfn.payload import Payload
+from clusterfn.scheduler.base import Answer
+from clusterfn.session import Ready, Session
+from clusterfn.spec import JobSpec
+from clusterfn.tracker import Tracker
+
+_EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
+
+
+def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker) -> None:
+    """Put everything on the stream; `made` hears of a refusal later."""
+    connection = session.connection
+    before = [*_lay_out(session, ready), *_contents(session, payload)]
+    folder = connection.put_tree(layout.job_dir(job.root, job.id), _job_files(job, payload), after=before)
+    start = session.scheduler.submission(job)
+    if start.do == "spawn":
+        spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
+        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply))
+    else:
+        ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
+        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
+
+
+def _lay_out(session: Session, ready: Ready) -> list[Reply[Any]]:
+    """The bridge, and folders that the environment wants."""
+    replies: list[Reply[Any]] = []
+    if not session.has_bridge:
+        files = [TreeFile(name, data, _PRIVATE) for name, data in parcel.bridge().files.items()]
+        replies.append(session.connection.put_tree(session.bridge, files))
+        replies[-1].add_done_callback(lambda reply: _remember(session, session.bridge, reply))
+    for path, folder in ready.folders.items():
+        if path not in session.there:
+            files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
+            replies.append(session.connection.put_tree(path, files))
+    return replies
+
+
+def _remember(session: Session, path: str, reply: Reply[Any]) -> None:
+    if reply.exception() is None:
+        session.there.add(path)
+
+
+def _contents(session: Session, payload: Payload) -> list[Reply[Any]]:
+    """Modules, files and large buffers that the host lacks: all of them named by their content."""
+    wanted = dict(_named_by_content(session.root, payload))
+    missing = session.missing(list(wanted)) if wanted else set()
+    replies = []
+    for path in missing:
+        reply = _put(session.connection, path, wanted[path])
+        reply.add_done_callback(lambda done, path=path: _remember(session, path, done))  # type: ignore[misc]
+        replies.append(reply)
+    return replies
+
+
+def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
+    named: list[tuple[str, Any]] = [
+        (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
+    ]
+    if payload.sources:
+        named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
+    named += [(shipment_path(root, item), item) for item in payload.shipments]
+    return named
+
+
+def shipment_path(root: str, item: Shipment) -> str:
+    """Where a File or Directory lies on the host."""
+    return posixpath.join(root, layout.FILES, item.digest, item.name)
+
+
+def _put(connection: HostConnection, path: str, what: Any) -> Reply[Any]:
+    if isinstance(what, parcel.Parcel):
+        return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
+    if isinstance(what, Shipment):
+        return _put_shipment(connection, path, what)
+    digest, data = what
+    return connection.put(path, data, mode=_READABLE, sha256=digest)
+
+
+def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[Any]:
+    if item.is_directory:
+        return connection.put_tree(path, [TreeFile(name, source, _READABLE) for name, source in item.members])
+    return connection.put(path, item.members[0][1], mode=_READABLE, sha256=item.digest)
+
+
+def _job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
+    files = [
+        TreeFile(layout.SPEC, spec_json(job), _PRIVATE),
+        TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
+        TreeFile(layout.SCRIPT, script.job_script(job).encode("utf-8", "surrogateescape"), _EXECUTABLE),
+    ]
+    if job.secrets:
+        files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
+    return files
+
+
+def spec_json(job: JobSpec) -> bytes:
+    """What the supervisor and the worker read: see docs/architecture.md."""
+    asked = job.resources
+    record = {
+        "format": layout.FORMAT,
+        "id": job.id,
+        "name": job.name,
+        "host": job.host.name,
+        "scheduler": job.host.scheduler,
+        "root": job.root,
+        "bridge": job.bridge,
+        "resources": {
+            "cores": asked.cores,
+            "memory_bytes": asked.memory_bytes,
+            "gpus": asked.gpus,
+            "time_s": asked.time_s,
+        },
+        "queue_timeout_s": job.host.queue_timeout_s,
+        "lease": job.host.lease,
+        "python": job.interpreter.path,
+        "version": list(job.interpreter.version),
+        "activation": job.interpreter.activation,
+        "sys_path": list(job.sys_path),
+        "env": dict(job.env),
+        "secrets": sorted(job.secrets),
+        "cwd": job.cwd,
+        "outputs": list(job.outputs),
+        "log_limit_bytes": job.log_limit_bytes,
+        "grace_s": job.grace_s,
+    }
+    return json.dumps(record, indent=1).encode()
+
+
+def _spawned(tracker: Tracker, made: Job[Any], reply: Reply[Spawned]) -> None:
+    error = reply.exception()
+    if error is not None:
+        made.on_lost(_refused(error, tracker))
+        tracker.end()
+        return
+    process = reply.result(0)
+    tracker.scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
+    witness.watch_heartbeat(tracker, made)
+
+
+def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
+    scheduler = tracker.session.scheduler
+    try:
+        answer = _answer(reply.result(0))
+        if not scheduler.ambiguous(answer):
+            tracker.scheduler_id = scheduler.submitted(answer)
+    except ClusterfnError as error:
+        made.on_lost(_refused(error, tracker))
+        tracker.end()
+        return
+    tracker.session.watch.add(tracker.scheduler_name, lambda state: tracker.on_scheduler(made, state))
+    witness.watch_heartbeat(tracker, made)
+
+
+def _answer(ran: Completed) -> Answer:
+    return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+
+
+def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
+    """The refusal with its place; the folder of a job that never was is removed."""
+    refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
+    refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
+    tracker.connection.run(["rm", "-rf", "--", tracker.folder])
+    return refused
+
+
+def describe(session: Session, job: JobSpec, payload: Payload, ready: Ready) -> str:
+    """The script, the commands, the files and their sizes, as a person would want to read them."""
+    start = session.scheduler.submission(job)
+    wanted = dict(_named_by_content(job.root, payload))
+    missing = session.missing(list(wanted)) if wanted else set()
+    lines = [
+        f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
+        f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
+        "",
+        "# files sent with the job",
+        *(
+            f"#   {_size(len(file.data))}  {file.name}"
+            for file in _job_files(job, payload)
+            if isinstance(file.data, bytes)
+        ),
+        "# sent once, named by their content" if wanted else "# nothing else",
+        *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
+        "" if session.has_bridge else f"#   {_size(_total(parcel.bridge().files))}  {session.bridge} (not there yet)",
+        f"# started by: {script.command_line(start.argv)}",
+        "",
+        script.job_script(job),
+    ]
+    return "\n".join(line for line in lines if line is not None)
+
+
+def _described(path: str, what: Any, missing: bool) -> str:
+    if isinstance(what, parcel.Parcel):
+        size, parts = _total(what.files), sorted({name.partition("/")[0] for name in what.files})
+        return f"{_size(size)}  {path} ({', '.join(parts)}){_there(missing)}"
+    if isinstance(what, Shipment):
+        return f"{_size(what.size)}  {path}{_there(missing)}"
+    return f"{_size(len(what[1]))}  {path}{_there(missing)}"
+
+
+def _there(missing: bool) -> str:
+    return "" if missing else " (there already)"
+
+
+def _total(files: Mapping[str, bytes] | Sequence[Any]) -> int:
+    return sum(map(len, files.values())) if isinstance(files, Mapping) else 0
+
+
+def _size(size: int) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if size < 1024 or unit == "GB":
+            return f"{size:7.1f} {unit}" if unit != "B" else f"{size:7d} B"
+        size = size / 1024  # type: ignore[assignment]
+    return ""

@@ -1,0 +1,163 @@
+"""What this process knows of one host: the connection, what lies there already, and which interpreters were found.
+
+Asks the host each thing once. Sends no job. Called by `dispatch`, `tracker` and the CLI.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterfn import host as hosts
+from clusterfn import layout, parcel
+from clusterfn.environment import existing
+from clusterfn.errors import EnvironmentBuildError, Unsatisfiable
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import Scheduler
+from clusterfn.scheduler.slurm import Slurm
+from clusterfn.spec import Host, Interpreter
+from clusterfn.watch import Watch
+
+CALLER = existing.CALLER
+_PROBE_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An environment that can be used on the host.
+
+    Attributes:
+        interpreter: Its Python, with the variables that make it complete.
+        folders: What must be laid out first: absolute path -> files, each executable.
+    """
+
+    interpreter: Interpreter
+    folders: Mapping[str, Mapping[str, bytes]]
+
+
+class Session:
+    """One host, as this process knows it.
+
+    Args:
+        host: Which.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.there: set[str] = set()
+        self._ready: dict[str, Ready] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def connection(self) -> hosts.HostConnection:
+        """The one connection to the host; opened again if it was given up."""
+        return hosts.connection_for(self.host, have=[self._bridge_name])
+
+    @functools.cached_property
+    def _bridge_name(self) -> str:
+        return posixpath.join(layout.BRIDGE, parcel.bridge().digest)
+
+    @property
+    def root(self) -> str:
+        """The host's root, absolute."""
+        return self.connection.facts.root
+
+    @property
+    def bridge(self) -> str:
+        """The folder of the bridge there, absolute."""
+        return posixpath.join(self.root, self._bridge_name)
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether the bridge lies there already."""
+        return self.connection.facts.have[:1] == (True,) or self.bridge in self.there
+
+    @functools.cached_property
+    def scheduler(self) -> Scheduler:
+        """Builds the host's commands and reads their answers."""
+        facts = self.connection.facts
+        return Slurm(facts.user) if self.host.scheduler == "slurm" else Bare(facts.boot_id)
+
+    @functools.cached_property
+    def watch(self) -> Watch:
+        """One look at the scheduler for all jobs of this process."""
+        return Watch(self.connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+
+    def missing(self, paths: list[str]) -> set[str]:
+        """Those of these paths, absolute and named by their content, that the host lacks."""
+        unknown = [path for path in paths if path not in self.there]
+        if not unknown:
+            return set()
+        answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S)
+        self.there.update(path for path, there in zip(unknown, answers) if there)
+        return {path for path, there in zip(unknown, answers) if not there}
+
+    def environment(self, text: str | None) -> Ready:
+        """The environment of that name, found on the host once per process.
+
+        Raises:
+            ConfigError: No such kind of environment.
+            EnvironmentBuildError: It is not there, or its Python is of another minor version than this one.
+        """
+        spec = existing.parse(text or self.host.environment, self.host.scheduler)
+        with self._lock:
+            key = f"{spec.kind}:{spec.value}"
+            if key not in self._ready:
+                self._ready[key] = self._find(existing.Existing(spec))
+            return self._ready[key]
+
+    def _find(self, environment: existing.Existing) -> Ready:
+        answer = self.connection.run(environment.probe(), timeout_s=_PROBE_TIMEOUT_S).result(_PROBE_TIMEOUT_S)
+        try:
+            found = environment.verification(answer.rc, answer.out, answer.err)
+        except EnvironmentBuildError as error:
+            error.host = self.host.name
+            raise
+        self._same_minor(environment.key(), found)
+        activation = environment.activation(found, self.root)
+        interpreter = Interpreter(found.path, found.version, activation)
+        return Ready(interpreter, environment.plan(found, self.root))
+
+    def _same_minor(self, key: str, found: Interpreter) -> None:
+        if found.version != CALLER:
+            raise EnvironmentBuildError(
+                f"the environment {key!r} has Python {found.version[0]}.{found.version[1]}, "
+                f"and this is Python {CALLER[0]}.{CALLER[1]}: byte code does not travel between them",
+                host=self.host.name, stage="environment", evidence=[found.path],
+                hint=f"name an environment with Python {CALLER[0]}.{CALLER[1]}, or run this script under "
+                f"Python {found.version[0]}.{found.version[1]}",
+            )  # fmt: skip
+
+    def enough_gpus(self, gpus: int) -> None:
+        """Refuse what a host without a scheduler can never give.
+
+        Raises:
+            Unsatisfiable: It has fewer cards than that.
+        """
+        if gpus and self.host.scheduler != "slurm" and (there := self._gpu_count) is not None and gpus > there:
+            raise Unsatisfiable(
+                f"gpus={gpus} is more than {self.host.name} has: {there}",
+                host=self.host.name, stage="submit", hint=f"ask for at most {there}" if there else "use another host",
+            )  # fmt: skip
+
+    @functools.cached_property
+    def _gpu_count(self) -> int | None:
+        """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""
+        try:
+            answer = self.connection.run(["nvidia-smi", "-L"], timeout_s=20.0).result(30.0)
+        except FileNotFoundError:
+            return 0
+        return answer.out.count(b"UUID:") if answer.rc == 0 else None
+
+
+_sessions: dict[str, Session] = {}
+_lock = threading.Lock()
+
+
+def open_session(host: Host) -> Session:
+    """The session of a host; one per process and host as configured."""
+    with _lock:
+        return _sessions.setdefault(repr(host), Session(host))

@@ -1,0 +1,154 @@
+"""Follows one job on its host, through all its attempts, and tells `Job` what happens.
+
+Everything it learns is read from the job's own files; it concludes nothing itself (`witness` asks the host to
+conclude). Its callbacks run on the connection's reader thread, so they must not wait for an answer. Made by
+`dispatch`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import layout, witness
+from clusterfn.errors import ClusterfnError
+from clusterfn.host import HostConnection, Reply
+from clusterfn.scheduler.base import JobState, Verdict
+from clusterfn.session import Session
+
+if TYPE_CHECKING:
+    from clusterfn.job import Job
+
+_STATES = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
+_TIMEOUT_S = 60.0
+
+
+class Tracker:
+    """One job as seen from here.
+
+    Args:
+        session: Its host.
+        job_id: Its id.
+        name: The function's name.
+        live: Whether what it prints is followed.
+    """
+
+    def __init__(self, session: Session, job_id: str, name: str, live: bool = False) -> None:
+        self.session = session
+        self.folder = layout.job_dir(session.root, job_id)
+        self.scheduler_name = layout.job_name(name, job_id)
+        self.scheduler_id = ""
+        self.attempt = 1
+        self.live = live
+        self.ended = False
+        self._follows: list[Reply[Any]] = []
+        self._value = bytearray()
+        self._partial = b""
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the job's host."""
+        return self.session.connection
+
+    @property
+    def attempt_folder(self) -> str:
+        """The folder of the present attempt."""
+        return layout.attempt_dir(self.folder, self.attempt)
+
+    @property
+    def work_folder(self) -> str:
+        """Where the function runs, unless `cwd` says otherwise."""
+        return posixpath.join(self.attempt_folder, layout.WORK)
+
+    def log_path(self, stream: str) -> str:
+        """The file of stdout, stderr or the scheduler."""
+        if stream == "scheduler":
+            return posixpath.join(self.folder, layout.SCHEDULER_LOG)
+        return posixpath.join(self.attempt_folder, stream)
+
+    def follow(self, job: Job[Any], attempt: int) -> None:
+        """Follow an attempt from its beginning: its events, what it prints, its outcome."""
+        self.attempt = attempt
+        self._value, self._partial = bytearray(), b""
+        folder, connection = self.attempt_folder, self.connection
+        self._follows = [
+            connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
+        ]
+        if self.live:
+            self._follows += [self._follow_output(job, name) for name in (layout.STDOUT, layout.STDERR)]
+        value = self._value
+        waiting = connection.wait(
+            posixpath.join(folder, layout.OUTCOME),
+            with_files=[(posixpath.join(folder, layout.VALUE), value.extend)],
+            drain=self._follows,
+        )
+        waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
+
+    def _follow_output(self, job: Job[Any], name: str) -> Reply[Any]:
+        return self.connection.follow(posixpath.join(self.attempt_folder, name), lambda data: job.tell(name, data))
+
+    def _on_events(self, job: Job[Any], data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            if event["event"] in _STATES:
+                job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
+
+    def on_scheduler(self, job: Job[Any], state: JobState | None) -> None:
+        """What the scheduler says of the job at one look; None if it is not among those that it knows."""
+        if state is not None:
+            self.scheduler_id = state.scheduler_id
+            if job.state == "PENDING" and state.phase == "pending":
+                job.on_state("PENDING", self.session.scheduler.in_words(state))
+        witness.scheduler_said(self, job, state)
+
+    def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
+        try:
+            outcome = json.loads(reply.result(0))
+        except ClusterfnError as error:
+            job.on_lost(error)
+            return
+        if outcome["kind"] in layout.NOT_FINAL:
+            self._follow_next(job, outcome)
+            return
+        self.end()
+        _in_thread(lambda: job.on_outcome(outcome, self._value))
+
+    def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
+        following = outcome.get("superseded_by") or self.attempt + 1
+        if outcome["kind"] == layout.PREEMPTED:
+            job.on_state("PENDING", f"preempted, queued again (attempt {following})")
+        self.follow(job, following)
+
+    def end(self) -> None:
+        """The job needs no more looks."""
+        self.ended = True
+        self.session.watch.remove(self.scheduler_name)
+        witness.forget(self)
+
+    def withdraw(self) -> bool:
+        """Keep the job from ever starting; false if it has started."""
+        verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
+        standing = witness.conclude(self, verdict).result(_TIMEOUT_S)
+        won = witness.standing(standing).get("won") is True
+        if won:
+            self._cancel_at_scheduler()
+        return won
+
+    def stop(self) -> None:
+        """Withdraw the job, or end it with its whole tree."""
+        if not self.withdraw():
+            self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+            self._cancel_at_scheduler()
+
+    def _cancel_at_scheduler(self) -> None:
+        argv = self.session.scheduler.cancel_command(self.scheduler_name)
+        if argv:
+            self.connection.run(argv, unset=self.session.scheduler.unset).result(_TIMEOUT_S)
+
+
+def _in_thread(work: Callable[[], None]) -> None:
+    threading.Thread(target=work, name="clusterfn-outcome", daemon=True).start()
