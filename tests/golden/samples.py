@@ -1,0 +1,51 @@
+"""Jobs whose script and sbatch line are compared with approved texts."""
+
+from dataclasses import replace
+
+from clusterfn.spec import Host, Interpreter, JobSpec, Resources
+
+ODD = "/home/o'brien/a b/ü $HOME `id` \"q\" ;&|*"
+
+BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
+SLURM = replace(BARE, name="hpc", scheduler="slurm")
+
+
+def job(host=BARE, **changes):
+    root = changes.pop("root", "/home/ada/.clusterfn")
+    facts = dict(
+        id="7f3a000011112222", name="train", host=host, root=root, bridge=f"{root}/bridge/abc123",
+        host_python="/usr/bin/python3", resources=Resources(), interpreter=Interpreter("/opt/py/bin/python", (3, 11)),
+        caller_python=(3, 11),
+    )  # fmt: skip
+    return JobSpec(**{**facts, **changes})
+
+
+FULL = replace(
+    BARE,
+    setup=("export SCRATCH=/scratch/ada", "umask 027"),
+    modules=("gcc/12", "cuda/12.4"),
+    prolog=("nvidia-smi -L || true",),
+)
+SCRIPTS = {
+    "plain": job(),
+    "odd-paths": job(root=ODD, host_python=f"{ODD}/python"),
+    "everything": job(FULL, modules=("cuda/12.4", "openmpi")),
+}
+
+_GPU = Resources(cores=4, memory_bytes=16 * 2**30 + 1, gpus=2, time_s=5400.5)
+_SITE = {"account": "ab12", "partition": {"cpu": "std", "gpu": "gpuq"}, "exclusive": True, "export": "ALL"}
+SUBMISSIONS = {
+    "plain": job(SLURM),
+    "everything-asked": job(SLURM, resources=_GPU),
+    "odd-paths": job(SLURM, root=ODD),
+    "site": job(replace(SLURM, slurm=_SITE), resources=_GPU),
+    "site-cpu": job(replace(SLURM, slurm=_SITE)),
+    "kind-of-card": job(replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"}), resources=_GPU),
+    "kind-without-cards": job(replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"})),
+    "gpus": job(replace(SLURM, gpu_option="gpus", slurm={"gres": "gpu:a100"}), resources=_GPU),
+    "gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=_GPU),
+    "dropped": job(replace(SLURM, slurm={"mem": None, "time": None, "export": None, "gres": None}), resources=_GPU),
+    "memory-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"})),
+    "memory-asked-beats-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"}), resources=_GPU),
+    "dashes": job(replace(SLURM, slurm={"comment": "--wrap=rm -rf ~", "constraint": "-x"})),
+}

@@ -1,0 +1,57 @@
+#!/bin/sh
+# Written by clusterfn for job 7f3a000011112222. sbatch runs it, or the agent where there is no scheduler.
+# It starts the supervisor; whatever else happens, `ended` lets `supervise.py after` say what can be known.
+trap : TERM INT USR1
+umask 077
+unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
+clusterfn_stage=setup
+# shellcheck disable=SC2317  # called by the trap
+ended() {
+    clusterfn_status=$?
+    trap - EXIT
+    case $clusterfn_stage:$clusterfn_status in
+        supervisor:0 | supervisor:10) exit "$clusterfn_status" ;;
+        supervisor:*) set -- "$clusterfn_status" ;;
+        module:*) set -- "$clusterfn_stage" ;;
+        *) set -- "setup:$clusterfn_status" ;;
+    esac
+    /usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
+    [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
+    exit "$clusterfn_status"
+}
+trap ended EXIT
+export SCRATCH=/scratch/ada
+umask 027
+# Environment modules: a batch shell may lack the function `module`, and old versions return 0 after an error.
+find_module() {
+    for init in "${MODULESHOME:-/usr/share/modules}/init/sh" "${LMOD_PKG:-/usr/share/lmod/lmod}/init/sh" \
+        /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
+        /usr/share/Modules/init/sh /usr/share/modules/init/sh /opt/ohpc/admin/lmod/lmod/init/sh; do
+        command -v module >/dev/null 2>&1 && return 0
+        # shellcheck disable=SC1090
+        if [ -r "$init" ]; then . "$init"; fi
+    done
+    command -v module >/dev/null 2>&1
+}
+load_module() {
+    clusterfn_stage=module:$1
+    find_module || no_module "$1" "this machine has no environment modules"
+    module load "$1" 2>/home/ada/.clusterfn/jobs/7f3a000011112222/module.err || no_module "$1" "it could not be loaded on $(uname -n)"
+    case $(cat /home/ada/.clusterfn/jobs/7f3a000011112222/module.err) in
+        *:ERROR:* | *"Unable to locate a modulefile"*) no_module "$1" "it could not be loaded on $(uname -n)" ;;
+    esac
+    cat /home/ada/.clusterfn/jobs/7f3a000011112222/module.err >&2
+    clusterfn_stage=setup
+}
+no_module() {
+    cat /home/ada/.clusterfn/jobs/7f3a000011112222/module.err >&2 2>/dev/null
+    echo "clusterfn: module $1: $2" >&2
+    exit 1
+}
+load_module gcc/12
+load_module cuda/12.4
+load_module openmpi
+nvidia-smi -L || true
+clusterfn_stage=supervisor
+/usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
+exit "$?"

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Written by clusterfn for job 7f3a000011112222. sbatch runs it, or the agent where there is no scheduler.
+# It starts the supervisor; whatever else happens, `ended` lets `supervise.py after` say what can be known.
+trap : TERM INT USR1
+umask 077
+unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
+clusterfn_stage=setup
+# shellcheck disable=SC2317  # called by the trap
+ended() {
+    clusterfn_status=$?
+    trap - EXIT
+    case $clusterfn_stage:$clusterfn_status in
+        supervisor:0 | supervisor:10) exit "$clusterfn_status" ;;
+        supervisor:*) set -- "$clusterfn_status" ;;
+        module:*) set -- "$clusterfn_stage" ;;
+        *) set -- "setup:$clusterfn_status" ;;
+    esac
+    /usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
+    [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
+    exit "$clusterfn_status"
+}
+trap ended EXIT
+
+clusterfn_stage=supervisor
+/usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
+exit "$?"
