@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import time
 from pathlib import Path
 
 from . import accounts, layout
@@ -22,12 +24,38 @@ def removals(state: State) -> list[str]:
     return daemons + users + mounts + folders
 
 
+def step_daemons() -> list[int]:
+    """Pids of the slurmstepd of this lab's jobs: they outlive their slurmd, and no one recorded them."""
+    ours = b"SLURM_CONF=" + str(layout.SLURM_CONF).encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "comm").read_text() == "slurmstepd\n" and ours in (folder / "environ").read_bytes().split(
+                b"\0"
+            ):
+                found.append(int(folder.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def end_steps(*, patience_s: float = 10) -> None:
+    """Their jobs are dead by now, so they are about to end; after patience_s they are killed."""
+    deadline = time.monotonic() + patience_s
+    while pids := step_daemons():
+        if time.monotonic() > deadline:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
 def down() -> None:
     """Stop what was started (by pid and start time), remove accounts, mounts and the lab's folder. Packages stay."""
     state = State.load()
     for record in reversed(list(state.daemons.values())):
         stop(record)
     accounts.remove()
+    end_steps()
     for folder in state.created:
         if Path(folder).exists() and not any(Path(folder).iterdir()):
             Path(folder).rmdir()
