@@ -18,11 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-LIBRARY = REPOSITORY / "clusterfn"
-NEVER = shutil.ignore_patterns("__pycache__")
+from clusterfn import parcel
 
 # Mechanisms, 1: the script of a job, in its shortest form.
 JOB_SH = """#!/bin/sh
@@ -50,14 +46,10 @@ with open(path, "wb") as file:
 
 def layout_bridge(target: Path) -> Path:
     """The tree of bridge/<hash>, from this checkout."""
-    shutil.copytree(LIBRARY / "bridge", target / "_clusterfn" / "bridge", ignore=shutil.ignore_patterns("wire", "__pycache__"))
-    (target / "_clusterfn" / "__init__.py").touch()
-    shutil.copy(LIBRARY / "layout.py", target / "_clusterfn")
-    shutil.copytree(LIBRARY / "bridge" / "wire", target / "_clusterfn_wire", ignore=NEVER)
-    shutil.copytree(Path(cloudpickle.__file__).parent, target / "_clusterfn_wire" / "cloudpickle", ignore=NEVER)
-    shutil.copytree(LIBRARY, target / "library" / "clusterfn", ignore=NEVER)
-    for stub in ("supervise.py", "worker.py"):
-        shutil.copy(LIBRARY / "bridge" / "stubs" / stub, target)
+    for name, content in parcel.bridge().files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
     return target
 
 
@@ -151,7 +143,8 @@ class Job:
         return until(lambda: next((e for e in self.events() if e["event"] == event), None))
 
     def wait_for_text(self, text: str, name: str = "stdout") -> str:
-        return until(lambda: text in (self.output(name) if (self.attempt / name).exists() else "") and self.output(name))
+        """What was written so far, as soon as it holds `text`."""
+        return until(lambda: (self.attempt / name).exists() and text in self.output(name) and self.output(name))
 
     def worker_pid(self) -> int:
         return self.wait_for("starting")["pid"]
@@ -163,7 +156,8 @@ class Job:
     def tagged(self) -> list[int]:
         """Living processes that carry this job's tag."""
         wanted = f"CLUSTERFN_JOB={self.id}/".encode()
-        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _carries(pid, wanted) and is_running(pid)]
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        return [pid for pid in pids if _carries(pid, wanted) and is_running(pid)]
 
 
 def _carries(pid: int, wanted: bytes) -> bool:
@@ -200,7 +194,8 @@ class Bench:
             "format": 1, "id": job_id, "name": "f", "host": "test", "scheduler": "bare", "root": str(self.root),
             "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None, "lease": "socket",
             "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
-            "secrets": sorted(secret or {}), "cwd": None, "outputs": [], "log_limit_bytes": 1 << 20, "grace_s": 2.0, **spec,
+            "secrets": sorted(secret or {}), "cwd": None, "outputs": [], "log_limit_bytes": 1 << 20, "grace_s": 2.0,
+            **spec,
         }  # fmt: skip
         (folder / "spec.json").write_text(json.dumps(facts))
         if secret:
@@ -231,7 +226,8 @@ class Bench:
 
 def _version(python: str) -> list[int]:
     code = "import sys, json; print(json.dumps(sys.version_info[:2]))"
-    return json.loads(subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True, env=clean_environ()).stdout)
+    done = subprocess.run([python, "-c", code], stdout=subprocess.PIPE, check=True, env=clean_environ())
+    return json.loads(done.stdout)
 
 
 def interpreter(version: str) -> str | None:

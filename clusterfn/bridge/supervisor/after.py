@@ -9,7 +9,18 @@ import json
 import os
 import sys
 
-from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, LOST, MEMORY, RETURNED, SCHEDULER_LOG, STDERR, STDOUT
+from ...layout import (
+    ENVIRONMENT,
+    EXIT_PUBLISHED,
+    EXIT_RETURNED,
+    HOST_DISK,
+    LOST,
+    MEMORY,
+    RETURNED,
+    SCHEDULER_LOG,
+    STDERR,
+    STDOUT,
+)
 from . import judge, tree
 from .attempt import Attempt, claim, state
 from .job import Job
@@ -25,8 +36,14 @@ if TYPE_CHECKING:
 _TAIL = 16384
 
 
-def after(folder: str, status: int) -> int:
-    """Conclude for a supervisor of this submission that ended with `status` (as the shell says it)."""
+def after(folder: str, status: str) -> int:
+    """Conclude for a supervisor of this submission that ended, or never began.
+
+    Args:
+        folder: The job's.
+        status: The supervisor's exit status as the shell says it; `setup:<status>` or `module:<name>` if a line before
+            it failed.
+    """
     job = Job(folder)
     if claim(job) is not None:
         return EXIT_RETURNED
@@ -60,12 +77,14 @@ def _sweep(job: Job, number: int) -> "list[str]":
     return notes + ["could not be ended: %s" % name for name in left]
 
 
-def _why(job: Job, status: int) -> Verdict:
+def _why(job: Job, status: str) -> Verdict:
     if job.cancelled():
         return cancelled()
     found = scheduler_verdict(job)
     if found is not None:
         return found
+    if not status.isdigit():
+        return _not_set_up(*status.split(":", 1))
     oom = judge.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
     if oom is not None:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
@@ -78,7 +97,16 @@ def _why(job: Job, status: int) -> Verdict:
     )
 
 
-def _how(status: int) -> str:
+def _not_set_up(what: str, which: str) -> Verdict:
+    if what == "module":
+        message = "the environment module %s could not be loaded on the machine that runs the job" % which
+        return Verdict(ENVIRONMENT, message, stage="environment", hint="look at `module avail` there; correct modules=")
+    message = "the host's setup lines ended the job's script with exit code %s before the function could start" % which
+    return Verdict(ENVIRONMENT, message, stage="environment", hint="correct the host's setup: or prolog: lines")
+
+
+def _how(text: str) -> str:
+    status = int(text)
     if status > 128:
         return "was ended by %s" % describe_signal(status - 128)
     return "ended by itself with exit code %d" % status
@@ -107,7 +135,7 @@ def _tail(path: str) -> bytes:
 def conclude(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has been claimed."""
     job = Job(folder)
-    asked = native(json.loads(sys.stdin.read()))  # type: dict[str, Any]
+    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None:
         state(None, None, False)

@@ -32,7 +32,7 @@ class Attempt:
         self.job = job
         self.number = number
         self.folder = attempt_dir(job.folder, number)
-        self.reserve = None  # type: Optional[publish.Reserve]
+        self.reserve: "Optional[publish.Reserve]" = None
         self._events = -1
         self._said = 0
         self._heart = -1

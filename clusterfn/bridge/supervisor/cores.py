@@ -16,14 +16,14 @@ class Cores:
     """The CPUs of one job, held until the process ends."""
 
     def __init__(self, wanted: int) -> None:
-        self._held = []  # type: list[_socket.socket]
+        self._held: "list[_socket.socket]" = []
         self.chosen = self._choose(wanted)
 
     def _choose(self, wanted: int) -> "Optional[set[int]]":
         allowed = sorted(os.sched_getaffinity(0))
         if wanted >= len(allowed):
             return None
-        free = []  # type: list[int]
+        free: "list[int]" = []
         for cpu in allowed:
             if len(free) < wanted and self._take(cpu):
                 free.append(cpu)

@@ -27,8 +27,8 @@ class Job:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
         self.spec = _read_json(self.path(SPEC))
-        self.id = self.spec["id"]  # type: str
-        self.root = self.spec["root"]  # type: str
+        self.id: "str" = self.spec["id"]
+        self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
         self.submission = submission_id(self.slurm)
 

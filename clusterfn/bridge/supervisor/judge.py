@@ -23,7 +23,7 @@ _NEAR = 0.9
 def reported(done: "dict[str, Any]") -> Verdict:
     """What the worker's last line means."""
     kind = done["done"]
-    facts = {name: done.get(name) for name in ("exception", "hint")}  # type: dict[str, Any]
+    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint")}
     facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
     if kind in (RETURNED, RAISED) and done.get("size") is not None:
         facts["value"] = {"size": done["size"], "crc": done["crc"]}

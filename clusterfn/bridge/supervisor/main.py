@@ -33,7 +33,7 @@ def main(argv: "list[str]") -> int:
     if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
         from . import after
 
-        return after.after(argv[1], int(argv[2])) if argv[0] == "after" else after.conclude(argv[1])
+        return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
     sys.stderr.write("usage: supervise.py run JOB | after JOB STATUS | conclude JOB\n")
     return 2
 
@@ -61,7 +61,7 @@ def run(folder: str) -> int:
 def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
     from .run import Run
 
-    work = None  # type: Optional[Run]
+    work: "Optional[Run]" = None
     try:
         attempt.prepare()
         work = Run(job, attempt, watch)

@@ -26,7 +26,7 @@ class Pump:
     def __init__(self, fd: int, path: str, limit: int) -> None:
         self.fd = fd
         self.tail = b""
-        self.full = None  # type: Optional[OSError]
+        self.full: "Optional[OSError]" = None
         self._limit = limit
         self._kept = 0
         self._lost = 0

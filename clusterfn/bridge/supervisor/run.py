@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from .attempt import Attempt
     from .job import Job
+    from .lease import Cards
     from .watch import Watch
 
 _TICK_MS = 100
@@ -40,18 +41,18 @@ class Run:
         self.attempt = attempt
         self.watch = watch
         self.stage = "start"
-        self.notes = []  # type: list[str]
-        self._done = None  # type: Optional[dict[str, Any]]
-        self._status = None  # type: Optional[int]
+        self.notes: "list[str]" = []
+        self._done: "Optional[dict[str, Any]]" = None
+        self._status: "Optional[int]" = None
         self._cpu_s = 0.0
         self._said = b""
-        self._limit = job.spec["resources"]["memory_bytes"]  # type: Optional[int]
+        self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = memory.Sampler(self._limit)
         self._killer = memory.Killer()
         self._secrets = list(job.secrets().values())
-        self._held = []  # type: list[Any]
-        self._child = None  # type: Optional[child.Child]
-        self._pumps = []  # type: list[Pump]
+        self._held: "list[Cards]" = []
+        self._child: "Optional[child.Child]" = None
+        self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
 
@@ -75,7 +76,7 @@ class Run:
         self.attempt.event("starting", **facts)
 
     def _take_cards(self) -> "Optional[list[str]]":
-        wanted = self.job.spec["resources"]["gpus"]
+        wanted: "int" = self.job.spec["resources"]["gpus"]
         if self.job.slurm or not wanted:
             return None
         from . import lease

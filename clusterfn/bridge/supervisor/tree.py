@@ -40,7 +40,7 @@ def _has_children_files(pid: int) -> bool:
 
 def _by_children(pid: int) -> "list[int]":
     """Cheap on a machine with thousands of processes; the kernel needs CONFIG_PROC_CHILDREN."""
-    found = []  # type: list[int]
+    found: "list[int]" = []
     waiting = [pid]
     while waiting:
         own = _children(waiting.pop())
@@ -59,12 +59,12 @@ def _children(pid: int) -> "list[int]":
 
 
 def _by_parents(pid: int) -> "list[int]":
-    children = {}  # type: dict[int, list[int]]
+    children: "dict[int, list[int]]" = {}
     for number in _all():
         stat = _stat(number)
         if stat is not None:
             children.setdefault(stat.parent, []).append(number)
-    found = []  # type: list[int]
+    found: "list[int]" = []
     waiting = [pid]
     while waiting:
         own = children.get(waiting.pop(), [])
@@ -145,7 +145,7 @@ def end(find: "Callable[[], list[int]]", reap: "Callable[[], object]", limit_s: 
 
 
 def _stop_all(found: "list[int]", find: "Callable[[], list[int]]") -> None:
-    stopped = set()  # type: set[int]
+    stopped: "set[int]" = set()
     while not stopped.issuperset(found):
         _signal(set(found) - stopped, signal.SIGSTOP)
         stopped.update(found)

@@ -23,7 +23,7 @@ class Verdict(Exception):
     def __init__(self, kind: "Optional[str]", message: str = "", **facts: "Any") -> None:
         super().__init__(kind, message)
         self.kind = kind
-        self.facts = dict(facts, message=message)  # type: dict[str, Any]
+        self.facts: "dict[str, Any]" = dict(facts, message=message)
 
 
 class Fenced(Verdict):

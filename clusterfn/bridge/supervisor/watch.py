@@ -30,7 +30,7 @@ class Signals:
         self.fd, writer = os.pipe()
         for end in (self.fd, writer):
             os.set_blocking(end, False)
-        self.came = {}  # type: dict[int, float]
+        self.came: "dict[int, float]" = {}
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, self._note)
         signal.set_wakeup_fd(writer)
@@ -56,11 +56,11 @@ class Watch:
 
     def __init__(self, job: "Job", attempt: "Attempt", signals: Signals) -> None:
         self.signals = signals
-        self.deadline = None  # type: Optional[float]
+        self.deadline: "Optional[float]" = None
         self._job = job
         self._attempt = attempt
         self._script_dead = False
-        self._next = {"beat": 0.0, "fence": 0.0, "cancel": 0.0}
+        self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
 
     def look(self) -> None:
         """Look at what is due.

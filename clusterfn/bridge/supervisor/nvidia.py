@@ -1,0 +1,105 @@
+"""What nvidia-smi says about the cards of this machine. Reads only; called by `lease`."""
+
+import os
+import subprocess
+
+from ...layout import ENVIRONMENT, UNSATISFIABLE
+from .text import last_lines
+from .tree import PROC
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable
+
+_LIMIT_S = 10.0
+_QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
+
+
+def cards() -> "list[str]":
+    """The UUIDs of all cards, in PCI order.
+
+    Raises:
+        Verdict: nvidia-smi is missing, hangs, or answers something else.
+    """
+    rows = _query("--query-gpu=pci.bus_id,uuid", 2)
+    return [uuid for _, uuid in sorted((bus, uuid) for bus, uuid in rows)]
+
+
+def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
+    """Those of the `wanted` cards that somebody uses who holds no lease, and who it is, in words.
+
+    Asked before the job's own processes exist, so that any process on a card is a stranger, one's own included.
+
+    Raises:
+        Verdict: As `cards`.
+    """
+    found: "dict[str, str]" = {}
+    for uuid, used in _query("--query-gpu=uuid,memory.used", 2):
+        if used.isdigit() and int(used) > _QUIET_MIB:
+            found[uuid] = "%s MiB in use by nobody visible" % used
+    for uuid, pid, name in _query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
+        found[uuid] = "%s (pid %s, %s)" % (os.path.basename(name), pid, user_of(pid))
+    return {uuid: found[uuid] for uuid in wanted if uuid in found}
+
+
+def user_of(pid: str) -> str:
+    """The name of the user that a process belongs to."""
+    try:
+        return user_name(os.stat("%s/%d" % (PROC, int(pid))).st_uid)
+    except (OSError, ValueError):
+        return "in a container"
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _query(question: str, columns: int) -> "list[list[str]]":
+    argv = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
+    text = _ask(argv)
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    if any(len(row) < columns or not all(row[: columns - 1]) for row in rows) or _unlike(question, rows):
+        raise _failed("answered what is not a table", text.encode("utf-8", "replace"))
+    return [row[: columns - 1] + [", ".join(row[columns - 1 :])] for row in rows]
+
+
+def _unlike(question: str, rows: "list[list[str]]") -> bool:
+    """Whether rows name no card."""
+    column = 1 if "pci.bus_id" in question else 0
+    return any(not row[column].startswith(("GPU-", "MIG-")) for row in rows)
+
+
+def _ask(argv: "list[str]") -> str:
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        message = "the job asks for GPUs, and nvidia-smi cannot be started on this host: %s" % error.strerror
+        raise Verdict(UNSATISFIABLE, message, stage="lease", hint="choose a host with NVIDIA cards") from None
+    try:
+        answer, _ = process.communicate(timeout=_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # not waited for: one that hangs in the driver cannot be killed
+        raise _failed("did not answer within %d seconds" % _LIMIT_S, b"") from None
+    if process.returncode == 6 or b"No devices were found" in answer:
+        return ""
+    if process.returncode != 0:
+        raise _failed("failed with exit code %d" % process.returncode, answer)
+    return answer.decode("utf-8", "replace")
+
+
+def _failed(how: str, answer: bytes) -> Verdict:
+    said = last_lines(answer)
+    message = "nvidia-smi %s%s" % (how, ": " + said[0] if said else "")
+    return Verdict(
+        ENVIRONMENT, message, stage="lease", evidence=said,
+        hint="run nvidia-smi on the host: its driver must answer before a GPU can be given out",
+    )  # fmt: skip

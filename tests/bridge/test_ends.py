@@ -1,0 +1,281 @@
+"""Each way a job can end, with real processes: one truthful outcome, and nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.bridge.host import Bench, is_running, until
+
+SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(60)\n"
+
+
+def test_an_exception_is_raised_with_its_text(bench: Bench):
+    _, outcome = bench.run("def f():\n    raise ValueError('too small')\n")
+
+    assert outcome["kind"] == "raised"
+    assert outcome["exception"]["type"].endswith("ValueError")
+    assert outcome["exception"]["message"] == "too small"
+    assert outcome["value"]["size"] > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [("import sys; sys.exit(2)", "SystemExit"), ("raise KeyboardInterrupt", "KeyboardInterrupt"), ("raise GeneratorExit", "GeneratorExit")],
+)
+def test_what_usually_ends_a_process_is_an_exception_of_the_function(bench: Bench, line, name):
+    _, outcome = bench.run(f"def f():\n    {line}\n")
+
+    assert outcome["kind"] == "raised"
+    assert outcome["exception"]["type"].endswith(name)
+
+
+def test_os_exit_is_named_with_its_code_and_the_last_lines(bench: Bench):
+    _, outcome = bench.run("def f():\n    import os\n    print('last words', flush=True)\n    os._exit(3)\n")
+
+    assert outcome["kind"] == "exited"
+    assert outcome["code"] == 3
+    assert outcome["stage"] == "function"
+    assert outcome["evidence"] == ["last words"]
+
+
+def test_os_exit_zero_is_not_a_success(bench: Bench):
+    _, outcome = bench.run("def f():\n    import os\n    os._exit(0)\n")
+
+    assert (outcome["kind"], outcome["code"]) == ("exited", 0)
+
+
+def test_a_crash_shows_the_stack(bench: Bench):
+    _, outcome = bench.run("def f():\n    import ctypes\n    ctypes.string_at(0)\n")
+
+    assert (outcome["kind"], outcome["signal"]) == ("signal", "SIGSEGV")
+    assert any("Segmentation fault" in line for line in outcome["evidence"])
+    assert any("in f" in line for line in outcome["evidence"])
+
+
+def test_a_killed_worker_is_named(bench: Bench):
+    job = bench.job(SLEEP)
+    script = job.start()
+    job.wait_for_text("sleeping")
+
+    os.kill(job.worker_pid(), signal.SIGKILL)
+
+    assert script.wait(20) == 10
+    assert (job.outcome()["kind"], job.outcome()["signal"]) == ("signal", "SIGKILL")
+
+
+def test_a_killed_supervisor_takes_its_tree_along_and_job_sh_concludes(bench: Bench):
+    source = "def f():\n    import subprocess\n    subprocess.Popen(['sleep', '61'])\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n"
+    job = bench.job(source)
+    script = job.start()
+    job.wait_for_text("up")
+    until(lambda: len(job.tagged()) == 3)
+
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+
+    assert script.wait(20) == 10
+    outcome = job.outcome()
+    assert (outcome["kind"], outcome["stage"], outcome["by"]) == ("lost", "supervisor", "after")
+    assert "SIGKILL" in outcome["message"]
+    assert job.tagged() == []
+
+
+def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
+    job = bench.job(SLEEP)
+    script = job.start()
+    worker, supervisor = job.worker_pid(), job.supervisor_pid()
+    os.kill(script.pid, signal.SIGKILL)  # nobody is left to sweep
+
+    os.kill(supervisor, signal.SIGKILL)
+
+    until(lambda: not is_running(worker), 2)
+
+
+def test_a_killed_script_does_not_end_a_job_on_a_bare_host(bench: Bench):
+    job = bench.job("def f():\n    import time\n    print('up', flush=True)\n    time.sleep(1)\n    return 7\n")
+    script = job.start()
+    job.wait_for_text("up")
+
+    os.kill(script.pid, signal.SIGKILL)
+
+    until(job.has_outcome)
+    assert job.outcome()["kind"] == "returned"
+    assert any("job.sh was killed" in event.get("message", "") for event in job.events())
+
+
+def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
+    source = "def f():\n    import subprocess\n    subprocess.run(['sleep', '60'])\n"
+    job = bench.job(source, resources={"time_s": 1.0})
+    began = time.monotonic()
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "time"
+    assert "longer than the 1 s" in outcome["message"]
+    assert outcome["hint"].startswith("ask for more")
+    assert time.monotonic() - began < 3
+    assert job.tagged() == []
+
+
+def test_a_request_to_stop_ends_the_tree(bench: Bench):
+    job = bench.job("def f():\n    import subprocess\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n")
+    script = job.start()
+    job.wait_for_text("up")
+
+    (job.folder / "cancel").touch()
+
+    assert script.wait(10) == 10
+    assert job.outcome()["kind"] == "cancelled"
+    assert job.tagged() == []
+
+
+def test_a_request_to_stop_before_the_start_runs_nothing(bench: Bench):
+    job = bench.job("def f():\n    open('/proc/self/fd/1', 'w').write('ran')\n")
+    (job.folder / "cancel").touch()
+
+    assert job.run()["kind"] == "cancelled"
+    assert not (job.attempt / "stdout").exists()
+
+
+def test_sigterm_with_a_request_is_a_cancellation(bench: Bench):
+    job = bench.job(SLEEP)
+    job.start()
+    job.wait_for_text("sleeping")
+    supervisor, worker = job.supervisor_pid(), job.worker_pid()
+
+    for pid in (supervisor, worker):
+        os.kill(pid, signal.SIGTERM)
+    time.sleep(0.2)
+    (job.folder / "cancel").touch()  # arrives later than the signal, as on a network file system
+
+    until(job.has_outcome)
+    assert job.outcome()["kind"] == "cancelled"
+
+
+def test_sigterm_of_the_worker_alone_is_a_signal(bench: Bench):
+    job = bench.job(SLEEP)
+    job.start()
+    job.wait_for_text("sleeping")
+
+    os.kill(job.worker_pid(), signal.SIGTERM)
+
+    until(job.has_outcome)
+    assert (job.outcome()["kind"], job.outcome()["signal"]) == ("signal", "SIGTERM")
+
+
+def test_sigterm_without_a_reason_is_left_to_after(bench: Bench):
+    job = bench.job(SLEEP)
+    script = job.start()
+    job.wait_for_text("sleeping")
+
+    os.kill(job.supervisor_pid(), signal.SIGTERM)
+
+    assert script.wait(20) == 10
+    assert (job.outcome()["kind"], job.outcome()["by"]) == ("lost", "after")
+    assert "SIGTERM" in job.outcome()["message"]
+
+
+GREEDY = """def f(megabytes, children):
+    import os, time
+    for _ in range(children):
+        if os.fork() == 0:
+            break
+    block = bytearray(os.urandom(1) * (megabytes << 20))
+    time.sleep(60)
+"""
+
+
+def test_memory_is_limited_over_the_whole_tree(bench: Bench):
+    job = bench.job(GREEDY, 60, 3, resources={"memory_bytes": 160 << 20})
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "memory"
+    assert "asked for 160.0 MB" in outcome["message"]
+    assert outcome["usage"]["peak_memory_bytes"] > 160 << 20
+    assert job.tagged() == []
+
+
+SHARED = """def f(megabytes, children):
+    import os, time
+    block = bytearray(os.urandom(1) * (megabytes << 20))
+    pids = []
+    for _ in range(children):
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(1)
+            os._exit(0)
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return len(block)
+"""
+
+
+def test_pages_that_processes_share_are_counted_once(bench: Bench):
+    job = bench.job(SHARED, 100, 3, resources={"memory_bytes": 200 << 20})
+
+    assert job.run()["kind"] == "returned"
+
+
+def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
+    source = "def f():\n    block = bytearray(b'1' * (95 << 20))\n    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
+    job = bench.job(source, resources={"memory_bytes": 112 << 20})
+    job.start()
+    job.wait_for_text("up")
+    time.sleep(0.3)
+
+    os.kill(job.worker_pid(), signal.SIGKILL)
+
+    until(job.has_outcome)
+    assert job.outcome()["kind"] == "memory"
+
+
+def test_a_missing_interpreter_is_an_error_of_the_environment(bench: Bench):
+    _, outcome = bench.run("def f():\n    pass\n", python="/nowhere/bin/python")
+
+    assert (outcome["kind"], outcome["stage"]) == ("environment", "environment")
+    assert "/nowhere/bin/python cannot be started: No such file" in outcome["message"]
+
+
+def test_a_missing_working_directory_is_named(bench: Bench):
+    _, outcome = bench.run("def f():\n    pass\n", cwd="/nowhere/here")
+
+    assert "/nowhere/here cannot be used" in outcome["message"]
+    assert outcome["hint"] == "correct cwd="
+
+
+def test_another_version_is_refused_before_anything_is_unpickled(bench: Bench):
+    _, outcome = bench.run("def f():\n    pass\n", version=[3, 8])
+
+    assert outcome["kind"] == "environment"
+    assert "expected 3.8" in outcome["message"]
+
+
+def test_usage_and_place_are_told(bench: Bench):
+    _, outcome = bench.run("def f():\n    import time\n    block = b'1' * (50 << 20)\n    time.sleep(0.3)\n")
+
+    assert outcome["usage"]["wall_s"] >= 0.3
+    assert outcome["usage"]["cpu_s"] > 0
+    assert outcome["usage"]["peak_memory_bytes"] > 50 << 20
+    assert outcome["node"] == os.uname().nodename
+
+
+def test_events_tell_the_story_in_order(bench: Bench):
+    job, _ = bench.run("def f():\n    return 1\n")
+
+    told = [(event["n"], event["event"]) for event in job.events()]
+
+    assert told == [(1, "starting"), (2, "stage"), (3, "running"), (4, "stage"), (5, "ended")]
+
+
+def test_the_heart_beats(bench: Bench):
+    job = bench.job(SLEEP)
+    job.start()
+
+    job.wait_for_text("sleeping")
+
+    assert (job.attempt / "heartbeat").read_bytes() == b"00000001"
