@@ -1,0 +1,319 @@
+"""The agent's client: typed requests to one host over one stream, replayed after a reconnect.
+
+`connection_for(host)` gives the connection that a process shares; `connect(host)` a new one. Requests never wait: each
+gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramiko is imported when a host needs it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.hostlink import requests as _r
+from clusterfn.hostlink.boot import boot
+from clusterfn.hostlink.frames import Header
+from clusterfn.hostlink.link import Link, State
+from clusterfn.hostlink.requests import Data, Look, Repeating, Reply, Sink, Spawned, SpawnReply
+from clusterfn.spec import Host
+from clusterfn.transport import Transport, transport_for
+
+__all__ = [
+    "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "Spawned", "SpawnReply", "State", "TreeFile",
+    "connect", "connection_for",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host says of itself when it is connected.
+
+    Attributes:
+        root: Absolute path of its clusterfn folder; it exists.
+        python: The old interpreter that runs the agent, absolute.
+        machine: `<machine-id>-<hostname>`, a name for this machine alone.
+        net_ns: The network namespace, as the kernel names it.
+        warnings: What the user should know, as sentences.
+        have: For each path that was asked for, whether it exists.
+    """
+
+    root: str
+    python: str
+    version: tuple[int, int, int]
+    platform: str
+    machine: str
+    boot_id: str
+    hostname: str
+    uid: int
+    user: str
+    home: str
+    pid: int
+    cpus: int
+    memory_bytes: int
+    net_ns: str
+    warnings: tuple[str, ...]
+    have: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended: `rc`, or None and the `signal` that ended it. Of each output the first 4 MB."""
+
+    rc: int | None
+    signal: int | None
+    out: bytes
+    err: bytes
+    truncated: bool = False
+
+
+@dataclass(frozen=True)
+class TreeFile:
+    """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them."""
+
+    name: str
+    data: Data
+    mode: int = 0o600
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One file found by `list`; `mtime` is the host's clock."""
+
+    name: str
+    size: int
+    mtime: float
+    mode: int
+
+
+class HostConnection:
+    """A connection to one host. All methods may be called from any thread; callbacks come on its reader thread.
+
+    Attributes:
+        facts: What the host said when it was connected last.
+    """
+
+    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = ()) -> None:
+        self.host = host
+        opened = boot(transport, host, have)
+        self.facts = _facts(opened.hello)
+        self._link = Link(host, lambda: boot(transport, host), opened, self._on_hello)
+
+    def _on_hello(self, hello: Header) -> None:
+        self.facts = _facts(hello)
+
+    def put(
+        self,
+        path: str,
+        data: Data,
+        mode: int = 0o600,
+        sha256: str | None = None,
+        *,
+        sync: bool = True,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[bool]:
+        """Write a file: whole or not at all. True if it was written, False if `sha256` was given and it was there."""
+        fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
+        if sha256:
+            fields["sha256"] = sha256
+        return self._send(_r.Upload("put", fields, _written, [data], after))
+
+    def put_tree(
+        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[bool]:
+        """Write a folder: whole or not at all. True if it was written, False if it was there.
+
+        Args:
+            sync: Whether it must survive a power cut. Not needed for what is useless after one.
+        """
+        names = [[file.name, _r.size_of(file.data), file.mode] for file in files]
+        fields = {"path": path, "files": names, "sync": sync}
+        return self._send(_r.Upload("put_tree", fields, _written, [file.data for file in files], after))
+
+    def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
+        """Whether each path exists."""
+        return self._send(_r.Plain("have", {"paths": list(paths)}, lambda header, _: list(header["have"]), after=after))
+
+    def get(self, path: str, sink: Sink, offset: int = 0, *, after: Sequence[Reply[Any]] = ()) -> Reply[int]:
+        """Give a file's bytes from `offset` to `sink` (a function or a binary file); the reply is the file's size."""
+        return self._send(_r.Get(path, sink, offset, after))
+
+    def follow(
+        self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[int]:
+        """Give a file's bytes to `on_data` as it grows; it may not exist yet. Ends by `cancel`, or drained by a `wait`."""
+        return self._send(_r.Follow(path, on_data, offset, after))
+
+    def wait(
+        self,
+        path: str,
+        with_files: Sequence[tuple[str, Sink]] = (),
+        drain: Sequence[Reply[Any]] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[bytes]:
+        """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`."""
+        return self._send(_r.Wait(path, with_files, drain, after))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 60,
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[Completed]:
+        """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
+
+        Raises (by the reply):
+            HostError: It does not exist, may not be run, or was killed after `timeout_s`.
+        """
+        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s}
+        return self._send(_r.Plain("run", fields, _completed, stdin, after))
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        log: str,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> SpawnReply:
+        """Start a program that outlives this connection; `reply.exited` tells its end as long as the agent is there."""
+        request = _r.Spawn("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        self._link.send(request)
+        return request.reply
+
+    def repeat(
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        share: str | None,
+        on_look: Callable[[Look], Any],
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        timeout_s: float = 60,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Repeating:
+        """Run a program now and every `interval_s`, until `stop`; equal `share` and argv share one answer per user."""
+        fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        request = _r.Repeat(fields, on_look, after)
+        self._link.send(request)
+        return request.reply
+
+    def list(
+        self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[list[Listed]]:
+        """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
+        fields = {"path": path, "glob": glob, "limit": limit}
+        return self._send(_r.Plain("list", fields, lambda h, _: [Listed(*entry) for entry in h["files"]], after=after))
+
+    def ping(self) -> Reply[None]:
+        """An answer, as soon as the host can."""
+        return self._send(_r.Plain("ping", {}, lambda *_: None))
+
+    def on_state(self, listener: Callable[[State], None]) -> None:
+        """Tell `listener` when the connection breaks and when it is back, on the reader thread."""
+        self._link.on_state(listener)
+
+    @property
+    def state(self) -> State:
+        """How the connection stands now."""
+        return self._link.state
+
+    def usable(self) -> bool:
+        """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
+        return self._link.usable()
+
+    def close(self) -> None:
+        """End the connection. Open requests fail; what was spawned goes on."""
+        self._link.close()
+
+    def _send(self, request: _r.Request[_r.T]) -> Reply[_r.T]:
+        self._link.send(request)
+        return request.reply
+
+
+def _facts(hello: Header) -> HostFacts:
+    tuples = {name: tuple(hello[name]) for name in ("version", "warnings", "have")}
+    return HostFacts(**{name: tuples.get(name, hello[name]) for name in HostFacts.__dataclass_fields__})
+
+
+def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:
+    return {"argv": list(argv), "env": dict(env or {}), "unset": list(unset)}
+
+
+def _written(header: Header, _: bytes) -> bool:
+    return not header.get("existed")
+
+
+def _completed(header: Header, body: bytes) -> Completed:
+    out = header["out"]
+    return Completed(header["rc"], header["signal"], body[:out], body[out:], header["truncated"])
+
+
+def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+    """A new connection to `host`; `facts.have` tells of the paths asked for.
+
+    Raises:
+        HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
+        ConfigError: The host's address or another of its keys cannot be used.
+    """
+    connection = HostConnection(host, transport_for(host), have)
+    with _lock:
+        _opened.append(connection)
+    return connection
+
+
+_lock = threading.Lock()
+_opened: list[HostConnection] = []
+_shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
+
+
+def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+    """The connection to `host` that this process shares; made anew if there is none or it cannot be used any more.
+
+    Raises:
+        HostError: As `connect`.
+    """
+    with _lock:
+        lock, held = _shared.setdefault(_key(host), (threading.Lock(), []))
+    with lock:
+        if not held or not held[0].usable():
+            held[:] = [connect(host, have=have)]
+        return held[0]
+
+
+def _key(host: Host) -> Any:
+    return (host.name, host.address, host.transport, host.scheduler == "local", host.ssh_config, host.root, host.python)
+
+
+def _close_all() -> None:
+    with _lock:
+        connections = list(_opened)
+        _opened.clear()
+    for connection in connections:
+        connection.close()
+
+
+def _forget_all() -> None:
+    """In a forked child: the parent's connections and locks are none of ours."""
+    global _lock
+    _lock = threading.Lock()
+    _inherited.extend(_opened)  # kept alive, or their pipes would be closed under the parent's threads
+    _opened.clear()
+    _shared.clear()
+
+
+_inherited: list[HostConnection] = []
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,63 @@
+"""What an agent's error frame is called here: one table, applied once. Called by `boot` and `requests`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clusterfn.errors import HostDiskFull, HostError
+from clusterfn.hostlink.frames import Header
+from clusterfn.spec import Host
+
+
+def error_of(host: Host, data: Header) -> HostError:
+    """The exception for an error frame, with the frame's `kind` and `path` as attributes."""
+    make = _TABLE.get(data["kind"], _other)
+    error = make(host, data, data.get("path") or "")
+    error.kind = data["kind"]  # type: ignore[attr-defined]
+    error.path = data.get("path") or ""  # type: ignore[attr-defined]
+    return error
+
+
+def _full(host: Host, data: Header, path: str) -> HostError:
+    amounts = [("free", data.get("free")), ("needed", data.get("needed"))]
+    seen = ", ".join(f"{amount / 2**20:.1f} MB {word}" for word, amount in amounts if amount is not None)
+    return HostDiskFull(
+        f"No space is left on {host.name} for {path}",
+        host=host.name,
+        evidence=[data["message"], *([seen] if seen else [])],
+        hint=f"free some there, or set root: of host {host.name} ({host.source}) to a larger file system",
+        retryable=True,
+    )
+
+
+def _denied(host: Host, data: Header, path: str) -> HostError:
+    return HostError(
+        f"{path or 'A file'} on {host.name} may not be used: {data['message']}",
+        host=host.name,
+        hint=f"set root: of host {host.name} ({host.source}) to a folder that you may write to",
+    )
+
+
+def _refused(host: Host, data: Header, path: str) -> HostError:
+    return HostError(
+        f"{path} on {host.name} is not safe to use: {data['message']}",
+        host=host.name,
+        hint=f"set root: of host {host.name} ({host.source}) to a folder of your own, mode 0700",
+    )
+
+
+def _missing(host: Host, data: Header, path: str) -> HostError:
+    return HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[data["message"]])
+
+
+def _other(host: Host, data: Header, path: str) -> HostError:
+    where = f" ({path})" if path else ""
+    return HostError(f"{host.name} did not do what was asked{where}: {data['message']}", host=host.name)
+
+
+_TABLE: dict[str, Callable[[Host, Header, str], HostError]] = {
+    "full": _full,
+    "denied": _denied,
+    "refused": _refused,
+    "missing": _missing,
+}
