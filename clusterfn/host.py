@@ -22,8 +22,8 @@ from clusterfn.spec import Host
 from clusterfn.transport import Transport, transport_for
 
 __all__ = [
-    "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "Spawned", "SpawnReply", "State", "TreeFile",
-    "connect", "connection_for",
+    "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "SpawnReply", "Spawned",
+    "State", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
 
@@ -143,7 +143,7 @@ class HostConnection:
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[int]:
-        """Give a file's bytes to `on_data` as it grows; it may not exist yet. Ends by `cancel`, or drained by a `wait`."""
+        """Give a file's bytes to `on_data` as it grows; it may not exist yet. Ends by `cancel` or when drained."""
         return self._send(_r.Follow(path, on_data, offset, after))
 
     def wait(
@@ -156,6 +156,12 @@ class HostConnection:
     ) -> Reply[bytes]:
         """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`."""
         return self._send(_r.Wait(path, with_files, drain, after))
+
+    def still(
+        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[None]:
+        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`."""
+        return self._send(_r.Still(path, silent_s, on_silent, after))
 
     def run(
         self,
@@ -243,8 +249,9 @@ class HostConnection:
 
 
 def _facts(hello: Header) -> HostFacts:
-    tuples = {name: tuple(hello[name]) for name in ("version", "warnings", "have")}
-    return HostFacts(**{name: tuples.get(name, hello[name]) for name in HostFacts.__dataclass_fields__})
+    values: dict[str, Any] = {name: hello[name] for name in HostFacts.__dataclass_fields__}
+    values.update({name: tuple(hello[name]) for name in ("version", "warnings", "have")})
+    return HostFacts(**values)
 
 
 def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:

@@ -225,6 +225,20 @@ class Wait(Request[bytes]):
         return body
 
 
+class Still(Request[None]):
+    """Word whenever a file has stopped changing."""
+
+    def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
+        super().__init__("still", {"path": path, "silent_s": silent_s}, after=after)
+        self._on_silent = on_silent
+
+    def take(self, header: Header, body: bytes) -> None:
+        self._on_silent()
+
+    def value(self, header: Header, body: bytes) -> None:
+        return None
+
+
 @dataclass(frozen=True)
 class Spawned:
     """A process that was started on the host; with `starttime` (None where unknown) its pid names it for ever."""
@@ -310,9 +324,8 @@ class Repeat(Request[None]):
 
     def take(self, header: Header, body: bytes) -> None:
         if not header["same"]:
-            self._texts = tuple(
-                text.decode(errors="replace") for text in (body[: header["out"]], body[header["out"] :])
-            )
+            out, err = body[: header["out"]], body[header["out"] :]
+            self._texts = (out.decode(errors="replace"), err.decode(errors="replace"))
         self._on_look(Look(header["rc"], *self._texts, header["same"], header["age_s"]))
 
     def value(self, header: Header, body: bytes) -> None:

@@ -13,7 +13,7 @@ class Stream(Protocol):
     """Both ways to one running command. One thread may read while another writes; `close` may come from a third."""
 
     def read(self, size: int) -> bytes:
-        """At least one byte, at most `size`, as soon as there are any; b"" once the stream has ended, however it did."""
+        """At least one byte, at most `size`, as soon as there are any; b"" once the stream has ended."""
 
     def write(self, data: bytes) -> None:
         """All of it, waiting while the other side is slow.
