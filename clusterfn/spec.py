@@ -16,11 +16,11 @@ from clusterfn.errors import ConfigError
 
 Time = Union[str, timedelta]
 
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])i?B", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_TIME_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(d|h|min|m|s)\b", re.IGNORECASE)
+_TIME_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(d|h|min|m|s)(?![a-z])", re.IGNORECASE)
 _TIME_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):(\d{2}):(\d{2})")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

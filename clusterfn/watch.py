@@ -23,18 +23,22 @@ _RUNNING_S = 300.0
 _SHARE = "scheduler"
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(Protocol):
     """One answer to a repeated command, whole even where the agent said `same`.
 
     Attributes:
+        rc: Exit status; None if it ran out of time.
         age_s: How long ago it was given: another agent of the same user may have asked.
     """
 
-    rc: int | None
-    out: str
-    err: str
-    age_s: float = 0.0
+    @property
+    def rc(self) -> int | None: ...
+    @property
+    def out(self) -> str: ...
+    @property
+    def err(self) -> str: ...
+    @property
+    def age_s(self) -> float: ...
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from clusterfn.spec import Host, did_you_mean
 FILE = "clusterfn.yml"
 FILE_VARIABLE = "CLUSTERFN_CONFIG"
 HOST_VARIABLE = "CLUSTERFN_HOST"
+_ROOT = 0
 TOP_KEYS = frozenset(["hosts", "default_host"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
@@ -170,7 +171,7 @@ def _user_folders() -> Iterator[Path]:
 
 def _trusted(path: Path) -> Path:
     """A file that was merely found is obeyed only if it is the user's own: its `setup:` lines are run."""
-    if hasattr(os, "geteuid") and path.stat().st_uid not in (0, os.geteuid()):
+    if hasattr(os, "geteuid") and path.stat().st_uid not in (_ROOT, os.geteuid()):
         hint = f"to use it all the same, set {FILE_VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
     return path

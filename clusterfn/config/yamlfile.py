@@ -25,6 +25,7 @@ _NOT_TEXT = {
     "int": "is a number in YAML",
     "float": "is a number in YAML",
     "timestamp": "is a date in YAML",
+    "merge": "merges mappings in YAML, which is not supported here",
 }
 
 
@@ -173,8 +174,9 @@ def _decoded(data: bytes, source: Source) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start)
-        raise source.error("this byte is not UTF-8", line, error.start, "save the file as UTF-8") from error
+        before = data[: error.start]
+        line, column = before.count(b"\n"), len(before) - before.rfind(b"\n") - 1
+        raise source.error("this byte is not UTF-8", line, column, "save the file as UTF-8") from error
 
 
 def _composed(text: str, source: Source) -> Any:

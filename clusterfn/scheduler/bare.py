@@ -6,6 +6,7 @@ Pure, like every scheduler. The scheduler's number of a job is `boot_id:pid:star
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 
 from clusterfn import layout
@@ -70,7 +71,7 @@ class Bare:
         """A rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
         boot, _, stat = evidence.answer.partition("\n")
         submitted_boot, _, process = evidence.scheduler_id.partition(":")
-        if not boot or not submitted_boot:
+        if not _BOOT_ID.fullmatch(boot) or not submitted_boot:
             return None
         if boot != submitted_boot:
             return Verdict(layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN)
@@ -85,6 +86,7 @@ class Bare:
         return state.reason or state.state.lower()
 
 
+_BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
 
 

@@ -52,7 +52,7 @@ class Answer:
     out: str = ""
     err: str = ""
     pid: int | None = None
-    starttime: str | int = ""
+    starttime: str | int | None = ""
 
 
 @dataclass(frozen=True)

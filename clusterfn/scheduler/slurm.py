@@ -144,7 +144,8 @@ class Slurm:
         if answer.rc == 0 and "error:" not in answer.err:
             return ""
         lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
-        return lines[0] if lines else f"squeue ended with status {answer.rc}"
+        silent = "squeue did not answer in time" if answer.rc is None else f"squeue ended with status {answer.rc}"
+        return lines[0] if lines else silent
 
     def cancel_command(self, name: str) -> tuple[str, ...]:
         """scancel by name: it reaches a submission whose number never arrived."""

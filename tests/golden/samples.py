@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from clusterfn.spec import Host, Interpreter, JobSpec, Resources
 
-ODD = "/home/o'brien/a b/ü $HOME `id` \"q\" ;&|*"
+ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
 SLURM = replace(BARE, name="hpc", scheduler="slurm")

@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterfn import script
@@ -45,7 +45,9 @@ def test_script_is_the_approved_one(name):
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_script_satisfies_shellcheck(name):  # SC2016: a `$` in single quotes, which is meant
     text = script.job_script(SCRIPTS[name])
-    done = subprocess.run(["shellcheck", "-s", "sh", "--exclude=SC2016", "-"], input=text, capture_output=True, encoding="utf-8")
+    done = subprocess.run(
+        ["shellcheck", "-s", "sh", "--exclude=SC2016", "-"], input=text, capture_output=True, encoding="utf-8"
+    )
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -98,7 +100,14 @@ def test_slurms_variables_do_not_reach_the_job_and_its_files_are_private(ran):
 
 @pytest.mark.parametrize(
     "line, status",
-    [("exit 3", 3), ("exit 0", 1), ("set -e; false", 1), ("if then", 2), ("echo 'unclosed", 2), ("set -u; : $nope", None)],
+    [
+        ("exit 3", 3),
+        ("exit 0", 1),
+        ("set -e; false", 1),
+        ("if then", 2),
+        ("echo 'unclosed", 2),
+        ("set -u; : $nope", None),
+    ],
 )
 def test_a_setup_line_that_ends_the_script_is_told(ran, line, status):
     code, calls, _, _ = ran(host=replace(BARE, setup=(line,)))
@@ -156,6 +165,7 @@ def test_a_sigterm_to_the_script_waits_for_the_supervisor(shell, tmp_path):
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 
 
+@settings(deadline=None)
 @given(st.lists(TEXT, max_size=5))
 def test_words_arrive_in_a_shell_as_they_were(words):
     echo = "import os, sys; os.write(1, repr(list(map(os.fsencode, sys.argv[1:]))).encode())"

@@ -1,0 +1,410 @@
+"""clusterfn.yml: where it is found, what it may say, and how each mistake is told."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterfn import config
+from clusterfn.config import hosts, yamlfile
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host, Resources
+
+ROOT = Path(__file__).parents[2]
+
+
+def parsed(text):
+    return config.parse(text.encode("utf-8", "surrogatepass"), Path("/work/clusterfn.yml"))
+
+
+def host(keys):
+    return parsed("hosts:\n  a:\n    " + keys.replace("\n", "\n    ")).hosts["a"]
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A working directory with nothing above it that could be found, and no other place."""
+    monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
+    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    folder = tmp_path / "project" / "deep"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    return tmp_path
+
+
+def write(path, name):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"hosts:\n  {name}: {{scheduler: bare}}\n")
+    return path
+
+
+def test_without_a_file_there_is_local(alone):
+    found = config.load()
+    assert (list(found.hosts), found.path) == (["local"], None)
+    assert found.resolve(None) == (config.LOCAL, "there is no clusterfn.yml")
+    assert (config.LOCAL.scheduler, config.LOCAL.environment) == ("local", "current")
+
+
+def test_the_variable_beats_the_working_directory(alone, monkeypatch):
+    write(Path("clusterfn.yml"), "here")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(write(alone / "x.yml", "there")))
+    assert config.load().named == ("there",)
+
+
+def test_the_nearest_file_upwards_is_read(alone):
+    write(alone / "clusterfn.yml", "far")
+    write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
+    assert config.load().path == alone / "clusterfn.yml"
+    write(alone / "project" / "clusterfn.yml", "near")
+    assert config.load().named == ("near",)
+
+
+def test_the_users_folder_comes_last(alone):
+    path = write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
+    assert config.load().path == path
+
+
+def test_macos_reads_its_own_folder_too(alone, monkeypatch):
+    monkeypatch.setattr(config.sys, "platform", "darwin")
+    path = write(alone / "home" / "Library" / "Application Support" / "clusterfn" / "clusterfn.yml", "mac")
+    assert config.load().path == path
+
+
+def test_windows_reads_appdata(alone, monkeypatch):
+    monkeypatch.setenv("APPDATA", str(alone / "Roaming"))
+    path = write(alone / "Roaming" / "clusterfn" / "clusterfn.yml", "win")
+    assert config.load().path == path
+
+
+def test_a_variable_that_names_no_file_is_told(alone, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", "/nonexistent/x.yml")
+    with pytest.raises(ConfigError, match=r"\$CLUSTERFN_CONFIG=/nonexistent/x.yml is not a file"):
+        config.load()
+
+
+def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
+    path = write(alone / "clusterfn.yml", "evil")
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    monkeypatch.setattr(config, "_ROOT", -1)
+    with pytest.raises(ConfigError, match="belongs to another user"):
+        config.load()
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    assert config.load().named == ("evil",)
+
+
+def test_a_folder_instead_of_a_file_is_passed_over(alone):
+    (alone / "project" / "clusterfn.yml").mkdir()
+    assert config.load().path is None
+
+
+TWO = "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: slurm}\n"
+
+
+@pytest.mark.parametrize(
+    "text, name, variable, chosen, because",
+    [
+        (TWO, "b", "a", "b", "host='b'"),
+        (TWO, None, "a", "a", "$CLUSTERFN_HOST=a"),
+        ("default_host: b\n" + TWO, None, None, "b", "default_host: in /work/clusterfn.yml:1"),
+        ("hosts: {only: {scheduler: bare}}", None, None, "only", "the only host in /work/clusterfn.yml"),
+        ("hosts: {}", None, None, "local", "/work/clusterfn.yml names no host"),
+        (TWO, "local", None, "local", "host='local'"),
+    ],
+)
+def test_which_host_and_why(text, name, variable, chosen, because, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_HOST", variable or "")
+    got, why = parsed(text).resolve(name)
+    assert (got.name, why) == (chosen, because)
+
+
+def test_several_hosts_without_a_default_are_listed(monkeypatch):
+    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
+    with pytest.raises(ConfigError, match="several hosts and no default_host: a, b") as caught:
+        parsed(TWO).resolve(None)
+    assert 'host="a"' in caught.value.hint
+
+
+def test_an_unknown_host_names_the_nearest_and_who_asked(monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_HOST", "tensor1")
+    with pytest.raises(ConfigError, match=r"no host 'tensor1'; did you mean tensor01\? \(\$CLUSTERFN_HOST=tensor1\)"):
+        parsed("hosts: {tensor01: {scheduler: bare}}").resolve(None)
+
+
+def test_every_key_becomes_its_fact():
+    got = host(
+        "scheduler: slurm\naddress: ada@hpc.example.org:2222\ntransport: openssh\nssh_config: ssh/config\n"
+        'root: $SCRATCH/x y\npython: /usr/bin/python3\nenvironment: "conda:torch"\n'
+        "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00}\nsetup: |\n  if true; then\n    A=1\n  fi\n"
+        "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50}\nslurm: {account: x}\n"
+        "gpu_option: gpus\nlease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h"
+    )
+    assert got == Host(
+        name="a", address="ada@hpc.example.org:2222", scheduler="slurm", source="/work/clusterfn.yml:2",
+        transport="openssh", ssh_config="/work/ssh/config", root="$SCRATCH/x y", python="/usr/bin/python3",
+        environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0),
+        setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
+        env={"A": "4", "B": "no", "C": "1.50"}, slurm={"account": "x"}, gpu_option="gpus", lease="file",
+        poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5,
+    )  # fmt: skip
+
+
+def test_slurm_always_has_a_memory_limit_unless_dropped():
+    assert host("scheduler: slurm").defaults.memory_bytes == 4 * 2**30
+    assert host("scheduler: slurm\ndefaults: {gpus: 1}").defaults == Resources(1, 4 * 2**30, 1)
+    assert host("scheduler: slurm\nslurm: {mem: null}").defaults.memory_bytes is None
+    assert host("scheduler: slurm\nslurm: {mem-per-cpu: 2G}").defaults.memory_bytes is None
+    assert host("scheduler: bare").defaults.memory_bytes is None
+
+
+def test_sbatch_options_keep_what_was_written():
+    got = host(
+        "scheduler: slurm\nslurm:\n  partition: {cpu: std, gpu: a100}\n  exclusive: true\n  time: null\n  nice: 100\n"
+        "  gres: lscratch:50,gpu:a100\n  mail-type: END"
+    )
+    assert got.slurm == {
+        "partition": {"cpu": "std", "gpu": "a100"}, "exclusive": True, "time": None, "nice": "100",
+        "gres": "lscratch:50,gpu:a100", "mail-type": "END",
+    }  # fmt: skip
+
+
+def test_a_host_may_replace_local():
+    got = parsed("hosts: {local: {scheduler: local, defaults: {cores: 2}}}")
+    assert (got.hosts["local"].defaults.cores, got.hosts["local"].address) == (2, "")
+    assert got.hosts["local"].environment == "current"
+
+
+def test_a_scheduler_on_this_machine_has_no_address():
+    assert host("scheduler: slurm\ntransport: local").address == ""
+
+
+def test_environment_may_stand_below_defaults():
+    assert host("scheduler: bare\ndefaults: {environment: 'venv:~/v'}").environment == "venv:~/v"
+
+
+@pytest.mark.parametrize("address", ["a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über"])
+def test_addresses_that_are_taken(address):
+    assert host(f'scheduler: bare\naddress: "{address}"').address == address
+
+
+BAD = [  # what stands below `a:`, file:line:column, what the message says
+    ("scheduler: no", "3:16", '"no" is none of its values', "bare, slurm, local"),
+    ("schedulr: bare", "3:5", 'unknown key "schedulr"; did you mean scheduler?', "scheduler"),
+    ("root: /x", "3:5", "`scheduler` is missing", "bare | slurm | local"),
+    ("scheduler: bare\nscheduler: slurm", "4:5", "stands here twice, first in line 3", "keep one"),
+    ("scheduler: bare\nroot: 1:30", "4:11", '"1:30" is a number in YAML', "in quotes"),
+    ("scheduler: bare\nroot: yes", "4:11", '"yes" means true or false', "in quotes"),
+    ("scheduler: bare\nroot:", "4:10", '"" means nothing', "in quotes"),
+    ("scheduler: bare\nroot: work", "4:11", '"work" is not an absolute path', "begin it with"),
+    ("scheduler: slurm\nroot: /a%b", "4:11", "SLURM replaces %", "without these"),
+    ("scheduler: slurm\nroot: '/a\\b'", "4:11", "SLURM replaces %", "without these"),
+    ('scheduler: bare\nroot: "/a\\nb"', "4:11", "a line break or another control", "one line"),
+    ("scheduler: bare\npython: 3.6", "4:13", '"3.6" is a number', "in quotes"),
+    ("scheduler: bare\naddress: -oProxyCommand=x", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: u@-oProxyCommand=x", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: -l@host", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: a b", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: 'a;id'", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: a:0", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\naddress: a:99999", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: local\naddress: a", "4:14", "an address for this machine", "remove it"),
+    ("scheduler: local\ntransport: openssh", "4:16", "without ssh", "remove"),
+    ("scheduler: bare\ndefaults: {cores: 0}", "4:23", '"0" is not a whole number of at least 1', "in digits"),
+    ("scheduler: bare\ndefaults: {cores: 010}", "4:23", '"010" is not a whole number', "leading zero"),
+    ("scheduler: bare\ndefaults: {cores: 1_0}", "4:23", '"1_0" is not a whole number', "in digits"),
+    ("scheduler: bare\ndefaults: {cores: '4'}", "4:23", '"4" is not a whole number', "without quotes"),
+    ("scheduler: bare\ndefaults: {cores: 2.0}", "4:23", '"2.0" is not a whole number', "in digits"),
+    ("scheduler: bare\ndefaults: {cores: true}", "4:23", '"true" is not a whole number', "in digits"),
+    ("scheduler: bare\ndefaults: {gpus: -1}", "4:22", '"-1" is not a whole number of at least 0', "in digits"),
+    ("scheduler: bare\ndefaults: {memory: 16}", "4:24", '"16" is not an amount of memory', '"16GB"'),
+    ("scheduler: bare\ndefaults: {time: 90}", "4:22", '"90" is not a duration', '"90min"'),
+    ("scheduler: bare\ndefaults: {time: 1:30}", "4:22", '"1:30" is not a duration', '"02:00:00"'),
+    ("scheduler: bare\ndefaults: {gpu: 1}", "4:16", 'unknown key "gpu"; did you mean gpus?', "cores"),
+    ("scheduler: bare\ndefaults: [1]", "4:15", "a list stands where keys are wanted", "key: value"),
+    ("scheduler: bare\nenvironment: a\ndefaults: {environment: b}", "5:29", "stands here twice", "line 4"),
+    (f"scheduler: bare\nkeep: {'9' * 400}d", "4:11", "is not a duration", '"14d"'),
+    ("scheduler: bare\nkeep: 14", "4:11", '"14" is not a duration', '"14d"'),
+    ("scheduler: bare\nlease: flock", "4:12", '"flock" is none of its values', "socket, file"),
+    ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
+    ("scheduler: bare\nmodules: [-x]", "4:14", '"-x" cannot name a module', "a list"),
+    ("scheduler: bare\nsetup: [1]", "4:13", '"1" is a number', "in quotes"),
+    ("scheduler: bare\nsetup: {a: b}", "4:12", "a mapping stands where a text", None),
+    ("scheduler: bare\nenv: {A-B: x}", "4:11", '"A-B" cannot name a variable', "letters"),
+    ("scheduler: bare\nenv: {A: no}", "4:14", '"no" means true or false', "in quotes"),
+    ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
+    ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: bare\ngpu_option: gres", "4:17", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
+    ("scheduler: slurm\nslurm: {p: x}", "4:13", '"p" is not an option of sbatch', "long name"),
+    ("scheduler: slurm\nslurm: {'a=b': x}", "4:13", '"a=b" is not an option of sbatch', "long name"),
+    ("scheduler: slurm\nslurm: {output: x}", "4:13", "clusterfn needs `--output` for itself", "remove"),
+    ("scheduler: slurm\nslurm: {mem: 4G}", "4:18", "clusterfn sets `--mem` itself; use `memory=`", "null drops"),
+    ("scheduler: slurm\nslurm: {account: [a]}", "4:22", "a list stands where a text", None),
+    ("scheduler: slurm\nslurm: {exclusive: false}", "4:24", '"false" means true or false', "in quotes"),
+    ('scheduler: slurm\nslurm: {comment: "a\\nb"}', "4:22", "a line break", "one line"),
+    ("scheduler: slurm\nslurm: {gres: 'gpu:2'}", "4:19", '"gpu:2" counts cards', "gpus="),
+    ("scheduler: slurm\nslurm: {gres: 'gpu:a100:2'}", "4:19", "counts cards", "gpus="),
+    ("scheduler: slurm\nslurm: {partition: {big: x}}", "4:25", 'unknown key "big"', "cpu, gpu"),
+    ("scheduler: bare\npassword: hunter2", "4:5", "`password:` is never read", "ssh-copy-id"),
+    ("scheduler: bare\nPassWord: hunter2", "4:5", "never read", "ssh-copy-id"),
+]
+
+
+@pytest.mark.parametrize("keys, place, says, hint", BAD)
+def test_a_mistake_is_told_with_its_place_and_one_thing_to_do(keys, place, says, hint):
+    with pytest.raises(ConfigError) as caught:
+        host(keys)
+    assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
+    assert says in caught.value.message
+    assert hint is None or hint in caught.value.hint
+    assert "hunter2" not in str(caught.value)
+
+
+WHOLE = [  # a whole file, line:column, what the message says
+    ("", "1:1", "the file is empty"),
+    ("# only a comment\n", "1:1", "the file is empty"),
+    ("- a\n", "1:1", "a list stands where keys are wanted"),
+    ("just text", "1:1", '"just text" stands where keys are wanted'),
+    ("hosts:\n\ta: 1\n", "2:1", r"not YAML: found character '\t' that cannot start any token"),
+    ("hosts: [", "1:9", "not YAML"),
+    ("hosts: {}\n---\nhosts: {}\n", "2:1", "not YAML: but found another document"),
+    ("host: {}\n", "1:1", 'unknown key "host"; did you mean hosts?'),
+    ("hosts: [a]\n", "1:8", "hosts: a list stands where keys are wanted"),
+    ("hosts:\n  no: {scheduler: bare}\n", "2:3", '"no" means true or false'),
+    ("hosts:\n  -x: {scheduler: bare}\n", "2:3", '"-x" cannot name a host'),
+    ("hosts:\n  a:\n", "2:5", 'hosts.a: "" stands where keys are wanted'),
+    (
+        "hosts:\n  a: {scheduler: bare}\n  a: {scheduler: bare}\n",
+        "3:3",
+        'the key "a" stands here twice, first in line 2',
+    ),
+    ("default_host: b\nhosts: {a: {scheduler: bare}}\n", "1:15", 'there is no host "b"'),
+    ("hosts: &h {}\nx: *h\n", "2:4", '"*h": aliases are not supported'),
+    ("hosts: !!python/object:os.system {}\n", "1:8", "tags are not supported"),
+    ("hosts: " + "[" * 40, "1:19", "nested too deeply"),
+    ('hosts: "\\UFFFFFFFF"', "1:1", "not YAML"),
+    ("hosts: {}\n# \x07\n", "2:3", "not YAML: a character that cannot be printed"),
+    ("password: x\n", "1:1", "`password:` is never read"),
+    ("? [a]\n: b\n", "1:3", "a list stands where a text is wanted"),
+    ("<<: {hosts: {}}\n", "1:1", '"<<" merges mappings in YAML, which is not supported'),
+]
+
+
+@pytest.mark.parametrize("text, place, says", WHOLE)
+def test_a_file_that_is_wrong_as_a_whole(text, place, says):
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
+    assert says in caught.value.message
+
+
+def test_bytes_that_are_not_utf8_are_told():
+    with pytest.raises(ConfigError, match=r":2:4: this byte is not UTF-8"):
+        config.parse(b"a: b\nb: \xff\n", Path("/work/clusterfn.yml"))
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read_whole(tmp_path):
+    (tmp_path / "clusterfn.yml").write_bytes(b"#" * (2**20 + 1))
+    with pytest.raises(ConfigError, match="too many"):
+        config.read(tmp_path / "clusterfn.yml")
+
+
+def test_the_offending_line_is_shown():
+    with pytest.raises(ConfigError) as caught:
+        host("scheduler: bare\nroot: work  # here")
+    assert caught.value.evidence == ("root: work  # here",)
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read():
+    got = config.parse(b"\xef\xbb\xbfhosts:\r\n  a:\r\n    scheduler: bare\r\n    setup: |\r\n      x\r\n", Path("x"))
+    assert got.hosts["a"].setup == ("x",)
+
+
+WORDS = ["hosts", "a", "scheduler", "slurm", "bare", ":", ": ", "\n", "\n  ", "\n    ", "{", "}", "[", "]", "-", "- ",
+         "'", '"', "&x", "*x", "!", "!!int", "|", ">", "?", "#", ",", "%", "@", "`", "\t", "no", "1:30", "010", "null",
+         "\x00", "\x85", "\u2028", "\ufeff", "\ud800", "\\U", "\\x", "FFFFFFFF", "---", "...",
+         "<<", "~", "é"]  # fmt: skip
+
+
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join) | st.text(max_size=60))
+def test_nothing_but_configerror_comes_out_of_any_text(text):
+    try:
+        parsed(text)
+    except ConfigError as error:
+        assert "clusterfn.yml:" in error.message
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=60))
+def test_nothing_but_configerror_comes_out_of_any_bytes(data):
+    try:
+        config.parse(data, Path("clusterfn.yml"))
+    except ConfigError as error:
+        assert "clusterfn.yml:" in error.message
+
+
+KEYS = st.sampled_from(sorted(hosts.HOST_KEYS))
+VALUES = st.sampled_from(WORDS) | st.sampled_from(
+    ["2h", "4GB", "7", "$X/y", "{a: b}", "[a, 1]", "true", "2024-01-01", "1e9", ".inf"]
+)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KEYS, VALUES, max_size=6))
+def test_no_value_of_any_key_brings_out_anything_else(keys):
+    try:
+        host("\n".join(f"{key}: {value}" for key, value in keys.items()))
+    except ConfigError as error:
+        assert "clusterfn.yml:" in error.message
+
+
+def test_yaml_is_not_imported_with_the_library():
+    import subprocess
+    import sys
+
+    code = "import sys, clusterfn.config; sys.exit('yaml' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def documented(heading):
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    section = re.split(r"^## ", page, flags=re.MULTILINE)
+    body = next(part for part in section if part.startswith(heading))
+    return set(re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize(
+    "heading, keys",
+    [
+        ("Keys of the file", config.TOP_KEYS),
+        ("Keys of a host", hosts.HOST_KEYS),
+        ("`defaults`", hosts.DEFAULT_KEYS),
+    ],
+)
+def test_the_reference_names_every_key_and_no_other(heading, keys):
+    assert documented(heading) == keys
+
+
+def test_the_references_examples_are_accepted():
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text(encoding="utf-8")
+    whole = parsed(re.search(r"```yaml\n(.*?)```", page, re.DOTALL)[1])
+    assert list(whole.hosts) == ["local", "tensor01", "hpc"]
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| `([^`]*)` \|", page, re.MULTILINE)
+    assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
+    for key, example in rows:
+        indent = "defaults: {%s: %s}" if key in ("cores", "memory", "gpus", "time") else "%s: %s"
+        host("scheduler: slurm\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
+
+
+def test_every_fact_of_a_host_can_be_configured():
+    read = {field for field, _ in hosts._KEYS.values()}
+    assert read == set(Host.__dataclass_fields__) - {"name", "source"}
+
+
+def test_the_size_limit_is_that_of_the_reference():
+    assert yamlfile.LIMIT_BYTES == 2**20

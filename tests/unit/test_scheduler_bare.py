@@ -1,0 +1,95 @@
+"""A host without a scheduler: a process is there, is another one, or is gone."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterfn import layout
+from clusterfn.errors import SubmitError
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState
+from tests.golden.samples import job
+
+BOOT = "11111111-2222-3333-4444-555555555555"
+STAT = "77 (a b) c) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1"
+ID = f"{BOOT}:77:4242"
+bare = Bare(BOOT)
+
+
+def explain(answer, scheduler_id=ID, log=""):
+    return bare.explain(Evidence(answer, log, scheduler_id))
+
+
+def test_the_script_is_started_in_the_jobs_folder():
+    request = bare.submission(job(root="/r o'ot")).request()
+    folder = "/r o'ot/jobs/7f3a000011112222"
+    assert request["argv"] == ["/bin/sh", f"{folder}/job.sh"]
+    assert (request["do"], request["cwd"], request["log"]) == ("spawn", folder, f"{folder}/scheduler.log")
+    assert {"CLUSTERFN_JOB", "SBATCH_", "SLURM_J"} <= set(request["unset"])
+
+
+def test_its_number_is_that_of_the_claim():
+    assert bare.submitted(Answer(pid=77, starttime=4242)) == ID
+    assert not bare.ambiguous(Answer(pid=77))
+
+
+def test_a_script_that_could_not_be_started():
+    with pytest.raises(SubmitError, match="could not be started") as caught:
+        bare.submitted(Answer(err="sh: no such file"))
+    assert caught.value.evidence == ("sh: no such file",)
+
+
+def test_a_living_process_has_no_verdict():
+    assert explain(f"{BOOT}\n{STAT}\n") is None
+
+
+@pytest.mark.parametrize(
+    "stat",
+    ["", STAT.replace("4242", "4243"), STAT.replace(" S ", " Z "), "cat: /proc/77/stat: No such file or directory"],
+    ids=["gone", "another", "zombie", "said"],
+)
+def test_a_process_that_is_gone(stat):
+    verdict = explain(f"{BOOT}\n{stat}\n", log="a\nlast words\n")
+    assert (verdict.kind, verdict.evidence[-1]) == (layout.LOST, "last words")
+
+
+def test_a_host_that_was_restarted():
+    assert explain(f"99{BOOT[2:]}\n{STAT}\n").kind == layout.NODE
+
+
+@pytest.mark.parametrize("answer, scheduler_id", [("", ID), ("cat: no /proc here", ""), (f"{BOOT}\n{STAT}", "")])
+def test_nothing_known_is_no_verdict(answer, scheduler_id):
+    assert explain(answer, scheduler_id) is None
+
+
+def test_without_proc_nothing_is_concluded():
+    assert explain("cat: /proc/sys/kernel/random/boot_id: No such file or directory\n") is None
+
+
+def test_this_very_process_lives_and_an_ended_one_is_gone():
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    start = Path(f"/proc/{os.getpid()}/stat").read_text().rpartition(")")[2].split()[19]
+    mine = f"{boot}:{os.getpid()}:{start}"
+    asked = subprocess.run(bare.evidence_command(mine), capture_output=True, text=True)
+    assert explain(asked.stdout, mine) is None
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    ended = f"{boot}:{process.pid}:{start}"
+    asked = subprocess.run(bare.evidence_command(ended), capture_output=True, text=True)
+    assert explain(asked.stdout, ended).kind == layout.LOST
+
+
+@given(st.text(max_size=40), st.text(max_size=80))
+def test_no_text_breaks_it(scheduler_id, answer):
+    assert bare.evidence_command(scheduler_id)[0] == "cat"
+    explain(answer, scheduler_id)
+
+
+def test_there_is_nobody_to_ask():
+    assert (bare.watch_command(), bare.cancel_command("x"), bare.parse_states("1|RUNNING|None|x")) == ((), (), {})
+    assert bare.hopeless(JobState(PENDING, "PENDING", "x")) is None
+    assert bare.in_words(JobState(PENDING, "PENDING", "8 of 8 GPUs held")) == "8 of 8 GPUs held"

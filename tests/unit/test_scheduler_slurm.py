@@ -1,0 +1,265 @@
+"""SLURM's words, from outputs recorded with 22.05.8 in the lab and from broken ones."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clusterfn import layout
+from clusterfn.errors import SubmitError
+from clusterfn.scheduler import scheduler_for
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
+from clusterfn.scheduler.slurm import INHERITED, Slurm
+from clusterfn.scheduler.slurm_words import PHASES
+from tests.golden.golden import recorded
+from tests.golden.samples import SLURM
+
+V = "slurm-22.05.8"
+slurm = Slurm(SLURM, "ada")
+DEAD = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+
+
+def test_states_are_read_by_name():
+    states = slurm.parse_states(recorded(f"{V}/squeue.txt"))
+    assert states["time.aaaa000000000001"] == JobState(RUNNING, "RUNNING", "", "17")
+    assert states["requeue.aaaa00000000000c"] == JobState(PENDING, "PENDING", "BeginTime", "28")
+    assert states["oom.aaaa000000000002"] == JobState(FINAL, "FAILED", "JobLaunchFailure", "18")
+    assert states["cancel.aaaa000000000003"].phase == FINAL
+    assert len(states) == 15
+
+
+def test_of_an_array_the_element_most_alive_counts():
+    name = "array.aaaa000000000004"
+    assert slurm.parse_states(recorded(f"{V}/squeue.txt"))[name].scheduler_id == "20_1"
+    assert slurm.parse_states(recorded(f"{V}/squeue-later.txt"))[name].phase == FINAL
+
+
+def test_a_broken_list_gives_what_can_be_read():
+    states = slurm.parse_states(recorded(f"{V}/broken/squeue-banner.txt"))
+    assert states == {
+        "train.1111111111111111": JobState(
+            PENDING, "PENDING", "(Nodes required for job are DOWN, DRAINED | or reserved)", "41"
+        ),
+        "train.2222222222222222": JobState(UNKNOWN, "QUANTUM_FLUX", "", "42"),
+        "sweep.3333333333333333": JobState(RUNNING, "RUNNING", "", "43_2"),
+        "train.4444444444444444": JobState(FINAL, "CANCELLED", "", "44"),
+        "train.5555555555555555": JobState(UNKNOWN, "OUT_OF_ME", "OutOfMemory", "46"),
+        "het.6666666666666666": JobState(RUNNING, "RUNNING", "", "47+0"),
+    }
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from(["|", "1", "RUNNING", "\n", " ", "a.b"])).map("".join))
+def test_no_text_breaks_the_readers(text):
+    slurm.parse_states(text)
+    slurm.explain(Evidence(text, text))
+    slurm.hopeless(JobState(PENDING, text, text))
+    assert isinstance(slurm.in_words(JobState(PENDING, text, text)), str)
+    slurm.ambiguous(Answer(1, text, text))
+
+
+@pytest.mark.parametrize(
+    "rc, err, trouble",
+    [
+        (0, "", ""),
+        (0, "squeue: warning: old format\n", ""),
+        (0, "squeue: error: Invalid user: 12345\n", "squeue: error: Invalid user: 12345"),
+        (1, f"\n{DEAD}\n", DEAD),
+        (127, "", "squeue ended with status 127"),
+        (None, "", "squeue did not answer in time"),
+    ],
+)  # fmt: skip
+def test_a_list_is_believed_only_if_squeue_has_nothing_to_complain_of(rc, err, trouble):
+    assert slurm.trouble(Answer(rc, "", err)) == trouble
+
+
+@pytest.mark.parametrize(
+    "out", ["1234\n", "1234;alpha\n", "*** Welcome, 3 nodes ***\n1234\n", "77 nodes idle\n1234;a\n\n"]
+)
+def test_the_number_is_found_whatever_a_site_prints(out):
+    assert slurm.submitted(Answer(0, out)) == "1234"
+
+
+@pytest.mark.parametrize(
+    "name, hint, ambiguous",
+    [
+        ("partition", "set `slurm: partition:`", False),
+        ("memory", "ask for less memory than one node has", False),
+        ("cards", "no more cores, memory or cards", False),
+        ("option", "remove that option", False),
+        ("dead", "controller does not answer", True),
+        ("slow", "controller does not answer", True),
+    ],
+)
+def test_a_refusal_is_told_in_sbatchs_own_words(name, hint, ambiguous):
+    said = recorded(f"{V}/sbatch-{name}.txt")
+    answer = Answer(1, "", said)
+    with pytest.raises(SubmitError) as caught:
+        slurm.submitted(answer)
+    assert caught.value.evidence == tuple(said.splitlines())
+    assert hint in caught.value.hint and "clusterfn.yml:2" in caught.value.hint
+    assert (caught.value.host, caught.value.stage, caught.value.retryable) == ("hpc", "submit", ambiguous)
+    assert slurm.ambiguous(answer) is ambiguous
+
+
+@pytest.mark.parametrize("answer", [Answer(None), Answer(0, "garbage"), Answer(0, "")])
+def test_an_answer_without_sense_may_have_submitted(answer):
+    assert slurm.ambiguous(answer)
+    with pytest.raises(SubmitError):
+        slurm.submitted(answer)
+
+
+def test_a_good_answer_is_not_ambiguous():
+    assert not slurm.ambiguous(Answer(0, "12\n"))
+
+
+def explained(name, log=""):
+    return slurm.explain(Evidence(recorded(f"{V}/scontrol-{name}.txt"), log and recorded(f"{V}/{log}.txt")))
+
+
+@pytest.mark.parametrize(
+    "name, log, kind, says",
+    [
+        ("time", "log-time", layout.TIME, "at its limit of 00:01:00"),
+        ("oom", "log-oom", layout.MEMORY, "more memory than it asked for"),
+        ("oom", "", layout.LOST, "ended by signal 9"),
+        ("kill", "", layout.LOST, "ended by signal 9"),
+        ("cancel", "", layout.CANCELLED, "cancelled through SLURM"),
+        ("chdir", "", layout.LOST, "the node n1 could not start the job"),
+        ("exit", "", layout.LOST, "ended with status 10"),
+        ("unknown", "", layout.LOST, "no longer knows the job"),
+    ],
+)
+def test_how_a_job_ended(name, log, kind, says):
+    verdict = explained(name, log)
+    assert verdict.kind == kind and kind in layout.KINDS
+    assert says in verdict.message
+    assert verdict.hint and verdict.evidence and not verdict.withdraw
+    assert verdict.stage in layout.STAGES
+
+
+@pytest.mark.parametrize("name", ["requeue", "part", "array"])
+def test_a_job_that_may_live_has_no_verdict(name):
+    assert explained(name) is None
+
+
+@pytest.mark.parametrize(
+    "state, kind",
+    [
+        ("NODE_FAIL", layout.NODE), ("BOOT_FAIL", layout.NODE), ("OUT_OF_MEMORY", layout.MEMORY),
+        ("DEADLINE", layout.TIME), ("PREEMPTED", layout.LOST), ("CANCELLED", layout.CANCELLED),
+        ("COMPLETED", layout.LOST), ("REVOKED", layout.CANCELLED),
+    ],
+)  # fmt: skip
+def test_every_final_word_has_its_kind(state, kind):
+    line = recorded(f"{V}/scontrol-exit.txt").replace("JobState=FAILED", f"JobState={state}")
+    assert slurm.explain(Evidence(line)).kind == kind
+
+
+def test_every_final_state_is_explained_and_none_other():
+    line = recorded(f"{V}/scontrol-exit.txt")
+    for state, phase in PHASES.items():
+        verdict = slurm.explain(Evidence(line.replace("JobState=FAILED", f"JobState={state}")))
+        assert (verdict is not None) == (phase == FINAL), state
+        assert verdict is None or verdict.kind not in layout.NOT_FINAL
+
+
+@pytest.mark.parametrize("answer", ["", "slurm_load_jobs error: Unable to contact slurm controller", "JobState=ODD x"])
+def test_nothing_known_is_no_verdict(answer):
+    assert slurm.explain(Evidence(answer, "exceeded memory limit")) is None
+
+
+@pytest.mark.parametrize("name, reason", [("part", "PartitionTimeLimit"), ("many", "PartitionConfig")])
+def test_what_can_never_start_is_withdrawn(name, reason):
+    states = slurm.parse_states(recorded(f"{V}/squeue.txt"))
+    state = next(state for key, state in states.items() if key.startswith(name + "."))
+    verdict = slurm.hopeless(state)
+    assert (verdict.kind, verdict.stage, verdict.withdraw) == (layout.UNSATISFIABLE, "queue", True)
+    assert reason in verdict.evidence[0] and verdict.hint
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["BadConstraints", "AccountNotAllowed", "InvalidQOS", "InvalidAccount", "PartitionNodeLimit", "QOSMaxGRESPerJob",
+     "QOSMaxMemoryPerJob", "QOSMaxCpuPerJobLimit", "AssocMaxCpuPerJobLimit", "QOSMinGRES", "DependencyNeverSatisfied"],
+)  # fmt: skip
+def test_reasons_that_never_pass(reason):
+    assert slurm.hopeless(JobState(PENDING, "PENDING", reason))
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["", "Priority", "Resources", "Dependency", "BeginTime", "JobHeldAdmin", "JobHeldUser", "ReqNodeNotAvail",
+     "QOSMaxJobsPerUserLimit", "QOSGrpCpuLimit", "AssocGrpCpuLimit", "PartitionDown", "JobArrayTaskLimit", "Brandnew"],
+)  # fmt: skip
+def test_reasons_that_may_pass(reason):
+    assert slurm.hopeless(JobState(PENDING, "PENDING", reason)) is None
+
+
+def test_only_a_waiting_job_is_hopeless():
+    assert slurm.hopeless(JobState(FINAL, "FAILED", "BadConstraints")) is None
+
+
+@pytest.mark.parametrize(
+    "state, words",
+    [
+        (JobState(PENDING, "PENDING", "Priority"), "waiting for its turn"),
+        (JobState(PENDING, "PENDING", ""), "SLURM has not said why it waits"),
+        (JobState(PENDING, "PENDING", "PartitionConfig"), "no node of the partition is large enough"),
+        (JobState(PENDING, "PENDING", "Brandnew"), "SLURM says Brandnew"),
+        (JobState(RUNNING, "COMPLETING"), "completing"),
+        (JobState(FINAL, "OUT_OF_MEMORY"), "out of memory"),
+    ],
+)
+def test_states_in_words(state, words):
+    assert slurm.in_words(state) == words
+
+
+def test_the_commands():
+    assert slurm.watch_command() == (
+        "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%j", "--user=ada",
+    )  # fmt: skip
+    assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
+    assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
+
+
+def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
+    other = Slurm(replace(SLURM, slurm={"clusters": "alpha"}), "ada")
+    commands = (other.watch_command(), other.cancel_command("x"), other.evidence_command("1"))
+    assert all(command[1] == "--clusters=alpha" for command in commands)
+
+
+@pytest.mark.parametrize(
+    "name", ["SBATCH_PARTITION", "SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_CLUSTERS", "SLURM_CONTAINER", "SLURM_C1",
+             "SLURM_EXPORT_ENV", "SQUEUE_STATES", "SCANCEL_INTERACTIVE", "SLURM_COMPLETE", "SLURM_CO"],
+)  # fmt: skip
+def test_the_logins_variables_are_not_inherited(name):
+    assert name == "SLURM_CO" or name.startswith(INHERITED)
+
+
+@pytest.mark.parametrize("name", ["SLURM_CONF", "SLURM_CONF_SERVER", "PATH", "HOME"])
+def test_where_slurm_is_stays_known(name):
+    assert not name.startswith(INHERITED)
+
+
+def test_which_scheduler_serves_a_host():
+    assert isinstance(scheduler_for(SLURM, {"user": "ada"}), Slurm)
+    assert scheduler_for(replace(SLURM, scheduler="local"), {"boot_id": "b"}).watch_command() == ()
+
+
+def test_requests_as_the_wire_wants_them():
+    assert Submission("spawn", ("a",), "/w", ("X_",), "/w/log").request() == {
+        "do": "spawn", "argv": ["a"], "cwd": "/w", "unset": ["X_"], "log": "/w/log",
+    }  # fmt: skip
+    assert Submission("run", ("a",), "/w").request()["timeout_s"] == 60.0
+
+
+def test_a_verdict_is_what_conclude_reads():
+    assert slurm.hopeless(JobState(PENDING, "PENDING", "InvalidQOS", "5")).as_dict() == {
+        "kind": "unsatisfiable",
+        "message": "SLURM on hpc will never start this job: the QOS does not exist or is not yours",
+        "evidence": ["squeue: PENDING (InvalidQOS), job 5"],
+        "hint": "set `slurm: qos:`",
+        "stage": "queue",
+        "withdraw": True,
+    }

@@ -1,0 +1,188 @@
+"""When the scheduler is looked at, and what is told. The clock and the connection are the test's own."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, JobState
+from clusterfn.scheduler.slurm import Slurm
+from clusterfn.watch import Pulse, Silent, Watch, two_witnesses
+from tests.golden.samples import SLURM
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Connection:
+    """Remembers what is being repeated; the test answers."""
+
+    def __init__(self):
+        self.asked = []
+        self.on_look = None
+        self.stopped = 0
+
+    def repeat(self, argv, interval_s, *, share, unset, on_look):
+        assert argv[0] == "squeue" and share and "SQUEUE_" in unset
+        self.asked.append(interval_s)
+        self.on_look = on_look
+        return self
+
+    def stop(self):
+        self.stopped += 1
+        self.on_look = None
+
+    def answer(self, *lines, rc=0, err="", age_s=0.0):
+        self.on_look(SimpleNamespace(rc=rc, out="\n".join(lines), err=err, age_s=age_s))
+
+
+@pytest.fixture
+def made():
+    clock, connection = Clock(), Connection()
+    return Watch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
+
+
+def test_a_listener_learns_what_squeue_says(made):
+    watch, connection, _ = made
+    told = []
+    watch.add("a.1", told.append)
+    connection.answer("7|PENDING|Priority|a.1", "8|RUNNING|None|b.2")
+    connection.answer("8|RUNNING|None|b.2")
+    assert told == [JobState(PENDING, "PENDING", "Priority", "7"), None]
+
+
+def test_looks_become_rarer_while_a_job_waits(made):
+    watch, connection, clock = made
+    watch.add("a.1", lambda _: None)
+    start = clock.now
+    for _ in range(8):
+        clock.now += connection.asked[-1]
+        connection.answer("7|PENDING|Priority|a.1")
+    assert connection.asked == [10, 20, 40, 60]
+    assert clock.now - start == 10 + 20 + 40 + 5 * 60
+    assert connection.stopped == 3
+
+
+def test_a_running_job_is_looked_at_every_five_minutes_and_a_new_one_soon(made):
+    watch, connection, clock = made
+    watch.add("a.1", lambda _: None)
+    connection.answer("7|RUNNING|None|a.1")
+    assert connection.asked == [10, 300]
+    watch.add("b.2", lambda _: None)
+    assert connection.asked[-1] == 10
+    watch.remove("b.2")
+    assert connection.asked[-1] == 300
+    watch.remove("a.1")
+    assert connection.on_look is None
+
+
+def test_a_requeued_job_is_looked_at_as_one_that_waits(made):
+    watch, connection, clock = made
+    watch.add("a.1", lambda _: None)
+    clock.now += 100
+    connection.answer("7|RUNNING|None|a.1")
+    connection.answer("7|PENDING|BeginTime|a.1")
+    assert connection.asked == [10, 300, 60]
+
+
+def test_a_stale_heartbeat_looks_at_once(made):
+    watch, connection, _ = made
+    watch.add("a.1", lambda _: None)
+    connection.answer("7|RUNNING|None|a.1")
+    watch.look_now()
+    assert connection.asked[-1] == 2.0
+    connection.answer("7|RUNNING|None|a.1")
+    assert connection.asked[-1] == 300
+
+
+def test_never_more_often_than_the_host_allows():
+    connection = Connection()
+    watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
+    watch.add("a.1", lambda _: None)
+    watch.look_now()
+    assert connection.asked == [120.0]
+
+
+def test_a_dead_scheduler_is_silent_and_nothing_has_ended(made):
+    watch, connection, clock = made
+    told = []
+    watch.add("a.1", told.append)
+    clock.now += 5
+    connection.answer("7|RUNNING|None|a.1")
+    clock.now += 40
+    connection.answer(rc=1, err="slurm_load_jobs error: Unable to contact slurm controller")
+    connection.answer("7|RUNNING|None|a.1")
+    assert told[1] == Silent(40.0, "slurm_load_jobs error: Unable to contact slurm controller")
+    assert told[2].phase == RUNNING
+    assert connection.asked == [10, 300]
+
+
+def test_silence_from_the_first_look_counts_from_the_submission(made):
+    watch, connection, clock = made
+    told = []
+    watch.add("a.1", told.append)
+    clock.now += 9
+    connection.answer(rc=None)
+    assert told == [Silent(9.0, "squeue did not answer in time")]
+
+
+def test_an_answer_older_than_the_job_says_nothing_about_it(made):
+    watch, connection, clock = made
+    told = []
+    watch.add("a.1", told.append)
+    clock.now += 3
+    connection.answer("8|RUNNING|None|b.2", age_s=5.0)
+    assert told == []
+    connection.answer("8|RUNNING|None|b.2", age_s=2.0)
+    assert told == [None]
+
+
+def test_a_listener_may_remove_its_own_job(made):
+    watch, connection, _ = made
+    watch.add("a.1", lambda _: watch.remove("a.1"))
+    connection.answer("7|COMPLETED|None|a.1")
+    assert connection.on_look is None
+
+
+def test_nobody_is_asked_on_a_bare_host():
+    connection = Connection()
+    watch = Watch(connection, Bare(), clock=Clock())
+    watch.add("a.1", lambda _: None)
+    watch.look_now()
+    assert connection.asked == []
+
+
+def test_a_pulse_is_the_readers_own_time_since_the_last_change():
+    clock = Clock()
+    pulse = Pulse(clock)
+    pulse.seen(b"1")
+    clock.now += 50
+    pulse.seen(b"1")
+    assert (pulse.silent_s, pulse.stale) == (50.0, False)
+    clock.now += 41
+    assert pulse.stale
+    pulse.seen(b"2")
+    assert pulse.silent_s == 0
+
+
+@pytest.mark.parametrize(
+    "seen, silent_s, enough",
+    [
+        (None, 11, True),
+        (None, 10, False),
+        (JobState(FINAL, "FAILED"), 11, True),
+        (JobState(FINAL, "FAILED"), 3, False),
+        (JobState(RUNNING, "RUNNING"), 500, False),
+        (JobState(PENDING, "PENDING"), 500, False),
+        (Silent(600.0, "x"), 500, False),
+    ],
+)
+def test_a_verdict_needs_two_witnesses(seen, silent_s, enough):
+    clock = Clock()
+    pulse = Pulse(clock)
+    clock.now += silent_s
+    assert two_witnesses(seen, pulse) is enough
