@@ -1,0 +1,56 @@
+"""`clusterfn run` and `clusterfn script`: a call of a function in a file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from typing import Any
+
+from clusterfn.cli import target
+from clusterfn.decorator import ClusterFunction, cluster
+from clusterfn.errors import ClusterfnError
+
+_OPTIONS = ("host", "cores", "memory", "gpus", "time", "environment")
+
+
+def run(given: argparse.Namespace) -> int:
+    """Call the function on its host; its value goes to stdout, as repr or as JSON."""
+    with contextlib.redirect_stdout(sys.stderr) if given.json else contextlib.nullcontext():
+        called, args, kwargs = _call(given)
+        value = called(*args, **kwargs)
+    print(written(value, given.json))
+    return 0
+
+
+def script(given: argparse.Namespace) -> int:
+    """Show what `run` would send and start."""
+    called, args, kwargs = _call(given)
+    print(called.script(*args, **kwargs))
+    return 0
+
+
+def _call(given: argparse.Namespace) -> tuple[ClusterFunction[Any, Any], tuple[Any, ...], dict[str, Any]]:
+    named = target.function(given.target)
+    args, kwargs = target.arguments(given.words)
+    target.check_arguments(named, args, kwargs)
+    options = {name: value for name in _OPTIONS if (value := getattr(given, name)) is not None}
+    decorated = named if isinstance(named, ClusterFunction) else cluster(named)
+    return decorated.with_options(**options), args, kwargs
+
+
+def written(value: Any, as_json: bool) -> str:
+    """A value as text.
+
+    Raises:
+        ClusterfnError: JSON has no word for it.
+    """
+    if not as_json:
+        return repr(value)
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as error:
+        raise ClusterfnError(
+            f"the value cannot be written as JSON: {error}", hint="leave out --json, or return plain lists and dicts"
+        ) from error

@@ -1,0 +1,69 @@
+"""`clusterfn check HOST`: every step from the host's name to a function's return, and what was found at each.
+
+The steps themselves are in `steps`; here they are run in order, and printed. A step whose ground has failed is skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+
+from clusterfn.cli import screen, steps
+from clusterfn.cli.steps import Failed, Found, Skipped, Step
+from clusterfn.errors import ClusterfnError
+
+_COLOURS = {"PASS": "green", "FAIL": "red", "skip": "dim"}
+_WIDTH = max(len(step.name) for step in steps.STEPS)
+_INDENT = " " * (4 + 2 + _WIDTH + 2)
+
+
+def check(given: argparse.Namespace) -> int:
+    """Run the steps; 1 if one of them failed."""
+    found = Found(given.host, given.environment, given.no_job, given.timeout)
+    words: dict[str, str] = {}
+    for step in steps.STEPS:
+        words[step.name] = _run(step, found, words)
+    failed = [name for name, word in words.items() if word == "FAIL"]
+    if failed:
+        print(f"\n{found.name} is not ready: {', '.join(failed)}")
+        return 1
+    print(f"\n{found.name} is ready.")
+    return 0
+
+
+def _run(step: Step, found: Found, words: dict[str, str]) -> str:
+    missing = next((name for name in step.needs if words[name] == "FAIL"), None)
+    missing = missing or next((name for name in step.needs if words[name] == "skip"), None)
+    if missing is not None:
+        return _say("skip", step.name, f"needs {missing}")
+    try:
+        return _say("PASS", step.name, step.run(found))
+    except Skipped as reason:
+        return _say("skip", step.name, str(reason))
+    except Failed as error:
+        return _say("FAIL", step.name, str(error), error.evidence, error.hint)
+    except ClusterfnError as error:
+        return _say("FAIL", step.name, error.message, error.evidence, error.hint or "")
+    except TimeoutError as error:
+        return _say("FAIL", step.name, f"the host gave {error}", (), "try again; then look at the load of the host")
+
+
+def _say(word: str, name: str, what: str, evidence: tuple[str, ...] = (), hint: str = "") -> str:
+    """Print one step: its word and sentence, then what was seen, then what to do."""
+    lines = what.splitlines() or [""]
+    print(
+        f"{screen.coloured(word, _COLOURS[word], sys.stdout)}  {name.ljust(_WIDTH)}  {screen.clean(lines[0])}".rstrip()
+    )
+    for line in lines[1:]:
+        print(_INDENT + screen.clean(line))
+    for line in evidence:
+        print(f"{_INDENT}  | {screen.clean(line)}")
+    if hint:
+        print(
+            textwrap.fill(
+                f"next: {screen.clean(hint)}", 120, initial_indent=_INDENT, subsequent_indent=_INDENT + "      "
+            )
+        )
+    sys.stdout.flush()
+    return word

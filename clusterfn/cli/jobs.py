@@ -1,0 +1,128 @@
+"""`clusterfn jobs`, `logs`, `result`, `attach` and `cancel`: jobs that were started earlier, or elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import concurrent.futures
+import json
+import os
+import queue
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clusterfn import live
+from clusterfn.attach import JobInfo
+from clusterfn.attach import attach as find
+from clusterfn.attach import jobs as list_jobs
+from clusterfn.cli import screen
+from clusterfn.cli.calls import written
+from clusterfn.errors import ConfigError
+from clusterfn.job import SHORT, Job
+
+_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "")
+_MESSAGE = 80
+_MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
+_END_S = 60.0
+
+
+def jobs(given: argparse.Namespace) -> int:
+    """The jobs of a host, newest first."""
+    found = list_jobs(given.host)
+    if given.json:
+        print(json.dumps([asdict(job) for job in found], ensure_ascii=False))
+    elif found:
+        print(screen.table(_HEAD, _rows(found)))
+    else:
+        print(f"clusterfn: no jobs on {given.host or 'that host'}", file=sys.stderr)
+    return 0
+
+
+def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
+    now, digits = time.time(), shortest([job.id for job in found])
+    return [
+        [job.id[:digits], job.name, job.host, job.state, screen.age(now - job.started), job.message[:_MESSAGE]]
+        for job in found
+    ]
+
+
+def shortest(ids: Sequence[str]) -> int:
+    """How many digits tell these ids apart; at least as many as every command wants.
+
+    Example:
+        >>> shortest(["7f3a11", "7f3a22", "90aa33"])
+        5
+    """
+    return next((n for n in range(SHORT, 16) if len({each[:n] for each in ids}) == len(set(ids))), 16)
+
+
+def logs(given: argparse.Namespace) -> int:
+    """What a job has printed; with --follow until it ends."""
+    if not given.follow:
+        sys.stdout.write(find(given.id, given.host).logs(given.stream))
+        return 0
+    if given.stream == "scheduler":
+        raise ConfigError("the scheduler's words cannot be followed", hint="leave out -f")
+    _follow(find(given.id, given.host, live=True), given.stream)
+    return 0
+
+
+def _follow(job: Job[Any], stream: str) -> None:
+    """Copy one stream of a job to stdout until the job has ended."""
+    told: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+    job.listen(lambda kind, what: told.put((kind, what)))
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    kind, what = told.get()
+    while kind != "done":
+        if kind == stream:
+            sys.stdout.write(decoder.decode(what))
+            sys.stdout.flush()
+        kind, what = told.get()
+
+
+def result(given: argparse.Namespace) -> int:
+    """The value of a job, as repr or as JSON; waits for it."""
+    _modules_of_this_folder()
+    job = find(given.id, given.host)
+    if not _ended(job):
+        print(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it", file=sys.stderr)
+    print(written(job.result(), given.json))
+    return 0
+
+
+def attach(given: argparse.Namespace) -> int:
+    """Follow a job until its end; the exit code says how it ended."""
+    _modules_of_this_folder()
+    job = find(given.id, given.host, live=True)
+    live.result(job, f"{job.name} on {job.host}")
+    print(f"clusterfn: {job.id} has returned; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
+    return 0
+
+
+def cancel(given: argparse.Namespace) -> int:
+    """Withdraw a job that has not started, or end a running one; says which it was."""
+    job = find(given.id, given.host)
+    if job.cancel():
+        done = "was withdrawn before it started"
+    elif _ended(job):
+        done = f"had ended already: {job.status}"
+    else:
+        job.stop()
+        concurrent.futures.wait([job], _END_S)
+        done = f"was stopped: {job.status}" if job.done() else "was told to stop, and has not ended yet"
+    print(f"clusterfn: {job.id} {job.name} on {job.host} {screen.clean(done)}", file=sys.stderr)
+    return 0 if job.done() else 1
+
+
+def _ended(job: Job[Any]) -> bool:
+    """Whether it has ended, after a moment in which the host can say so."""
+    return bool(concurrent.futures.wait([job], _MOMENT_S).done)
+
+
+def _modules_of_this_folder() -> None:
+    """Let values of the user's own classes be loaded: the same modules as for `python -m`."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())

@@ -1,0 +1,126 @@
+"""The commands and their words. Each command is a function of the parsed arguments that returns an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from clusterfn._version import __version__
+from clusterfn.cli import calls, check, demo, jobs
+from clusterfn.spec import did_you_mean
+
+Command = Callable[[argparse.Namespace], int]
+_CHOICE = re.compile(r"invalid choice: '([^']*)'")
+_EPILOG = """\
+exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
+variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
+"""
+_TARGET = "the function: path of its file, two colons, its name"
+_WORDS = "its arguments: Python literals or plain words, name=value for keywords; -- before a word that begins with -"
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that says which word was perhaps meant."""
+
+    commands: tuple[str, ...] = ()
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and message, and leave with 2."""
+        wrong = _CHOICE.search(message)
+        if wrong and self.commands:
+            message = f"there is no command {wrong[1]!r}{did_you_mean(wrong[1], self.commands)}"
+        super().error(message)
+
+
+def make_parser() -> Parser:
+    """The parser of the whole command line."""
+    parser = Parser(
+        prog="clusterfn",
+        description="Run Python functions on GPU servers and SLURM clusters over SSH.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"clusterfn {__version__}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
+    commands = parser.add_subparsers(
+        metavar="COMMAND", dest="command", required=True, parser_class=argparse.ArgumentParser
+    )
+    _hosts(commands)
+    _calls(commands)
+    _jobs(commands)
+    parser.commands = tuple(commands.choices)
+    return parser
+
+
+def _hosts(commands: Any) -> None:
+    _add(commands, "demo", demo.demo, "six short calls on this machine; needs no server and leaves nothing behind")
+    command = _add(commands, "check", check.check, "what works on a host, step by step, and how to mend what does not")
+    command.add_argument(
+        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
+    )
+    command.add_argument("--environment", metavar="WHICH", help="the environment to look for (the host's)")
+    command.add_argument("--no-job", action="store_true", help="run no function there")
+    command.add_argument("--timeout", metavar="SECONDS", type=float, default=300.0, help="for the function (300)")
+
+
+def _calls(commands: Any) -> None:
+    command = _add(commands, "run", calls.run, "run a function of a file and print its value")
+    _add_call(command)
+    command.add_argument(
+        "--json", action="store_true", help="print the value as JSON; what the function prints goes to stderr"
+    )
+    command = _add(commands, "script", calls.script, "show what run would send and start; sends nothing")
+    _add_call(command)
+
+
+def _add_call(command: argparse.ArgumentParser) -> None:
+    options = command.add_argument_group("options that override those of @cluster")
+    options.add_argument("--host", metavar="NAME")
+    options.add_argument("--cores", metavar="N", type=int)
+    options.add_argument("--memory", metavar="AMOUNT", help="such as 16GB")
+    options.add_argument("--gpus", metavar="N", type=int)
+    options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
+    options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
+    command.add_argument("target", metavar="FILE.py::FUNCTION", help=_TARGET)
+    command.add_argument("words", metavar="ARG", nargs="*", help=_WORDS)
+
+
+def _jobs(commands: Any) -> None:
+    command = _add(commands, "jobs", jobs.jobs, "the jobs on a host, newest first")
+    command.add_argument(
+        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON array, times in seconds since 1970")
+    command = _add_job(commands, "logs", jobs.logs, "what a job has printed")
+    command.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--stderr", action="store_const", dest="stream", const="stderr", help="its stderr")
+    which.add_argument(
+        "--scheduler", action="store_const", dest="stream", const="scheduler", help="the scheduler's words"
+    )
+    command.set_defaults(stream="stdout")
+    command = _add_job(commands, "result", jobs.result, "wait for a job and print its value")
+    command.add_argument("--json", action="store_true", help="print the value as JSON")
+    _add_job(commands, "attach", jobs.attach, "follow a job until its end")
+    _add_job(commands, "cancel", jobs.cancel, "withdraw a job that waits, or end a running one with all its processes",
+             aliases=["stop"])  # fmt: skip
+
+
+def _add_job(
+    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None
+) -> argparse.ArgumentParser:
+    command = _add(commands, name, run, about, aliases)
+    command.add_argument("id", metavar="ID", help="the job's id, or its first four digits or more")
+    command.add_argument("--host", metavar="NAME", help="where it is, if clusterfn cannot know")
+    return command
+
+
+def _add(
+    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about, aliases=aliases or [])
+    command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    command.set_defaults(run=run)
+    return command

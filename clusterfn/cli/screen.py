@@ -1,0 +1,65 @@
+"""Text for a terminal: tables, a little colour, and nothing that a remote text could do to the terminal.
+
+Pure but for asking whether a stream is a terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TextIO
+
+_COLOURS = {"green": "32", "red": "31", "dim": "2"}
+
+
+def clean(text: str) -> str:
+    """One line without control characters, so that a remote text cannot move the cursor or set a title.
+
+    Example:
+        >>> clean("a\\x1b[2Jb\\nc")
+        'a[2Jb c'
+    """
+    line = " ".join(text.splitlines())
+    return "".join(sign for sign in line if unicodedata.category(sign) not in ("Cc", "Cf", "Cs"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as they must be, two blanks apart; the last one is as long as it is."""
+    lines = [list(head), *([clean(cell) for cell in row] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def coloured(text: str, colour: str, stream: TextIO) -> str:
+    """`text` in a colour if the stream is a terminal and the user has not set NO_COLOR."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+        return text
+    return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit.
+
+    Example:
+        >>> age(7300)
+        '2 h'
+    """
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def size(amount: float) -> str:
+    """Bytes in a unit that suits them.
+
+    Example:
+        >>> size(3 * 2**30)
+        '3.0 GB'
+    """
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1024:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TB"

@@ -1,0 +1,160 @@
+"""`file.py::function ARGS` as a function and its arguments.
+
+The file is imported under its own name, as `import` from its folder would, so that what it defines travels by name and
+its `if __name__ == "__main__"` part stays unread. Called by `calls`.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FunctionType, ModuleType
+from typing import Any
+
+from clusterfn.decorator import ClusterFunction
+from clusterfn.errors import ConfigError
+from clusterfn.spec import did_you_mean
+
+_KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+
+
+class FileFailed(Exception):
+    """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
+
+
+def function(text: str) -> Callable[..., Any]:
+    """The function that `file.py::name` names, decorated or not.
+
+    Raises:
+        ConfigError: No such file or function.
+        FileFailed: The file itself fails.
+    """
+    file, separator, name = text.rpartition("::")
+    if not separator or not file or not name:
+        raise ConfigError(f"{text!r} names no function of a file", hint="write it as train.py::train")
+    path = Path(file)
+    if not path.is_file():
+        raise ConfigError(f"there is no file {file}{_near_file(path)}", hint=f"the path is taken from {Path.cwd()}")
+    return _member(imported(path), name, file)
+
+
+def _near_file(path: Path) -> str:
+    return did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
+
+
+def imported(path: Path) -> ModuleType:
+    """The module of a file, under the name by which its own folder (or package) would import it."""
+    root, name = _place(path.resolve())
+    if name == "clusterfn" or name in sys.modules:
+        raise ConfigError(f"{path} has the name of a module that is already in use here", hint="rename the file")
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    if "." in name:
+        package: ModuleType = _run(path, lambda: importlib.import_module(name))
+        return package
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} is not a Python file", hint="give a file whose name ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader = spec.loader
+    _run(path, lambda: loader.exec_module(module))
+    return module
+
+
+def _place(path: Path) -> tuple[Path, str]:
+    """The folder to be put on sys.path, and the dotted name below it."""
+    parts, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return folder, ".".join(parts)
+
+
+def _run(path: Path, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:  # it is the user's code, which may raise anything
+        raise FileFailed(_complaint(path, error)) from error
+
+
+def _complaint(path: Path, error: Exception) -> str:
+    """The traceback without our own frames and those of the import machinery."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((index for index, frame in enumerate(frames) if frame.filename == str(path.resolve())), len(frames))
+    shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])] if frames[first:] else []
+    return "".join([f"{path} could not be imported; nothing was sent.\n", *shown,
+                    *traceback.format_exception_only(type(error), error)]).rstrip()  # fmt: skip
+
+
+def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        near = did_you_mean(name, _functions(module))
+        hint = f"its functions are {', '.join(_functions(module)) or 'none'}"
+        raise ConfigError(f"{file} has no function {name!r}{near}", hint=hint)
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError(f"{name!r} in {file} is not a function", hint="name a function of that file")
+    chosen: Callable[..., Any] = found
+    return chosen
+
+
+def _functions(module: ModuleType) -> list[str]:
+    return sorted(
+        name
+        for name, value in vars(module).items()
+        if isinstance(value, (FunctionType, ClusterFunction)) and value.__module__ == module.__name__
+    )
+
+
+def arguments(words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Words of the command line as arguments: Python literals where they are such, else texts.
+
+    Raises:
+        ConfigError: The same keyword twice.
+
+    Example:
+        >>> arguments(["3", "cat", "lr=1e-3", "sizes=[1, 2]"])
+        ((3, 'cat'), {'lr': 0.001, 'sizes': [1, 2]})
+    """
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for word in words:
+        match = _KEYWORD.fullmatch(word)
+        if match is None:
+            positional.append(_value(word))
+        elif match[1] in named:
+            raise ConfigError(f"the argument {match[1]}= is given twice", hint="give it once")
+        else:
+            named[match[1]] = _value(match[2])
+    return tuple(positional), named
+
+
+def _value(word: str) -> Any:
+    try:
+        return ast.literal_eval(word)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return word
+
+
+def check_arguments(wanted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse arguments that the function cannot take, before anything is sent.
+
+    Raises:
+        ConfigError: Too many, too few, or one of another name.
+    """
+    plain = getattr(wanted, "__wrapped__", wanted)
+    signature = inspect.signature(plain)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(wanted, "__name__", "function")
+        raise ConfigError(f"{name}: {error}", hint=f"it is {name}{signature}") from error
