@@ -148,9 +148,32 @@ def start_time(pid: int) -> "Optional[int]":
         return None
 
 
+UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
+
+
+def native(value: "Any") -> "Any":
+    """The wire's strings as this interpreter names files: in the C locale 3.6 makes a surrogate of each byte over 127."""
+    return value if UTF8_NAMES else recoded(value, lambda text: os.fsdecode(text.encode("utf-8", "surrogateescape")))
+
+
+def on_wire(value: "Any") -> "Any":
+    """The reverse of `native`."""
+    return value if UTF8_NAMES else recoded(value, lambda text: os.fsencode(text).decode("utf-8", "surrogateescape"))
+
+
+def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":
+    if isinstance(value, str):
+        return code(value)
+    if isinstance(value, dict):
+        return {recoded(key, code): recoded(item, code) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [recoded(item, code) for item in value]
+    return value
+
+
 def pack(header: "Header", body: bytes = b"") -> bytes:
     """One frame."""
-    text = json.dumps(header).encode("utf-8", "surrogateescape")
+    text = json.dumps(on_wire(header)).encode()
     return b"".join((FRAME.pack(len(text), len(body)), text, body))
 
 
@@ -167,10 +190,10 @@ class Inbox:
             middle, end = FRAME.size + head, FRAME.size + head + body
             if len(self.data) < end:
                 return
-            header = json.loads(bytes(self.data[FRAME.size : middle]).decode("utf-8", "surrogateescape"))
-            content = bytes(self.data[middle:end])
+            with memoryview(self.data) as view:
+                text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
             del self.data[:end]
-            yield header, content
+            yield native(json.loads(text.decode("utf-8", "surrogateescape"))), content
 
 
 class Outbox:

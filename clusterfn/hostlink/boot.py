@@ -201,7 +201,8 @@ def _no_python(host: Host, tried: list[str], evidence: list[str]) -> HostError:
 
 
 def _try_it(host: Host) -> str:
-    return f"ssh {host.address} true" if host.address else "/bin/sh -c true"
+    config = f"-F {host.ssh_config} " if host.ssh_config else ""
+    return f"ssh {config}{host.address} true" if host.address else "/bin/sh -c true"
 
 
 def _lines(text: str) -> list[str]:

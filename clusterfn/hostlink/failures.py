@@ -13,8 +13,8 @@ def error_of(host: Host, data: Header) -> HostError:
     """The exception for an error frame, with the frame's `kind` and `path` as attributes."""
     make = _TABLE.get(data["kind"], _other)
     error = make(host, data, data.get("path") or "")
-    error.kind = data["kind"]  # type: ignore[attr-defined]
-    error.path = data.get("path") or ""  # type: ignore[attr-defined]
+    error.kind = data["kind"]
+    error.path = data.get("path") or ""
     return error
 
 

@@ -39,8 +39,8 @@ class FrameReader:
         middle, end = FRAME.size + head, FRAME.size + head + body
         if not self._fill(end):
             return None
-        header = json.loads(bytes(self._data[FRAME.size : middle]))
-        content = bytes(self._data[middle:end])
+        with memoryview(self._data) as view:
+            header, content = json.loads(bytes(view[FRAME.size : middle])), bytes(view[middle:end])
         del self._data[:end]
         return header, content
 

@@ -1,0 +1,128 @@
+"""Whether a host is the one that it was before: known_hosts, read strictly. Nothing is ever added to it.
+
+Called by `paramiko` with the key that the host has just shown. Only text and bytes here: no paramiko.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import fnmatch
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn.errors import HostKeyError
+from clusterfn.transport.sshconfig import Settings
+
+
+@dataclass(frozen=True)
+class Known:
+    """One line of a known_hosts file. `marker` is "", "@revoked" or "@cert-authority"."""
+
+    place: str
+    marker: str
+    kind: str
+    blob: bytes
+
+
+def fingerprint(blob: bytes) -> str:
+    """As ssh prints it.
+
+    Example:
+        >>> fingerprint(b"")
+        'SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU'
+    """
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def known_keys(name: str, files: Iterable[Path]) -> list[Known]:
+    """What the files remember of a host; `name` is as known_hosts writes it, say `[lab8]:2222`."""
+    return [known for path in files if path.is_file() for known in _in_file(name, path)]
+
+
+def _in_file(name: str, path: Path) -> Iterator[Known]:
+    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+            continue
+        try:
+            yield Known(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
+        except binascii.Error:
+            continue
+
+
+def matches(patterns: str, name: str) -> bool:
+    """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
+    if patterns.startswith("|1|"):
+        return _matches_hash(patterns, name)
+    found = False
+    for pattern in patterns.lower().split(","):
+        # fnmatch would take the brackets of [host]:port for a set
+        plain = pattern.lstrip("!").replace("[", "[[]")
+        if fnmatch.fnmatchcase(name, plain):
+            if pattern.startswith("!"):
+                return False
+            found = True
+    return found
+
+
+def _matches_hash(field: str, name: str) -> bool:
+    try:
+        salt, digest = (base64.b64decode(part) for part in field.split("|")[2:4])
+    except (ValueError, binascii.Error):
+        return False
+    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+
+
+def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
+    """Accept the key that is remembered for the host, and no other.
+
+    Raises:
+        HostKeyError: It is unknown, another one, or revoked; both fingerprints and the line are named.
+    """
+    known = [
+        entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != "@cert-authority"
+    ]
+    revoked = next((entry for entry in known if entry.marker and entry.blob == blob), None)
+    trusted = [entry for entry in known if not entry.marker]
+    if revoked is not None:
+        raise _error(
+            f"The host key of {host_name} is revoked in {revoked.place}", settings, host_name, kind, blob, [], ""
+        )
+    if any(entry.blob == blob for entry in trusted):
+        return
+    same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
+    raise (
+        _changed(settings, host_name, kind, blob, same_kind) if same_kind else _unknown(settings, host_name, kind, blob)
+    )
+
+
+def _unknown(settings: Settings, host_name: str, kind: str, blob: bytes) -> HostKeyError:
+    files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
+    once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
+    port = f"-p {settings.port} " if settings.port != 22 else ""
+    hint = f"compare the fingerprint with what the administrator says (or `ssh-keyscan {port}{settings.hostname}`), "
+    hint += f"then run once: {once} true"
+    message = f"The host key of {host_name} ({settings.place}) is unknown"
+    return _error(message, settings, host_name, kind, blob, [f"not in: {files}"], hint)
+
+
+def _changed(settings: Settings, host_name: str, kind: str, blob: bytes, known: list[Known]) -> HostKeyError:
+    remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
+    file = known[0].place.rpartition(":")[0]
+    forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
+    hint = "somebody may be listening in between; if the host was installed anew, ask its administrator for the "
+    hint += f"fingerprint, then: {forget}"
+    message = f"The host key of {host_name} ({settings.place}) is another one than before"
+    return _error(message, settings, host_name, kind, blob, remembered, hint)
+
+
+def _error(
+    message: str, settings: Settings, host_name: str, kind: str, blob: bytes, evidence: list[str], hint: str
+) -> HostKeyError:
+    shown = f"shown now:  {kind} {fingerprint(blob)} by {settings.place}"
+    return HostKeyError(message, host=host_name, evidence=[shown, *evidence], hint=hint or None)
