@@ -1,21 +1,18 @@
 """Finds jobs again, from any process and any machine: `attach(id)` and `jobs()`.
 
-A small ledger of this user's own remembers on which host a job was started here; the hosts themselves know the rest.
+The ledger remembers on which host a job was started from here; the hosts themselves know the rest.
 Called by users and the CLI.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import posixpath
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from clusterfn import config, download, layout
+from clusterfn import config, download, layout, ledger
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
@@ -91,21 +88,6 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     return sorted(found, key=lambda job: job.started, reverse=True)
 
 
-def remember(job: Job[Any]) -> None:
-    """Note in the ledger on which host a job is."""
-    path = _ledger()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"id": job.id, "host": job.host, "name": job.name, "at": int(time.time())}) + "\n")
-
-
-def _ledger() -> Path:
-    base = os.environ.get("XDG_STATE_HOME") or (
-        os.environ.get("LOCALAPPDATA") if os.name == "nt" else Path.home() / ".local" / "state"
-    )
-    return Path(str(base)) / "clusterfn" / "jobs.jsonl"
-
-
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:
     known = config.load()
     names = [host] if host is not None else _remembered(job_id, known) or list(known.hosts)
@@ -130,9 +112,4 @@ def _folders(session: Session, job_id: str) -> Iterable[str]:
 
 
 def _remembered(job_id: str, known: config.Config) -> list[str]:
-    try:
-        lines = _ledger().read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
-    entries = [json.loads(line) for line in lines if f'"id": "{job_id}' in line]
-    return sorted({entry["host"] for entry in entries if entry["host"] in known.hosts})
+    return [name for name in ledger.hosts_of(job_id) if name in known.hosts]

@@ -44,10 +44,11 @@ class ClusterFunction(Generic[P, R]):
             return self.__wrapped__(*args, **kwargs)
         from clusterfn import dispatch
 
-        return dispatch.call(self.__wrapped__, args, kwargs, self.options)
+        return dispatch.call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        call: Callable[..., R] = self
+        return self if instance is None else functools.partial(call, instance)
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Send the call and return at once.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from clusterfn import config, layout, live, send
+from clusterfn import config, layout, ledger, live, send
 from clusterfn import payload as payloads
 from clusterfn.errors import ConfigError
 from clusterfn.job import Job
@@ -74,7 +74,7 @@ def prepare(
     session = open_session(host)
     ready = session.environment(options.environment)
     session.enough_gpus(resources.gpus)
-    name = job_name(options.name or getattr(function, "__name__", "function"))
+    name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
         id=secrets.token_hex(8),
         name=name,
@@ -105,6 +105,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker)
     tracker.follow(job, 1)
+    ledger.remember(job)
     return job
 
 

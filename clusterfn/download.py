@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
     from clusterfn.host import HostConnection
@@ -35,17 +35,19 @@ class RemoteFile:
     size: int
 
 
-def list_files(connection: HostConnection, folder: str, pattern: str = "**/*") -> list[RemoteFile]:
+def list_files(connection: HostConnection, folder: str, pattern: str = "**") -> list[RemoteFile]:
     """The files below a folder there that match a pattern."""
     entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
-    return [RemoteFile(name, size) for name, size, *_ in entries]
+    return [RemoteFile(entry.name, entry.size) for entry in entries]
 
 
 def read_text(connection: HostConnection, path: str) -> str:
     """A file there as text; "" if it does not exist."""
     try:
         return read_bytes(connection, path).decode("utf-8", "replace")
-    except FileNotFoundError:
+    except HostError as error:
+        if error.kind != "missing":
+            raise
         return ""
 
 
@@ -53,7 +55,7 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
     """A file there.
 
     Raises:
-        FileNotFoundError: There is none.
+        HostError: There is none (`kind` is "missing"), or it cannot be read.
     """
     out = io.BytesIO()
     connection.get(path, out).result(None)

@@ -119,7 +119,15 @@ class SweepError(ClusterfnError):
 
 
 class HostError(ClusterfnError):
-    """The host could not be used."""
+    """The host could not be used.
+
+    Attributes:
+        kind: The agent's word for what happened there ("missing", "denied", "full", …); "" if it was not asked.
+        path: The file there that it happened to.
+    """
+
+    kind: str = ""
+    path: str = ""
 
 
 class Unreachable(HostError):

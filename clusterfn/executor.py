@@ -45,7 +45,7 @@ class Executor(concurrent.futures.Executor):
         self._lock = threading.Lock()
         self._closed = False
 
-    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:  # type: ignore[override]
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
         """Send `fn(*args, **kwargs)` and return its Job.
 
         Raises:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from clusterfn import download, layout, outcome
-from clusterfn.errors import ClusterfnError, Unreachable
+from clusterfn.errors import ClusterfnError, ResultError, Unreachable
 
 if TYPE_CHECKING:
     from clusterfn.tracker import Tracker
@@ -30,7 +30,7 @@ SHORT = 4
 Listener = Callable[[str, Any], None]
 
 
-class Job(concurrent.futures.Future[R] if TYPE_CHECKING else concurrent.futures.Future, Generic[R]):  # type: ignore[misc]
+class Job(concurrent.futures.Future[R]):
     """One call on a host.
 
     Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`, `as_completed`. Waiting
@@ -174,10 +174,14 @@ class Job(concurrent.futures.Future[R] if TYPE_CHECKING else concurrent.futures.
             return
         self._outcome = published
         place = outcome.Place(self.host, self.id, self.folder)
+        if published["kind"] != layout.RETURNED:
+            error = outcome.exception_of(published, value, place)
+            self._fail(error, _FINAL.get(published["kind"], DIED), published["message"] or "")
+            return
         try:
             result = outcome.value_of(published, value, place)
-        except BaseException as error:
-            self._fail(error, _FINAL.get(published["kind"], DIED), published["message"] or "")
+        except ResultError as unloadable:
+            self._fail(unloadable, RETURNED, unloadable.message)
             return
         self._fetch_outputs()
         self._set_state(RETURNED, "")

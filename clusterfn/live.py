@@ -79,10 +79,9 @@ class _Shown:
         stream.flush()
 
     def _status(self) -> None:
-        waiting = self.job.state in (PENDING, STARTING)
         if _is_terminal(sys.stderr):
-            self._redraw(self._text(with_clock=True) if waiting else "")
-        elif waiting and self.job.reason and (line := self._text(with_clock=False)) != self.line:
+            self._redraw(self._text(with_clock=True) if self.job.state in (PENDING, STARTING) else "")
+        elif self.job.state == PENDING and self.job.reason and (line := self._text(with_clock=False)) != self.line:
             self.line = line
             _say(f"clusterfn: {line}\n")
 

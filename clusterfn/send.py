@@ -11,7 +11,7 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterfn import layout, parcel, script, witness
+from clusterfn import layout, parcel, script
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.files import Shipment
 from clusterfn.host import Completed, HostConnection, Reply, Spawned, TreeFile
@@ -151,22 +151,20 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: Reply[Spawned]) -> None:
         tracker.end()
         return
     process = reply.result(0)
-    tracker.scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
-    witness.watch_heartbeat(tracker, made)
+    scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
+    tracker.started(made, scheduler_id)
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
     scheduler = tracker.session.scheduler
     try:
         answer = _answer(reply.result(0))
-        if not scheduler.ambiguous(answer):
-            tracker.scheduler_id = scheduler.submitted(answer)
+        scheduler_id = "" if scheduler.ambiguous(answer) else scheduler.submitted(answer)
     except ClusterfnError as error:
         made.on_lost(_refused(error, tracker))
         tracker.end()
         return
-    tracker.session.watch.add(tracker.scheduler_name, lambda state: tracker.on_scheduler(made, state))
-    witness.watch_heartbeat(tracker, made)
+    tracker.started(made, scheduler_id)
 
 
 def _answer(ran: Completed) -> Answer:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from clusterfn import host as hosts
 from clusterfn import layout, parcel
 from clusterfn.environment import existing
-from clusterfn.errors import EnvironmentBuildError, Unsatisfiable
+from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Scheduler
 from clusterfn.scheduler.slurm import Slurm
@@ -54,7 +54,7 @@ class Session:
     @property
     def connection(self) -> hosts.HostConnection:
         """The one connection to the host; opened again if it was given up."""
-        return hosts.connection_for(self.host, have=[self._bridge_name])
+        return hosts.connection_for(self.host, have=[posixpath.join(self.host.root, self._bridge_name)])
 
     @functools.cached_property
     def _bridge_name(self) -> str:
@@ -79,7 +79,7 @@ class Session:
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
         facts = self.connection.facts
-        return Slurm(facts.user) if self.host.scheduler == "slurm" else Bare(facts.boot_id)
+        return Slurm(self.host, facts.user) if self.host.scheduler == "slurm" else Bare(facts.boot_id)
 
     @functools.cached_property
     def watch(self) -> Watch:
@@ -148,7 +148,7 @@ class Session:
         """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""
         try:
             answer = self.connection.run(["nvidia-smi", "-L"], timeout_s=20.0).result(30.0)
-        except FileNotFoundError:
+        except HostError:
             return 0
         return answer.out.count(b"UUID:") if answer.rc == 0 else None
 

@@ -188,7 +188,7 @@ class Interpreter:
 
     path: str
     version: tuple[int, int]
-    activation: Mapping[str, str] = field(default_factory=dict)
+    activation: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

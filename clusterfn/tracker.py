@@ -13,16 +13,19 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout, witness
+from clusterfn import download, layout, witness
 from clusterfn.errors import ClusterfnError
 from clusterfn.host import HostConnection, Reply
-from clusterfn.scheduler.base import JobState, Verdict
+from clusterfn.scheduler import base
+from clusterfn.scheduler.base import Verdict
 from clusterfn.session import Session
+from clusterfn.watch import Seen, Silent
 
 if TYPE_CHECKING:
     from clusterfn.job import Job
 
-_STATES = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
+PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
+_STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _TIMEOUT_S = 60.0
 
 
@@ -69,6 +72,19 @@ class Tracker:
             return posixpath.join(self.folder, layout.SCHEDULER_LOG)
         return posixpath.join(self.attempt_folder, stream)
 
+    def started(self, job: Job[Any], scheduler_id: str) -> None:
+        """The scheduler has the job: look at it there, and at its heartbeat."""
+        self.scheduler_id = self.scheduler_id or scheduler_id
+        if self.session.scheduler.watch_command():
+            self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
+        witness.watch_heartbeat(self, job)
+
+    def attach(self, job: Job[Any]) -> None:
+        """Follow a job that somebody else sent, from its first attempt on."""
+        claim = download.read_text(self.connection, posixpath.join(self.folder, layout.CLAIM)).strip()
+        self.follow(job, 1)
+        self.started(job, claim)
+
     def follow(self, job: Job[Any], attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
@@ -97,13 +113,16 @@ class Tracker:
             if event["event"] in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
 
-    def on_scheduler(self, job: Job[Any], state: JobState | None) -> None:
-        """What the scheduler says of the job at one look; None if it is not among those that it knows."""
-        if state is not None:
-            self.scheduler_id = state.scheduler_id
-            if job.state == "PENDING" and state.phase == "pending":
-                job.on_state("PENDING", self.session.scheduler.in_words(state))
-        witness.scheduler_said(self, job, state)
+    def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
+        """What the scheduler said of the job at one look."""
+        if isinstance(seen, Silent):
+            job.on_state(job.state, f"the scheduler is unreachable since {seen.for_s:.0f} s")
+            return
+        if seen is not None:
+            self.scheduler_id = seen.scheduler_id
+            if job.state == PENDING and seen.phase == base.PENDING:
+                job.on_state(PENDING, self.session.scheduler.in_words(seen))
+        witness.scheduler_said(self, job, seen)
 
     def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
         try:

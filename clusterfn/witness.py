@@ -51,7 +51,7 @@ def _silent(tracker: Tracker, job: Job[Any]) -> None:
     """The first witness has spoken; ask the second."""
     if tracker.ended:
         return
-    tracker.session.watch.look_now(tracker.scheduler_name)
+    tracker.session.watch.look_now()
     argv = tracker.session.scheduler.evidence_command(tracker.scheduler_id)
     tail = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
     asked = tracker.connection.run(argv, unset=tracker.session.scheduler.unset, after=[])

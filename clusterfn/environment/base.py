@@ -20,7 +20,7 @@ class Environment(Protocol):
     def probe(self) -> Sequence[str]:
         """The command that finds its interpreter on the host; it prints what `verification` reads."""
 
-    def verification(self, rc: int, out: bytes, err: bytes) -> Interpreter:
+    def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
         """The interpreter that the probe found.
 
         Raises:

@@ -96,7 +96,7 @@ class Existing:
             return [posixpath.join(base, "envs", value, "bin", "python") for base in ("~/.conda", *_CONDA_BASES)]
         return ["python%d.%d" % CALLER]
 
-    def verification(self, rc: int, out: bytes, err: bytes) -> Interpreter:
+    def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
         try:
             self._told = json.loads(out.splitlines()[-1]) if rc == 0 else {}
         except (ValueError, IndexError):
@@ -106,7 +106,7 @@ class Existing:
         major, minor = self._told["version"]
         return Interpreter(self._told["path"], (major, minor))
 
-    def _missing(self, rc: int, out: bytes, err: bytes) -> EnvironmentBuildError:
+    def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         if self.spec.kind == "found":
             return EnvironmentBuildError(
