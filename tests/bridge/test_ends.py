@@ -12,6 +12,20 @@ from tests.bridge.host import Bench, is_running, until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(60)\n"
 
+WITH_CHILDREN = """def f():
+    import subprocess
+    subprocess.Popen(['sleep', '61'])
+    print('up', flush=True)
+    subprocess.run(['sleep', '60'])
+"""
+
+LARGE = """def f():
+    import time
+    block = bytearray(b'1' * (95 << 20))
+    print('up', flush=True)
+    time.sleep(60)
+"""
+
 
 def test_an_exception_is_raised_with_its_text(bench: Bench):
     _, outcome = bench.run("def f():\n    raise ValueError('too small')\n")
@@ -24,7 +38,11 @@ def test_an_exception_is_raised_with_its_text(bench: Bench):
 
 @pytest.mark.parametrize(
     ("line", "name"),
-    [("import sys; sys.exit(2)", "SystemExit"), ("raise KeyboardInterrupt", "KeyboardInterrupt"), ("raise GeneratorExit", "GeneratorExit")],
+    [
+        ("import sys; sys.exit(2)", "SystemExit"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("raise GeneratorExit", "GeneratorExit"),
+    ],
 )
 def test_what_usually_ends_a_process_is_an_exception_of_the_function(bench: Bench, line, name):
     _, outcome = bench.run(f"def f():\n    {line}\n")
@@ -68,8 +86,7 @@ def test_a_killed_worker_is_named(bench: Bench):
 
 
 def test_a_killed_supervisor_takes_its_tree_along_and_job_sh_concludes(bench: Bench):
-    source = "def f():\n    import subprocess\n    subprocess.Popen(['sleep', '61'])\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n"
-    job = bench.job(source)
+    job = bench.job(WITH_CHILDREN)
     script = job.start()
     job.wait_for_text("up")
     until(lambda: len(job.tagged()) == 3)
@@ -121,7 +138,7 @@ def test_the_time_limit_is_exact_and_ends_children(bench: Bench):
 
 
 def test_a_request_to_stop_ends_the_tree(bench: Bench):
-    job = bench.job("def f():\n    import subprocess\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n")
+    job = bench.job(WITH_CHILDREN)
     script = job.start()
     job.wait_for_text("up")
 
@@ -222,8 +239,7 @@ def test_pages_that_processes_share_are_counted_once(bench: Bench):
 
 
 def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
-    source = "def f():\n    block = bytearray(b'1' * (95 << 20))\n    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
-    job = bench.job(source, resources={"memory_bytes": 112 << 20})
+    job = bench.job(LARGE, resources={"memory_bytes": 112 << 20})
     job.start()
     job.wait_for_text("up")
     time.sleep(0.3)

@@ -3,11 +3,12 @@
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, here)
 
-from _clusterfn.bridge import worker  # type: ignore[import-not-found]
+from _clusterfn.bridge import worker  # type: ignore[import-not-found] # noqa: E402
 
-del sys.path[0]
+sys.path[:] = [folder for folder in sys.path if folder != here]
 if __name__ == "__main__":
     worker.main(sys.argv)
 else:

@@ -22,8 +22,9 @@ from ...layout import (
     STDOUT,
 )
 from . import judge, tree
-from .attempt import Attempt, claim, state
+from .attempt import Attempt, claim
 from .job import Job
+from .log import state
 from .syscalls import describe_signal
 from .text import last_lines, masked, native
 from .verdict import Verdict
@@ -88,7 +89,7 @@ def _why(job: Job, status: str) -> Verdict:
     oom = judge.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
     if oom is not None:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
-    if judge.disk_is_full(job.folder):
+    if status == str(errno.ENOSPC) or judge.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
     return Verdict(
         LOST,
@@ -168,5 +169,5 @@ def _open_attempt(job: Job) -> Attempt:
 
 def _state(attempt: Attempt, won: bool) -> int:
     kind = (attempt.outcome() or {}).get("kind")
-    state(attempt, kind, won)
+    state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED else EXIT_PUBLISHED

@@ -5,7 +5,6 @@ Holds the rules that give one job one outcome: a new attempt fences all before i
 
 import json
 import os
-import sys
 import time
 
 from ...layout import ATTEMPTS, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WORK, attempt_dir
@@ -142,10 +141,3 @@ def claim(job: "Job", holder: "Optional[str]" = None) -> "Optional[str]":
         return None
     standing = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
     return None if standing == holder else standing
-
-
-def state(attempt: "Optional[Attempt]", kind: "Optional[str]", won: bool) -> None:
-    """Print, for scheduler.log and for a client, what now stands."""
-    number = None if attempt is None else attempt.number
-    sys.stdout.write(json.dumps({"attempt": number, "kind": kind, "won": won}) + "\n")
-    sys.stdout.flush()

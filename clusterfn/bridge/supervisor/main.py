@@ -7,13 +7,12 @@ unpickle anything or import the user's code.
 import errno
 import os
 import signal
-import sys
-import time
 
 from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import syscalls
-from .attempt import Attempt, claim, state
+from .attempt import Attempt, claim
 from .job import Job
+from .log import say, state
 from .verdict import Fenced, Verdict
 from .watch import Signals, Watch
 
@@ -22,19 +21,30 @@ if TYPE_CHECKING:
     from typing import Optional
 
 _EXIT_LEFT_TO_AFTER = 143
+EXIT_NO_ROOM = 28
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def main(argv: "list[str]") -> int:
-    """Run one command; the exit code is the process's."""
+    """Run one command; the exit code is the process's, `EXIT_NO_ROOM` if the disk takes not even an outcome."""
     os.umask(0o077)
+    try:
+        return _command(argv)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        say("nothing can be published: %s" % error)
+        return EXIT_NO_ROOM
+
+
+def _command(argv: "list[str]") -> int:
     if len(argv) == 2 and argv[0] == "run":
         return run(argv[1])
     if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
         from . import after
 
         return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
-    sys.stderr.write("usage: supervise.py run JOB | after JOB STATUS | conclude JOB\n")
+    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB")
     return 2
 
 
@@ -53,7 +63,7 @@ def run(folder: str) -> int:
     by = attempt.fence()
     if by is not None:
         attempt.supersede(by)
-        state(Attempt(job, by), None, False)
+        state(by, None, False)
         return EXIT_RETURNED
     return _see_through(job, attempt, Watch(job, attempt, signals))
 
@@ -102,14 +112,8 @@ def _conclude(attempt: Attempt, work: "Optional[Run]", verdict: Verdict, alive: 
 
 def _exit(attempt: Attempt, verdict: Verdict, won: bool) -> int:
     kind = verdict.kind if won else (attempt.outcome() or {}).get("kind")
-    state(attempt, kind, won)
+    state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED or not won else EXIT_PUBLISHED
-
-
-def say(message: str) -> None:
-    """A line for scheduler.log."""
-    sys.stderr.write("clusterfn: %s %s\n" % (time.strftime("%H:%M:%S"), message))
-    sys.stderr.flush()
 
 
 if TYPE_CHECKING:

@@ -1,0 +1,26 @@
+"""Lines for scheduler.log and for a client. Writing them may fail, as on a full disk, and that must not matter."""
+
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+
+def say(message: str) -> None:
+    """A line for people."""
+    _write(2, "clusterfn: %s %s" % (time.strftime("%H:%M:%S"), message))
+
+
+def state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
+    """What now stands, for the client that asked, and for scheduler.log."""
+    _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
+
+
+def _write(fd: int, line: str) -> None:
+    try:
+        os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))
+    except OSError:  # full, or closed
+        return

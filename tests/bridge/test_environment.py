@@ -1,0 +1,170 @@
+"""What the function finds in its environment: the environment's own Python, nothing of the host's, and its secrets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.host import Bench, interpreter
+
+ENVIRON = "def f():\n    import os\n    return dict(os.environ)\n"
+
+
+def test_variables_of_the_host_that_mislead_python_are_gone(bench: Bench):
+    misleading = {
+        "PYTHONHOME": "/nowhere", "PYTHONPATH": "/nowhere", "PYTHONSTARTUP": "/x", "LD_PRELOAD": "/nowhere.so",
+        "LD_LIBRARY_PATH": "/nowhere", "VIRTUAL_ENV": "/v", "CONDA_PREFIX": "/c", "CONDA_DEFAULT_ENV": "base",
+    }  # fmt: skip
+    job = bench.job(ENVIRON)
+    job.start(**{name: value for name, value in misleading.items() if name != "LD_PRELOAD"}).wait(20)
+
+    assert not set(misleading) & set(job.value())
+
+
+def test_the_jobs_own_variables_win(bench: Bench):
+    job, _ = bench.run(ENVIRON, env={"PYTHONPATH": "/mine", "OMP_NUM_THREADS": "7", "HF_HOME": "/hf", "Ü": "ß"})
+
+    found = job.value()
+    assert [found[name] for name in ("PYTHONPATH", "OMP_NUM_THREADS", "HF_HOME", "Ü")] == ["/mine", "7", "/hf", "ß"]
+
+
+def test_what_the_host_sets_on_purpose_is_kept(bench: Bench):
+    job = bench.job(ENVIRON)
+    given = {"LD_LIBRARY_PATH": "/modules/lib", "https_proxy": "http://p:1", "SSL_CERT_FILE": "/ca"}
+    job.start(CLUSTERFN_KEEP="LD_LIBRARY_PATH", **given).wait(20)
+
+    assert given.items() <= job.value().items()
+
+
+def test_it_is_told_where_it_is_and_what_it_may_use(bench: Bench):
+    job, _ = bench.run(ENVIRON, resources={"cores": 1})
+
+    found = job.value()
+    assert found["CLUSTERFN_JOB"] == f"{job.id}/1"
+    assert found["CLUSTERFN_CHECKPOINT"] == str(job.folder / "checkpoint")
+    assert found["CUDA_VISIBLE_DEVICES"] == ""
+    assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")} == {"1"}
+    assert (found["PYTHONNOUSERSITE"], found["PYTHONIOENCODING"]) == ("1", "utf-8")
+    assert found["PIP_CACHE_DIR"].startswith(str(bench.root))
+
+
+def test_cores_are_a_limit(bench: Bench):
+    job, _ = bench.run("def f():\n    import os\n    return len(os.sched_getaffinity(0))\n", resources={"cores": 1})
+
+    assert job.value() == 1
+
+
+def test_jobs_at_the_same_time_use_different_cores(bench: Bench):
+    source = "def f():\n    import os, time\n    time.sleep(0.5)\n    return list(os.sched_getaffinity(0))\n"
+    jobs = [bench.job(source) for _ in range(2)]
+
+    for script in [job.start() for job in jobs]:
+        script.wait(20)
+
+    assert jobs[0].value() != jobs[1].value()
+
+
+def test_python_is_the_environments_python(bridge, tmp_path):
+    other = interpreter("3.9")
+    if other is None:
+        pytest.skip("Python 3.9 is not installed here")
+    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), other)
+    job, outcome = bench.run(
+        "def f():\n    import subprocess, sys\n    code = 'import sys; print(sys.version_info[1])'\n"
+        "    return int(subprocess.run(['python', '-c', code], stdout=-1).stdout)\n"
+    )
+
+    assert job.value() == 9, outcome
+
+
+def test_activation_is_applied(bench: Bench):
+    activation = {"prepend": {"PATH": ["/first", "/second"], "XPATH": ["/only"]}, "set": {"A": "1"}, "unset": ["HOME"]}
+    job, _ = bench.run(ENVIRON, activation=activation)
+
+    found = job.value()
+    assert found["PATH"].startswith("/first:/second:")
+    assert (found["XPATH"], found["A"], "HOME" in found) == ("/only", "1", False)
+
+
+def test_secrets_reach_the_function_and_no_file(bench: Bench):
+    source = "def f():\n    import os\n    return len(os.environ['HF_TOKEN'])\n"
+    job = bench.job(source, secret={"HF_TOKEN": "sesame-open"})
+
+    job.run()
+
+    assert job.value() == 11
+    assert not (job.folder / "secrets").exists()
+    assert "sesame" not in "".join(path.read_text(errors="replace") for path in job.folder.rglob("*") if path.is_file())
+
+
+def test_secrets_are_masked_in_evidence(bench: Bench):
+    job = bench.job(
+        "def f():\n    import os\n    print('token', os.environ['HF_TOKEN'], flush=True)\n    os._exit(1)\n",
+        secret={"HF_TOKEN": "sesame-open"},
+    )
+
+    assert job.run()["evidence"] == ["token ***"]
+
+
+def test_the_working_directory_is_empty_and_its_own(bench: Bench):
+    job, _ = bench.run("def f():\n    import os\n    return [os.getcwd(), os.listdir('.')]\n")
+
+    assert job.value() == [str(job.attempt / "work"), []]
+
+
+def test_cwd_changes_it(bench: Bench, tmp_path: Path):
+    job, _ = bench.run("def f():\n    import os\n    return os.getcwd()\n", cwd=str(tmp_path))
+
+    assert job.value() == str(tmp_path)
+
+
+def test_stdin_is_empty(bench: Bench):
+    job, _ = bench.run("def f():\n    import sys\n    return sys.stdin.read()\n")
+
+    assert job.value() == ""
+
+
+@pytest.mark.parametrize("host", ["3.6", "3.13"])
+def test_odd_characters_in_paths_work_under_an_old_locale(bridge, tmp_path, host):
+    if interpreter(host) is None:
+        pytest.skip(f"Python {host} is not installed here")
+    bench = Bench(tmp_path / "zoë's höme $HOME %j", bridge, str(interpreter(host)), str(interpreter("3.11")))
+    job = bench.job("def f():\n    import os\n    print(os.environ['A'])\n    return os.getcwd()\n", env={"A": "ü"})
+    (job.folder / "job.sh").write_text((job.folder / "job.sh").read_text().replace("zoë's", "zoë'\\''s"))
+
+    outcome = job.run(LC_ALL="C", LANG="C")
+
+    assert outcome["kind"] == "returned", job.log()
+    assert job.value() == str(job.attempt / "work")
+    assert job.output() == "ü\n"
+
+
+def test_the_users_modules_come_first_and_ours_stay_hidden(bench: Bench, tmp_path: Path):
+    (tmp_path / "worker.py").write_text("NAME = 'mine'\n")
+    source = "def f():\n    import sys, worker\n    return [worker.NAME, *sys.path]\n"
+    job = bench.job(source, sys_path=[str(tmp_path)])
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "returned", outcome
+    assert job.value()[:2] == ["mine", str(tmp_path)]
+    assert str(bench.bridge) not in job.value()
+
+
+def test_clusterfn_itself_can_be_imported(bridge, tmp_path):
+    if interpreter("3.9") is None:
+        pytest.skip("Python 3.9 is not installed here")
+    bench = Bench(tmp_path, bridge, str(interpreter("3.11")), str(interpreter("3.9")))
+    job, outcome = bench.run("def f():\n    import clusterfn.errors\n    return clusterfn.errors.__file__\n")
+
+    assert job.value() == str(bridge / "library" / "clusterfn" / "errors.py"), outcome
+
+
+def test_the_environment_of_this_process_is_no_reason_to_leak(bench: Bench):
+    job = bench.job(ENVIRON)
+    job.start(CLUSTERFN_JOB="other/1").wait(20)
+
+    assert job.value()["CLUSTERFN_JOB"] == f"{job.id}/1"
+    assert "CLUSTERFN_JOB" not in os.environ

@@ -1,0 +1,247 @@
+"""However often a job is submitted, requeued or concluded: it runs once and has exactly one final outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.host import Bench, is_running, until
+
+COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"
+SLEEP = "def f():\n    import time\n    print('up', flush=True)\n    time.sleep(60)\n"
+
+
+def final_outcomes(job) -> list[int]:
+    """The attempts whose outcome is final."""
+    found = []
+    for path in sorted((job.folder / "attempts").iterdir()):
+        if (path / "outcome.json").exists() and json.loads((path / "outcome.json").read_text())["final"]:
+            found.append(int(path.name))
+    return found
+
+
+def test_a_second_submission_of_a_job_runs_nothing(bench: Bench, tmp_path: Path):
+    job = bench.job(COUNT, str(tmp_path / "ran"))
+
+    codes = [script.wait(20) for script in [job.start() for _ in range(4)]]
+
+    assert codes == [0, 0, 0, 0]
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert final_outcomes(job) == [1]
+    assert "claimed by submission" in job.log()
+
+
+def test_a_requeued_job_fences_the_attempt_before(bench: Bench):
+    """The old supervisor still runs, as after the loss of a node that was not dead."""
+    job = bench.job(SLEEP, scheduler="slurm")
+    job.start(SLURM_JOB_ID="77")
+    worker = job.worker_pid()
+    job.wait_for_text("up")
+
+    second = job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1")
+    until(lambda: not is_running(worker), 5)
+    (job.folder / "cancel").touch()
+
+    assert second.wait(20) == 10
+    assert (job.outcome(1)["kind"], job.outcome(1)["superseded_by"]) == ("superseded", 2)
+    assert job.outcome(2)["kind"] == "cancelled"
+    assert final_outcomes(job) == [2]
+
+
+def test_a_requeued_job_that_had_concluded_runs_nothing(bench: Bench, tmp_path: Path):
+    job = bench.job(COUNT, str(tmp_path / "ran"), scheduler="slurm")
+    job.start(SLURM_JOB_ID="77").wait(20)
+
+    assert job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20) == 0
+
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert (job.outcome(2)["kind"], job.outcome(2)["superseded_by"]) == ("superseded", 1)
+    assert final_outcomes(job) == [1]
+
+
+def test_a_third_attempt_after_a_concluded_first_runs_nothing(bench: Bench, tmp_path: Path):
+    job = bench.job(COUNT, str(tmp_path / "ran"), scheduler="slurm")
+    for count in range(3):
+        job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT=str(count)).wait(20)
+
+    assert (tmp_path / "ran").read_text() == "ran\n"
+    assert job.outcome(3)["superseded_by"] == 1
+
+
+def test_elements_of_an_array_are_told_apart(bench: Bench):
+    job = bench.job("def f():\n    return 1\n", scheduler="slurm")
+    job.start(SLURM_JOB_ID="9", SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="3").wait(20)
+
+    assert (job.folder / "claim").read_text() == "7_3"
+
+
+def test_a_submission_on_a_bare_host_is_named_by_its_script(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    script = job.start()
+    script.wait(20)
+
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert (job.folder / "claim").read_text().startswith(f"{boot_id}:{script.pid}:")
+
+
+def test_a_withdrawn_job_never_runs(bench: Bench, tmp_path: Path):
+    job = bench.job(COUNT, str(tmp_path / "ran"))
+    said = job.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True}))
+
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": "cancelled", "won": True}
+    assert job.start().wait(20) == 0
+    assert not (tmp_path / "ran").exists()
+    assert final_outcomes(job) == [1]
+
+
+def test_a_claimed_job_cannot_be_withdrawn(bench: Bench):
+    job = bench.job("def f():\n    import time\n    time.sleep(0.5)\n    return 1\n")
+    script = job.start()
+    job.worker_pid()
+
+    said = job.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "withdrawn", "withdraw": True}))
+
+    assert json.loads(said.stdout) == {"attempt": None, "kind": None, "won": False}
+    assert script.wait(20) == 0
+
+
+def test_a_verdict_from_outside_ends_a_living_attempt(bench: Bench):
+    job = bench.job(SLEEP)
+    script = job.start()
+    job.wait_for_text("up")
+
+    said = job.call("conclude", stdin=json.dumps({"kind": "node", "message": "gone", "stage": "scheduler"}))
+
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": "node", "won": True}
+    assert script.wait(20) == 0
+    assert (job.outcome()["kind"], job.outcome()["by"], job.outcome()["message"]) == ("node", "conclude", "gone")
+    assert job.tagged() == []
+
+
+def test_a_fenced_supervisor_ends_its_tree_within_seconds(bench: Bench):
+    """Without a sweep from outside, as on another node."""
+    job = bench.job(SLEEP)
+    job.start()
+    worker = job.worker_pid()
+    job.wait_for_text("up")
+
+    (job.attempt / "outcome.json").write_text('{"final": false, "kind": "superseded", "superseded_by": 2}')
+
+    until(lambda: not is_running(worker), 3)
+
+
+def test_a_verdict_that_comes_too_late_changes_nothing(bench: Bench):
+    job, _ = bench.run("def f():\n    return 1\n")
+
+    said = job.call("conclude", stdin=json.dumps({"kind": "node", "message": "gone"}))
+
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": "returned", "won": False}
+    assert job.outcome()["kind"] == "returned"
+
+
+def test_a_verdict_after_a_preempted_attempt_stands_in_a_new_one(bench: Bench):
+    job = bench.job(SLEEP, scheduler="slurm")
+    (job.attempt).mkdir(parents=True)
+    (job.attempt / "outcome.json").write_text('{"final": false, "kind": "preempted", "superseded_by": null}')
+    (job.folder / "claim").write_text("77")
+
+    said = job.call("conclude", stdin=json.dumps({"kind": "node", "message": "gone"}))
+
+    assert json.loads(said.stdout) == {"attempt": 2, "kind": "node", "won": True}
+    assert final_outcomes(job) == [2]
+
+
+SCONTROL = """#!/bin/sh
+echo "JobId=77 JobName=f JobState={state} Reason=None Restarts={restarts} ExitCode=0:15"
+"""
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path):
+    """A scontrol that says what it is told."""
+
+    def say(state: str, restarts: int = 0) -> str:
+        folder = tmp_path / "slurm"
+        folder.mkdir(exist_ok=True)
+        (folder / "scontrol").write_text(SCONTROL.format(state=state, restarts=restarts))
+        (folder / "scontrol").chmod(0o755)
+        return f"{folder}:{os.environ['PATH']}"
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("state", "restarts", "kind"),
+    [("CANCELLED", 0, "cancelled"), ("COMPLETING", 1, "preempted"), ("TIMEOUT", 0, "time"), ("RUNNING", 0, "lost")],
+)
+def test_a_sigterm_is_explained_by_the_scheduler(bench: Bench, scontrol, state, restarts, kind):
+    job = bench.job(SLEEP, scheduler="slurm")
+    job.start(SLURM_JOB_ID="77", PATH=scontrol(state, restarts))
+    job.wait_for_text("up")
+
+    for pid in (job.supervisor_pid(), job.worker_pid()):
+        os.kill(pid, signal.SIGTERM)
+
+    until(job.has_outcome)
+    assert job.outcome()["kind"] == kind
+    assert job.outcome()["final"] == (kind != "preempted")
+
+
+def test_after_a_preempted_attempt_the_job_runs_again(bench: Bench, scontrol):
+    source = "def f():\n    import os, time\n    time.sleep(60 if '/1/' in os.getcwd() else 0)\n"
+    job = bench.job(source, scheduler="slurm")
+    first = job.start(SLURM_JOB_ID="77", PATH=scontrol("COMPLETING", 1))
+    job.wait_for("running")
+    os.kill(job.supervisor_pid(), signal.SIGTERM)
+    assert first.wait(20) == 10
+
+    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20)
+
+    assert [job.outcome(n)["kind"] for n in (1, 2)] == ["preempted", "returned"]
+    assert final_outcomes(job) == [2]
+
+
+def test_slurm_jobs_end_with_their_script(bench: Bench):
+    job = bench.job(SLEEP, scheduler="slurm")
+    script = job.start(SLURM_JOB_ID="77", PATH="/usr/bin:/bin")
+    job.wait_for_text("up")
+    worker = job.worker_pid()
+
+    os.kill(script.pid, signal.SIGKILL)
+
+    until(lambda: not is_running(worker), 5)
+    assert not job.has_outcome()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        ("setup:3", "environment", "setup lines ended the job's script with exit code 3"),
+        ("module:cuda/12", "environment", "module cuda/12 could not be loaded"),
+        ("137", "lost", "SIGKILL"),
+        ("2", "lost", "exit code 2"),
+    ],
+)
+def test_after_concludes_what_never_began(bench: Bench, status, kind, words):
+    job = bench.job(SLEEP)
+    (job.folder / "scheduler.log").write_text("line of the script\n")
+
+    said = job.call("after", status)
+
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": kind, "won": True}
+    assert words in job.outcome()["message"]
+    assert job.outcome()["evidence"] == ["line of the script"]
+
+
+def test_an_oom_that_only_the_scheduler_saw(bench: Bench):
+    job = bench.job(SLEEP, scheduler="slurm")
+    (job.folder / "scheduler.log").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.batch.\n")
+
+    job.call("after", "137", SLURM_JOB_ID="77")
+
+    assert job.outcome()["kind"] == "memory"
+    assert "oom-kill event" in job.outcome()["message"]

@@ -1,0 +1,160 @@
+"""What a function leaves behind, closes or removes never costs its value, and never outlives the job."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from tests.bridge.host import Bench, is_running, until
+
+DAEMON = """def f():
+    import os, time
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.closerange(3, 800)
+            time.sleep(60)
+        os._exit(0)
+    os.wait()
+    return 'value'
+"""
+
+THREAD = """def f():
+    import threading, time
+    threading.Thread(target=time.sleep, args=(60,)).start()
+    return 5
+"""
+
+
+def test_a_daemon_is_ended_with_the_job_and_listed(bench: Bench):
+    job, outcome = bench.run(DAEMON)
+
+    assert (outcome["kind"], job.value()) == ("returned", "value")
+    assert any("left behind by the function" in note for note in outcome["notes"])
+    assert job.tagged() == []
+
+
+def test_a_child_that_ignores_sigterm_and_changed_its_tag_is_ended(bench: Bench):
+    command = "trap '' TERM; exec env -i sleep 64"
+    source = "def f(command):\n    import subprocess\n    subprocess.Popen(command, shell=True)\n"
+    job = bench.job(source, command, grace_s=0.2)
+
+    assert job.run()["kind"] == "returned"
+    assert subprocess.run(["pgrep", "-fx", "sleep 64"]).returncode == 1
+
+
+def test_a_thread_that_stays_does_not_delay_the_value(bench: Bench):
+    job = bench.job(THREAD, grace_s=1.0)
+    began = time.monotonic()
+    script = job.start()
+
+    until(job.has_outcome)
+
+    assert time.monotonic() - began < 1.0
+    assert job.value() == 5
+    assert script.wait(10) == 0
+    assert time.monotonic() - began >= 1.0
+    assert any("still there after the function's end" in event.get("message", "") for event in job.events())
+
+
+def test_what_atexit_writes_is_kept(bench: Bench):
+    source = "def f():\n    import atexit, time\n    atexit.register(lambda: (time.sleep(0.3), print('farewell')))\n"
+    job, _ = bench.run(source)
+
+    assert job.output() == "farewell\n"
+
+
+def test_an_exit_in_atexit_does_not_change_the_outcome(bench: Bench):
+    source = "def f():\n    import atexit, os\n    atexit.register(lambda: os._exit(9))\n    return 1\n"
+    job, outcome = bench.run(source)
+
+    assert (outcome["kind"], job.value()) == ("returned", 1)
+
+
+@pytest.mark.parametrize(
+    "mischief",
+    [
+        "os.close(1); os.close(2)",
+        "sys.stdout.close(); sys.stderr.close()",
+        "sys.stdout = None; sys.stderr = object()",
+        "os.closerange(3, 500)",
+        "os.chdir('/'); os.umask(0o777)",
+        "shutil.rmtree(os.getcwd())",
+        "shutil.rmtree(os.path.dirname(os.getcwd()))",
+        "[signal.signal(n, signal.SIG_IGN) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGPIPE)]",
+        "os.environ.clear()",
+        "sys.path.clear()",
+        "sys.modules.pop('json')",
+        "sys.stdout.reconfigure(encoding='ascii', errors='strict')",
+        "os.setsid()",
+    ],
+)
+def test_the_value_arrives_whatever_the_function_does(bench: Bench, mischief):
+    job, outcome = bench.run(f"def f():\n    import os, sys, shutil, signal\n    {mischief}\n    return 'value'\n")
+
+    assert outcome["kind"] == "returned", outcome
+    assert job.value() == "value"
+
+
+def test_a_fork_that_comes_out_of_the_function_says_nothing(bench: Bench):
+    job, outcome = bench.run("""def f():
+    import os
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+    return 'parent' if pid else 'child'
+""")
+
+    assert (outcome["kind"], job.value()) == ("returned", "parent")
+
+
+def test_a_fork_that_raises_says_nothing(bench: Bench):
+    job, outcome = bench.run("""def f():
+    import os
+    pid = os.fork()
+    if pid == 0:
+        raise SystemExit(4)
+    return os.waitpid(pid, 0)[1]
+""")
+
+    assert (outcome["kind"], job.value()) == ("returned", 4 << 8)
+
+
+def test_children_do_not_hold_the_descriptors_of_the_report_and_the_value(bench: Bench):
+    job, _ = bench.run("""def f():
+    import subprocess
+    return subprocess.run(['ls', '/proc/self/fd'], close_fds=False, stdout=-1).stdout.decode()
+""")
+
+    assert [int(fd) for fd in job.value().split() if int(fd) > 3] == []
+
+
+def test_names_of_main_and_spawned_children(bench: Bench):
+    source = """
+SCALE = 3
+
+def times(x):
+    return SCALE * x
+
+def f():
+    import multiprocessing, pickle, sys
+    assert sys.modules['__main__'].times is times
+    with multiprocessing.get_context('spawn').Pool(1) as pool:
+        return pool.map(pickle.loads(pickle.dumps(times)), [1, 2])
+"""
+    job, outcome = bench.run(source)
+
+    assert outcome["kind"] == "returned", outcome
+    assert job.value() == [3, 6]
+
+
+def test_nothing_runs_when_the_script_has_ended(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    script = job.start()
+    worker = job.worker_pid()
+
+    script.wait(10)
+
+    assert not is_running(worker)

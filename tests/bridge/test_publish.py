@@ -1,0 +1,93 @@
+"""One winner, whatever the file system does: link, a link whose answer lies, and no links at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.supervisor import publish
+
+
+def test_the_first_wins_and_stays(tmp_path: Path):
+    folder = str(tmp_path)
+
+    assert publish.publish(folder, "outcome.json", b"first")
+    assert not publish.publish(folder, "outcome.json", b"second")
+    assert publish.read(folder, "outcome.json") == b"first"
+    assert os.listdir(folder) == ["outcome.json"]
+
+
+def test_a_link_that_succeeded_but_answered_eexist_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    link = os.link
+
+    def resent(source: str, target: str) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists", target)
+
+    monkeypatch.setattr(os, "link", resent)
+
+    assert publish.publish(str(tmp_path), "outcome.json", b"mine")
+
+
+@pytest.fixture(params=[errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV])
+def no_links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that refuses links."""
+
+    def refuse(source: str, target: str) -> None:
+        raise OSError(request.param, os.strerror(request.param), source)
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_links_the_first_wins_and_stays(tmp_path: Path):
+    folder = str(tmp_path)
+
+    assert publish.publish(folder, "outcome.json", b"first")
+    assert not publish.publish(folder, "outcome.json", b"second")
+    assert publish.read(folder, "outcome.json") == b"first"
+
+
+@pytest.mark.usefixtures("no_links")
+def test_without_links_a_winner_that_died_half_way_is_completed(tmp_path: Path):
+    folder = str(tmp_path)
+    publish.publish(folder, "outcome.json", b"first")
+    (tmp_path / "outcome.json").unlink()  # it died before it gave the file its name
+
+    assert not publish.publish(folder, "outcome.json", b"second")
+    assert (tmp_path / "outcome.json").read_bytes() == b"first"
+
+
+def test_of_many_at_once_one_wins(tmp_path: Path):
+    """Each in a process of its own, as temporaries are named after the pid."""
+    won = []
+    gate = threading.Barrier(8)
+
+    def compete(number: int) -> None:
+        gate.wait()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(publish.publish(str(tmp_path), "outcome.json", b"%d" % number))
+        won.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    threads = [threading.Thread(target=compete, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(won) == [0] * 7 + [1]
+
+
+def test_the_reserve_is_spent_on_the_outcome(tmp_path: Path):
+    reserve = publish.Reserve(str(tmp_path))
+    assert os.stat(reserve.path).st_blocks * 512 >= 65536
+
+    assert publish.publish(str(tmp_path), "outcome.json", b"x" * 100, reserve)
+
+    assert os.listdir(tmp_path) == ["outcome.json"]
+    assert (tmp_path / "outcome.json").stat().st_size == 100

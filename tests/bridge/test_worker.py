@@ -1,0 +1,102 @@
+"""What the worker says when a call cannot be loaded, or its value cannot travel."""
+
+from __future__ import annotations
+
+from tests.bridge.host import Bench
+
+
+def test_a_missing_module_is_named_with_something_to_do(bench: Bench):
+    job = bench.job("def f():\n    pass\n")
+    (job.folder / "payload.pkl").write_bytes(_calling_a_missing_module(bench))
+
+    outcome = job.run()
+
+    assert (outcome["kind"], outcome["stage"]) == ("payload", "load")
+    assert "ModuleNotFoundError" in outcome["message"]
+    assert "'nowhere_mod'" in outcome["hint"]
+
+
+def _calling_a_missing_module(bench: Bench) -> bytes:
+    """A payload that names a module which does not exist when it is loaded."""
+    source = (
+        "import sys, types\nmodule = types.ModuleType('nowhere_mod')\nclass C: pass\nC.__module__ = 'nowhere_mod'\n"
+        "C.__qualname__ = 'C'\nmodule.C = C\nsys.modules['nowhere_mod'] = module\nmodule.__file__ = 'x'\n"
+        "def f(c=C):\n    pass\n"
+    )
+    return (bench.job(source).folder / "payload.pkl").read_bytes()
+
+
+def test_a_damaged_payload_is_named(bench: Bench):
+    job = bench.job("def f():\n    pass\n")
+    path = job.folder / "payload.pkl"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(bytes(data))
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "payload"
+    assert "check sum" in outcome["message"]
+
+
+def test_a_call_of_another_minor_version_is_refused(bench: Bench):
+    job = bench.job("def f():\n    pass\n")
+    path = job.folder / "payload.pkl"
+    path.write_bytes(path.read_bytes().replace(b'"python": [3, 11]', b'"python": [3, 12]'))
+
+    outcome = job.run()
+
+    assert outcome["kind"] == "environment"
+    assert "3.12" in outcome["hint"]
+
+
+def test_what_cannot_be_pickled_is_named_by_its_path(bench: Bench):
+    _, outcome = bench.run("def f():\n    import threading\n    return {'model': [threading.Lock()]}\n")
+
+    assert (outcome["kind"], outcome["stage"]) == ("result", "result")
+    assert "result['model'][0]: cannot pickle '_thread.lock' object" in outcome["message"]
+    assert outcome["value"] is None
+
+
+def test_a_generator_is_told_to_be_a_list(bench: Bench):
+    _, outcome = bench.run("def f():\n    return (n for n in range(3))\n")
+
+    assert outcome["kind"] == "result"
+    assert "return a list" in outcome["hint"]
+
+
+def test_a_coroutine_function_is_awaited(bench: Bench):
+    job, _ = bench.run("async def f():\n    import asyncio\n    await asyncio.sleep(0.01)\n    return 'awaited'\n")
+
+    assert job.value() == "awaited"
+
+
+def test_an_exception_that_refuses_to_travel_still_gives_its_text(bench: Bench):
+    _, outcome = bench.run("""def f():
+    class Odd(Exception):
+        def __reduce__(self):
+            raise RuntimeError('no')
+    raise Odd('why')
+""")
+
+    assert outcome["kind"] == "raised"
+    assert outcome["exception"]["message"] == "why"
+
+
+def test_the_function_runs_in_the_main_thread(bench: Bench):
+    source = "def f():\n    import threading\n    return threading.current_thread() is threading.main_thread()\n"
+    job, _ = bench.run(source)
+
+    assert job.value() is True
+
+
+def test_pickling_that_ends_the_process_is_not_a_success(bench: Bench):
+    _, outcome = bench.run("""def f():
+    import os
+    class Bad:
+        def __reduce__(self):
+            os._exit(5)
+    return Bad()
+""")
+
+    assert (outcome["kind"], outcome["stage"], outcome["code"]) == ("exited", "result", 5)
