@@ -61,7 +61,12 @@ class Executor(concurrent.futures.Executor):
         return job
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls; with `cancel_futures` withdraw those that have not started; with `wait` wait for the rest."""
+        """Take no more calls.
+
+        Args:
+            wait: Whether to wait for those that were taken.
+            cancel_futures: Whether to withdraw those that have not started.
+        """
         self._closed = True
         if cancel_futures:
             for job in self._jobs:

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import download, layout, outcome
 from clusterfn.errors import ClusterfnError, ResultError, Unreachable
@@ -33,8 +33,8 @@ Listener = Callable[[str, Any], None]
 class Job(concurrent.futures.Future[R]):
     """One call on a host.
 
-    Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`, `as_completed`. Waiting
-    with a timeout, or giving up waiting, never touches the job. `await job` works.
+    Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`,
+    `as_completed`. Waiting with a timeout, or giving up waiting, never touches the job. `await job` works.
 
     Attributes:
         id: 16 hex digits; four are enough where they are unambiguous.
@@ -147,7 +147,7 @@ class Job(concurrent.futures.Future[R]):
     # what the tracker tells; `listen` is for whoever shows a job
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(kind, what)` at every change: ("state", …), ("stdout", bytes), ("stderr", bytes), ("done", None)."""
+        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done"."""
         with self._lock:
             self._listeners.append(listener)
         if self.done():
@@ -169,7 +169,7 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(state, reason)
 
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
-        """The job has its final outcome; called in a thread of its own, because loading a value runs code of the user's."""
+        """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""
         if self.done():
             return
         self._outcome = published

@@ -17,6 +17,7 @@ from clusterfn.spec import EnvironmentSpec, Interpreter
 
 KINDS = ("python", "venv", "prefix", "conda")
 CALLER = (sys.version_info[0], sys.version_info[1])
+_CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
 # Tries each candidate; the first that can be executed tells of itself. POSIX sh, as every login node has it.
 _FIND = r"""
@@ -94,7 +95,7 @@ class Existing:
             return [posixpath.join(value, "bin", "python")]
         if kind == "conda":
             return [posixpath.join(base, "envs", value, "bin", "python") for base in ("~/.conda", *_CONDA_BASES)]
-        return ["python%d.%d" % CALLER]
+        return [_CALLERS_PYTHON]
 
     def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
         try:
@@ -110,7 +111,7 @@ class Existing:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         if self.spec.kind == "found":
             return EnvironmentBuildError(
-                "no environment was named, and the host has no Python %d.%d in its PATH, as this one is" % CALLER,
+                f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH, which this process runs on",
                 evidence=said, stage="environment",
                 hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…")',
             )  # fmt: skip

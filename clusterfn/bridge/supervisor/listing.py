@@ -1,0 +1,83 @@
+"""Tells of all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
+
+Reads the jobs' own files alone and changes nothing. Started through the agent (`supervise.py list ROOT`).
+"""
+
+import json
+import os
+import sys
+import time
+
+from ...layout import CANCELLED, EVENTS, HEARTBEAT, JOBS, RAISED, RETURNED, SPEC, STALE_AFTER_S
+from .attempt import Attempt
+from .job import Job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_STATES = {RETURNED: "RETURNED", RAISED: "RAISED", CANCELLED: "CANCELLED"}
+_EVENTS = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
+
+
+def listing(root: str) -> int:
+    """Print a line for each job; one whose specification cannot be read is passed over."""
+    folder = os.path.join(root, JOBS)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        told = _told(os.path.join(folder, name))
+        if told:
+            sys.stdout.write(json.dumps(told) + "\n")
+    return 0
+
+
+def _told(folder: str) -> "dict[str, Any]":
+    try:
+        job = Job(folder)
+        started = os.stat(os.path.join(folder, SPEC)).st_mtime
+    except (OSError, ValueError):
+        return {}
+    state, message = _state(job)
+    return {"id": job.id, "name": job.spec["name"], "state": state, "message": message, "started": started}
+
+
+def _state(job: Job) -> "tuple[str, str]":
+    numbers = job.attempts()
+    if not numbers:
+        return "PENDING", "has not started"
+    attempts = [Attempt(job, number) for number in numbers]
+    for attempt in attempts:
+        outcome = attempt.outcome()
+        if outcome is not None and outcome["final"]:
+            return _STATES.get(outcome["kind"], "DIED"), _first_line(outcome.get("message"))
+    return _of_events(attempts[-1])
+
+
+def _first_line(text: "Any") -> str:
+    lines = str(text or "").splitlines()
+    return lines[0][:200] if lines else ""
+
+
+def _of_events(attempt: Attempt) -> "tuple[str, str]":
+    state, message = "STARTING", ""
+    for event in _events(attempt):
+        if event["event"] in _EVENTS:
+            state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
+    silent_s = _silent_s(attempt)
+    if silent_s > STALE_AFTER_S:
+        return "UNKNOWN", "its heartbeat stands still since %d s" % silent_s
+    return state, message
+
+
+def _events(attempt: Attempt) -> "list[dict[str, Any]]":
+    try:
+        with open(attempt.path(EVENTS), encoding="utf-8") as file:
+            return [json.loads(line) for line in file if line.endswith("\n")]
+    except FileNotFoundError:
+        return []
+
+
+def _silent_s(attempt: Attempt) -> float:
+    try:
+        return time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
+    except FileNotFoundError:
+        return 0.0
