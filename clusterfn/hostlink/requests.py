@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Generic, TypeVar, Union
 from clusterfn.hostlink.frames import CHUNK, Header, pack
 
 T = TypeVar("T")
-Data = Union[bytes, Path]
+Data = Union[bytes, memoryview, Path]
 Sink = Union[Callable[[bytes], Any], BinaryIO]
 
 
@@ -155,9 +155,9 @@ class Upload(Plain[T]):
 
 def pieces_of(source: Data) -> Iterator[bytes]:
     """The bytes of a source, a chunk at a time."""
-    if isinstance(source, bytes):
+    if not isinstance(source, Path):
         for start in range(0, len(source), CHUNK):
-            yield source[start : start + CHUNK]
+            yield bytes(source[start : start + CHUNK])
         return
     with source.open("rb") as file:
         while piece := file.read(CHUNK):
@@ -166,7 +166,7 @@ def pieces_of(source: Data) -> Iterator[bytes]:
 
 def size_of(source: Data) -> int:
     """How many bytes a source has now."""
-    return len(source) if isinstance(source, bytes) else source.stat().st_size
+    return source.stat().st_size if isinstance(source, Path) else len(source)
 
 
 def writer_of(sink: Sink) -> Callable[[bytes], Any]:
