@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 
 from clusterfn.cli import screen, steps
 from clusterfn.cli.steps import Failed, Found, Skipped, Step
 from clusterfn.errors import ClusterfnError
 
+_BLOCKED = "blocked"  # skipped for another's failure; its own followers are skipped too
 _COLOURS = {"PASS": "green", "FAIL": "red", "skip": "dim"}
 _WIDTH = max(len(step.name) for step in steps.STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
@@ -33,10 +33,10 @@ def check(given: argparse.Namespace) -> int:
 
 
 def _run(step: Step, found: Found, words: dict[str, str]) -> str:
-    missing = next((name for name in step.needs if words[name] == "FAIL"), None)
-    missing = missing or next((name for name in step.needs if words[name] == "skip"), None)
+    missing = next((name for name in step.needs if words[name] in ("FAIL", _BLOCKED)), None)
     if missing is not None:
-        return _say("skip", step.name, f"needs {missing}")
+        _say("skip", step.name, f"needs {missing}")
+        return _BLOCKED
     try:
         return _say("PASS", step.name, step.run(found))
     except Skipped as reason:
@@ -59,11 +59,7 @@ def _say(word: str, name: str, what: str, evidence: tuple[str, ...] = (), hint: 
         print(_INDENT + screen.clean(line))
     for line in evidence:
         print(f"{_INDENT}  | {screen.clean(line)}")
-    if hint:
-        print(
-            textwrap.fill(
-                f"next: {screen.clean(hint)}", 120, initial_indent=_INDENT, subsequent_indent=_INDENT + "      "
-            )
-        )
+    if hint:  # in one line, for it often holds a command to be copied
+        print(f"{_INDENT}next: {screen.clean(hint)}")
     sys.stdout.flush()
     return word

@@ -6,6 +6,7 @@ Prints nothing; `check` runs them. A step that asks the host builds an argv and 
 from __future__ import annotations
 
 import concurrent.futures
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from clusterfn.host import Completed
 from clusterfn.job import Job
 from clusterfn.session import Session, open_session
 from clusterfn.spec import Host, parse_options
+from clusterfn.transport.sshconfig import resolve
 
 _TIMEOUT_S = 60.0
-_LITTLE_BYTES = 2**30
+_LITTLE_BYTES = 50 * 2**20
 
 
 class Failed(Exception):
@@ -83,7 +85,23 @@ class Step:
 def _configuration(found: Found) -> str:
     known = config.load()
     found._host, because = known.resolve(found.wanted)
-    return f"host {found.host.name}, from {found.host.source} ({because}); scheduler: {found.host.scheduler}"
+    where = found.host.source if known.path else "built in"
+    return f"{found.host.name} ({where}), scheduler: {found.host.scheduler}; chosen by {because}"
+
+
+def _name(found: Found) -> str:
+    if not found.host.address:
+        raise Skipped("this machine, without ssh")
+    settings = resolve(found.host)
+    if settings.proxy_jump or settings.proxy_command:
+        way = ", ".join(settings.proxy_jump) or settings.proxy_command
+        return f"{settings.user}@{settings.place}, through {way}"
+    try:
+        address = socket.getaddrinfo(settings.hostname, settings.port, type=socket.SOCK_STREAM)[0][4][0]
+    except socket.gaierror as error:
+        hint = f"check address: of host {found.host.name} ({found.host.source}) and your network or VPN"
+        raise Failed(f"the name {settings.hostname} cannot be resolved", hint, [str(error)]) from error
+    return f"{settings.user}@{settings.place}" + (f" ({address})" if address != settings.hostname else "")
 
 
 def _connection(found: Found) -> str:
@@ -94,11 +112,11 @@ def _connection(found: Found) -> str:
         found.session.connection.ping().result(_TIMEOUT_S)
     except HostError as error:
         found.broken = error
-        if isinstance(error, Unreachable):
-            raise
+        if isinstance(error, Unreachable) or (type(error) is HostError and error.__cause__ is not None):
+            raise  # no way there, or no common word with its sshd
     if not found.host.address:
-        return "this machine, without ssh"
-    return f"{found.host.address} answers" + ("" if found.broken else f", in {time.monotonic() - began:.2f} s")
+        return "an agent was started"
+    return "the host answers" + ("" if found.broken else f", in {time.monotonic() - began:.2f} s")
 
 
 def _host_key(found: Found) -> str:
@@ -120,6 +138,8 @@ def _login(found: Found) -> str:
 
 def _python(found: Found) -> str:
     if found.broken is not None:
+        if getattr(found.broken, "kind", None):  # the agent itself said no
+            return "runs the agent"
         raise found.broken
     facts = found.session.connection.facts
     return f"{facts.python} ({'.'.join(map(str, facts.version))}) runs the agent and the supervisor"
@@ -130,7 +150,6 @@ def _warnings(found: Found) -> str:
     return "\n".join(warnings) if warnings else "nothing to warn of"
 
 
-_SPACE = 'df -Pk -- "$1" | tail -n 1; ls -ld -- "$1"'
 _LINK = (
     'cd -- "$1" || exit 1; a=.check-$$-a; b=.check-$$-b; : > "$a" || exit 1; ln -- "$a" "$b"; s=$?; '
     'rm -f -- "$a" "$b"; exit $s'
@@ -138,17 +157,22 @@ _LINK = (
 
 
 def _root(found: Found) -> str:
-    root = found.session.root
-    answer = found.run("/bin/sh", "-c", _SPACE, "sh", root)
-    lines = _text(answer.out)
-    if answer.rc != 0 or len(lines) < 2 or len(lines[0].split()) < 4:
-        raise Failed(f"{root} cannot be looked at", "look at it there with ls -ld and df", _text(answer.err))
-    mode, free = lines[1].split()[0], int(lines[0].split()[3]) * 1024
-    if free < _LITTLE_BYTES // 20:
+    if found.broken is not None:
+        raise found.broken
+    answer = found.run("ls", "-ld", "--", found.session.root)
+    return f"{found.session.root} ({(_text(answer.out) or ['?'])[0].split()[0]})"
+
+
+def _space(found: Found) -> str:
+    answer = found.run("df", "-Pk", "--", found.session.root)
+    words = (_text(answer.out) or [""])[-1].split()
+    if answer.rc != 0 or len(words) < 4 or not words[3].isdigit():
+        raise Skipped("df cannot say how much there is")
+    free = int(words[3]) * 1024
+    if free < _LITTLE_BYTES:
         hint = f"free some there, or set root: of host {found.host.name} ({found.host.source}) to a larger file system"
-        raise Failed(f"{root} has only {screen.size(free)} free", hint)
-    little = f"\nonly {screen.size(free)} are free; results and logs lie there" if free < _LITTLE_BYTES else ""
-    return f"{root} ({mode}, {screen.size(free)} free){little}"
+        raise Failed(f"only {screen.size(free)} are free in {found.session.root}", hint)
+    return f"{screen.size(free)} free (a quota may allow less)"
 
 
 def _links(found: Found) -> str:
@@ -245,15 +269,17 @@ def _text(data: bytes) -> list[str]:
 
 STEPS = (
     Step("configuration", (), _configuration),
-    Step("connection", ("configuration",), _connection),
+    Step("name", ("configuration",), _name),
+    Step("connection", ("configuration", "name"), _connection),
     Step("host key", ("connection",), _host_key),
     Step("login", ("connection", "host key"), _login),
     Step("python", ("login",), _python),
-    Step("warnings", ("python",), _warnings),
     Step("root", ("python",), _root),
-    Step("links", ("root",), _links),
-    Step("scheduler", ("python",), _scheduler),
-    Step("gpus", ("python",), _gpus),
-    Step("environment", ("python",), _environment),
-    Step("function", ("root", "scheduler", "environment"), _function),
+    Step("warnings", ("root",), _warnings),
+    Step("space", ("root",), _space),
+    Step("links", ("root", "space"), _links),
+    Step("scheduler", ("root",), _scheduler),
+    Step("gpus", ("root",), _gpus),
+    Step("environment", ("root",), _environment),
+    Step("function", ("links", "scheduler", "environment"), _function),
 )
