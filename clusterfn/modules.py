@@ -23,6 +23,8 @@ from clusterfn.parcel import Parcel, make
 _MAX_DATA_FILE = 1 << 20
 _MAX_ALL = 50 << 20
 _EXTENSIONS = (".so", ".pyd", ".dylib")
+# Made by the worker, or in the bridge, on every host.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn_wire"])
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 _STDLIB: frozenset[str] = getattr(sys, "stdlib_module_names", frozenset())  # Python 3.10 and up
 _seen_mtimes: dict[Path, int] = {}
@@ -104,7 +106,7 @@ def _is_foreign(path: str) -> bool:
 
 def _locations(name: str) -> list[Path]:
     """The file of a module, or the folders of a package, if it is the user's own."""
-    if name in ("__main__", "__mp_main__", "clusterfn") or name in sys.builtin_module_names:
+    if name in _NEVER or name in sys.builtin_module_names:
         return []
     spec = _spec(name)
     if spec is None:
