@@ -127,8 +127,12 @@ def test_a_site_without_modules_is_named(ran):
 
 @pytest.mark.parametrize(
     "body",
-    ["return 1", "echo \"ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '$2'\" >&2"],
-    ids=["new", "old-returns-0"],
+    [
+        "return 1",
+        "echo \"ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for '$2'\" >&2",
+        "echo 'ModuleCmd_Load.c(213):ERROR:150: Module conflicts' >&2",
+    ],
+    ids=["new", "old-returns-0", "old-conflict"],
 )
 def test_a_missing_module_is_named_and_nothing_runs(ran, body):
     code, calls, said, _ = ran(host=replace(BARE, setup=(f"module() {{ {body}; }}",), modules=("gcc", "it's")))
