@@ -1,0 +1,126 @@
+"""What the end-to-end tests share: hosts of the lab with a root of their own, and scripts run as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MINOR = f"3.{sys.version_info[1]}"
+ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
+
+
+def wait_until(true: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """What `true` gives as soon as it gives something; fails after timeout_s."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := true()):
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {timeout_s} s")
+        time.sleep(0.02)
+    return found
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The lab's hosts as clusterfn.yml names them.
+
+    Attributes:
+        config: clusterfn.yml.
+        root: The hosts' root, as it lies on this machine; all hosts share it.
+        root_name: The same as clusterfn.yml writes it.
+        python: The interpreter of the jobs' environment.
+    """
+
+    config: Path
+    root: Path
+    root_name: str
+    python: Path
+
+    def jobs(self) -> set[str]:
+        """Ids of the jobs that lie on the hosts."""
+        folder = self.root / "jobs"
+        return {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+
+    def describe(self, lab: Any, path: Path, python: Path, extra: str = "", names: tuple[str, ...] = ALIASES) -> Path:
+        """Write another clusterfn.yml with these hosts, whose jobs run under `python`; the path.
+
+        `extra` are further lines of every host.
+        """
+        blocks = [_block(lab, name, self.root_name, python, extra) for name in names]
+        path.write_text("hosts:\n" + "".join(blocks))
+        return path
+
+
+def _block(lab: Any, name: str, root: str, python: Path, extra: str) -> str:
+    alias = name if name in ("tensor01", "slurm") or "-" in name else f"{name}-bash"
+    lines = [f"address: {alias}", f"ssh_config: {lab.ssh_config}", f"root: {root}", f'environment: "python:{python}"']
+    if lab.host(alias).name == "slurm":
+        lines += ["scheduler: slurm", "slurm: {partition: {cpu: short, gpu: gpu}}", 'defaults: {time: "10min"}']
+        lines += ['poll_floor: "1s"']
+    else:
+        lines += ["scheduler: bare"]
+    lines += extra.splitlines()
+    return f"  {name}:\n" + "".join(f"    {line}\n" for line in lines)
+
+
+@pytest.fixture(scope="session")
+def _shared(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    name = f"e2e-{secrets.token_hex(4)}"
+    root = lab.home("bash") / name
+    python = lab.python(MINOR)
+    hosts = Hosts(tmp_path_factory.mktemp("e2e") / "clusterfn.yml", root, f"~/{name}", python)
+    hosts.describe(lab, hosts.config, python)
+    yield hosts
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def hosts(_shared: Hosts, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+    """tensor01, slurm and others of the lab, for the length of a test the hosts of $CLUSTERFN_CONFIG."""
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(_shared.config))
+    return _shared
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration whose only host is this machine, with a root of its own; the root."""
+    root = tmp_path / "root"
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    return root
+
+
+@pytest.fixture
+def run_script(tmp_path: Path) -> Callable[..., Any]:
+    """Run a text as a user's script; what its last line of stdout says, as JSON."""
+
+    def run(text: str, *argv: str, python: Path | None = None, timeout_s: float = 100.0) -> Any:
+        path = tmp_path / f"script_{secrets.token_hex(4)}.py"
+        path.write_text(text, encoding="utf-8")
+        done = subprocess.run(
+            [str(python or sys.executable), str(path), *argv],
+            capture_output=True, text=True, encoding="utf-8", timeout=timeout_s, cwd=tmp_path, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def give_to(account: str, path: Path) -> Path:
+    """Make a file or folder an account's own; the path."""
+    entry = pwd.getpwnam(account)
+    os.chown(path, entry.pw_uid, entry.pw_gid)
+    return path

@@ -1,0 +1,223 @@
+"""What a function prints appears here while it runs: soon, in order, whole, on the right stream, in the right thread."""
+
+from __future__ import annotations
+
+import bisect
+import io
+import itertools
+import re
+import sys
+import threading
+import time
+from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
+
+from clusterfn import cluster
+
+pytestmark = pytest.mark.lab
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+LINES = 20
+
+
+class Arrivals(io.TextIOBase):
+    """A stream that notes when each piece of text came, and from which thread."""
+
+    def __init__(self):
+        self.pieces = []
+
+    def write(self, text):
+        self.pieces.append((time.time(), text, threading.current_thread()))
+        return len(text)
+
+    @property
+    def text(self):
+        return "".join(text for _, text, _ in self.pieces)
+
+    def stamped(self):
+        """(time at which its last character arrived, time it was printed, what) of each line that ends in its time."""
+        ends = list(itertools.accumulate(len(text) for _, text, _ in self.pieces))
+        found = []
+        for line in re.finditer(r"(line \d+) (\d+\.\d+)", self.text):
+            arrival = self.pieces[bisect.bisect_left(ends, line.end())][0]
+            found.append((arrival, float(line[2]), line[1]))
+        return found
+
+
+def speak(count, pause):
+    def function():
+        import os
+        import subprocess
+        import sys
+        import time
+
+        for n in range(count):
+            if n == 7:
+                subprocess.run([sys.executable, "-c", "import time; print('line 7', time.time())"], check=True)
+            elif n == 13:
+                os.write(1, f"line 13 {time.time()}\n".encode())
+            else:
+                print("line", n, time.time())
+            time.sleep(pause)
+
+    return function
+
+
+def check_spread(stamped, count):
+    assert [what for _, _, what in stamped] == [f"line {n}" for n in range(count)]
+    late = [arrival - stamp for arrival, stamp, _ in stamped]
+    assert max(late) < 1.0, late
+    printed, arrived = stamped[-1][1] - stamped[0][1], stamped[-1][0] - stamped[0][0]
+    assert arrived > 0.7 * printed > 0
+
+
+@BOTH
+def test_lines_arrive_as_they_are_printed(hosts, host):
+    with redirect_stdout(Arrivals()) as arrivals:
+        cluster(host=host)(speak(LINES, 0.1))()
+
+    check_spread(arrivals.stamped(), LINES)
+
+
+@pytest.mark.long
+@BOTH
+def test_lines_half_a_second_apart_arrive_half_a_second_apart(hosts, host):
+    with redirect_stdout(Arrivals()) as arrivals:
+        cluster(host=host)(speak(LINES, 0.5))()
+
+    stamped = arrivals.stamped()
+    check_spread(stamped, LINES)
+    gaps = [after[0] - before[0] for before, after in zip(stamped, stamped[1:])]
+    assert sorted(gaps)[len(gaps) // 2] == pytest.approx(0.5, abs=0.1)
+
+
+@BOTH
+def test_a_bar_without_newlines_moves(hosts, host):
+    @cluster(host=host)
+    def bar():
+        import sys
+        import time
+
+        for n in range(12):
+            sys.stderr.write(f"\rline {n} {time.time()}")
+            sys.stderr.flush()
+            time.sleep(0.1)
+
+    with redirect_stderr(Arrivals()) as arrivals:
+        bar()
+
+    arrivals.pieces = [piece for piece in arrivals.pieces if "clusterfn:" not in piece[1]]
+    check_spread(arrivals.stamped(), 12)
+    assert "\n" not in arrivals.text
+
+
+def test_both_streams_arrive_each_where_it_belongs(hosts, capsys):
+    @cluster(host="tensor01")
+    def speak_twice():
+        import sys
+
+        print("out")
+        print("err", file=sys.stderr)
+
+    speak_twice()
+
+    said = capsys.readouterr()
+    assert said.out == "out\n"
+    assert "err\n" in said.err
+
+
+@BOTH
+def test_utf8_survives_a_host_in_the_c_locale(hosts, host, capsys):
+    @cluster(host=host, env={"LANG": "C", "LC_ALL": "C"})
+    def emoji():
+        import subprocess
+        import sys
+
+        print("Phase 1 complete: 🚀 ✓ äöü")
+        subprocess.run([sys.executable, "-c", "print('child: ✗ 漢字')"], check=True)
+        return "ß"
+
+    assert emoji() == "ß"
+    assert capsys.readouterr().out == "Phase 1 complete: 🚀 ✓ äöü\nchild: ✗ 漢字\n"
+
+
+def test_a_character_torn_in_two_arrives_whole(hosts, capsys):
+    @cluster(host="tensor01")
+    def torn():
+        import os
+        import time
+
+        for byte in "漢":
+            for part in byte.encode():
+                os.write(1, bytes([part]))
+                time.sleep(0.2)
+
+    torn()
+
+    assert capsys.readouterr().out == "漢"
+
+
+def test_binary_output_does_no_harm(hosts, capsys):
+    @cluster(host="tensor01")
+    def binary():
+        import os
+
+        os.write(1, bytes(range(256)))
+        print("after")
+        return 5
+
+    assert binary() == 5
+    out = capsys.readouterr().out
+    assert "ABC" in out and "\ufffd" in out and out.endswith("after\n")
+
+
+def test_a_big_output_arrives_whole_and_in_order(hosts, capsys):
+    @cluster(host="tensor01")
+    def much():
+        for n in range(100_000):
+            print(n)
+
+    much()
+
+    assert capsys.readouterr().out == "".join(f"{n}\n" for n in range(100_000))
+
+
+def test_output_is_printed_by_the_thread_that_waits(hosts):
+    with redirect_stdout(Arrivals()) as arrivals:
+        cluster(host="tensor01")(speak(3, 0))()
+
+    assert {thread for _, _, thread in arrivals.pieces} == {threading.current_thread()}
+
+
+def test_two_threads_do_not_get_each_others_lines(hosts):
+    @cluster(host="tensor01")
+    def say(word):
+        import time
+
+        for _ in range(10):
+            print(word)
+            time.sleep(0.02)
+
+    with redirect_stdout(Arrivals()) as arrivals:
+        threads = [threading.Thread(target=say, args=(word,), name=word) for word in ("ping", "pong")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+
+    for word in ("ping", "pong"):
+        said = "".join(text for _, text, thread in arrivals.pieces if thread.name == word)
+        assert said == f"{word}\n" * 10
+
+
+def test_nothing_breaks_without_a_stderr(hosts, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None)
+
+    assert cluster(host="tensor01")(lambda: 3)() == 3
+
+
+def test_the_first_line_says_where_the_call_runs(hosts, capsys):
+    cluster(host="tensor01", name="train")(lambda: 3)()
+
+    first = capsys.readouterr().err.splitlines()[0]
+    assert "train on tensor01 (host='tensor01')" in first
