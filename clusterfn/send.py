@@ -14,7 +14,7 @@ from typing import Any
 from clusterfn import layout, parcel, script
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.files import Shipment
-from clusterfn.host import Completed, HostConnection, Reply, Spawned, TreeFile
+from clusterfn.host import Completed, HostConnection, Reply, SpawnReply, TreeFile
 from clusterfn.job import Job
 from clusterfn.payload import Payload
 from clusterfn.scheduler.base import Answer
@@ -33,7 +33,7 @@ def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: J
     start = session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply))
+        spawned.add_done_callback(lambda _: _spawned(tracker, made, spawned))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
@@ -144,7 +144,7 @@ def spec_json(job: JobSpec) -> bytes:
     return json.dumps(record, indent=1).encode()
 
 
-def _spawned(tracker: Tracker, made: Job[Any], reply: Reply[Spawned]) -> None:
+def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
     error = reply.exception()
     if error is not None:
         made.on_lost(_refused(error, tracker))
@@ -153,6 +153,7 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: Reply[Spawned]) -> None:
     process = reply.result(0)
     scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
     tracker.started(made, scheduler_id)
+    reply.exited.add_done_callback(lambda _: tracker.witness.process_ended())
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:

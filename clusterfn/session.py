@@ -15,9 +15,8 @@ from clusterfn import host as hosts
 from clusterfn import layout, parcel
 from clusterfn.environment import existing
 from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
-from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
-from clusterfn.scheduler.slurm import Slurm
 from clusterfn.spec import Host, Interpreter
 from clusterfn.watch import Watch
 
@@ -79,7 +78,7 @@ class Session:
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
         facts = self.connection.facts
-        return Slurm(self.host, facts.user) if self.host.scheduler == "slurm" else Bare(facts.boot_id)
+        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id})
 
     @functools.cached_property
     def watch(self) -> Watch:

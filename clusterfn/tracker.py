@@ -20,6 +20,7 @@ from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
 from clusterfn.session import Session
 from clusterfn.watch import Seen, Silent
+from clusterfn.witness import Witness
 
 if TYPE_CHECKING:
     from clusterfn.job import Job
@@ -46,7 +47,7 @@ class Tracker:
         self.scheduler_id = ""
         self.attempt = 1
         self.live = live
-        self.ended = False
+        self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
         self._value = bytearray()
         self._partial = b""
@@ -77,7 +78,7 @@ class Tracker:
         self.scheduler_id = self.scheduler_id or scheduler_id
         if self.session.scheduler.watch_command():
             self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
-        witness.watch_heartbeat(self, job)
+        self.witness.listen()
 
     def attach(self, job: Job[Any]) -> None:
         """Follow a job that somebody else sent, from its first attempt on."""
@@ -122,7 +123,7 @@ class Tracker:
             self.scheduler_id = seen.scheduler_id
             if job.state == PENDING and seen.phase == base.PENDING:
                 job.on_state(PENDING, self.session.scheduler.in_words(seen))
-        witness.scheduler_said(self, job, seen)
+        self.witness.scheduler_said(seen)
 
     def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
         try:
@@ -141,32 +142,33 @@ class Tracker:
         if outcome["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
         self.follow(job, following)
+        self.witness.listen()
 
     def end(self) -> None:
         """The job needs no more looks."""
-        self.ended = True
         self.session.watch.remove(self.scheduler_name)
-        witness.forget(self)
+        self.witness.end()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
         verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
-        standing = witness.conclude(self, verdict).result(_TIMEOUT_S)
+        standing = self.witness.conclude(verdict).result(_TIMEOUT_S)
         won = witness.standing(standing).get("won") is True
         if won:
-            self._cancel_at_scheduler()
+            self.cancel_at_scheduler()
         return won
 
     def stop(self) -> None:
         """Withdraw the job, or end it with its whole tree."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-            self._cancel_at_scheduler()
+            self.cancel_at_scheduler()
 
-    def _cancel_at_scheduler(self) -> None:
+    def cancel_at_scheduler(self) -> None:
+        """Take the job out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         if argv:
-            self.connection.run(argv, unset=self.session.scheduler.unset).result(_TIMEOUT_S)
+            self.connection.run(argv, unset=self.session.scheduler.unset)
 
 
 def _in_thread(work: Callable[[], None]) -> None:

@@ -1,7 +1,7 @@
 """One look at a host's scheduler for all of this process's jobs there, often at first and rarely later.
 
 It tells each job's listener what was seen and concludes nothing: a job that squeue does not list, or a squeue that
-fails, may still run. `two_witnesses` says when a verdict may be asked for; `dispatch` asks. Called by `dispatch`, and
+fails, may still run. `witness` weighs it. Called by `tracker`, and
 by the connection's reader whenever an answer comes; it never blocks and starts no thread.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Union
 
-from clusterfn.layout import HEARTBEAT_S, STALE_AFTER_S
-from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler
+from clusterfn.scheduler.base import RUNNING, Answer, JobState, Scheduler
 
 # Seconds since a job was added -> seconds between two looks while it waits.
 _WAITING_S = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0))
@@ -175,33 +174,3 @@ class Watch:
 
 def _waiting_s(age_s: float) -> float:
     return next((interval for until, interval in _WAITING_S if age_s < until), _WAITING_LONG_S)
-
-
-class Pulse:
-    """A heartbeat as its reader sees it: how long its counter has not changed, by the reader's own clock."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._counter: bytes | None = None
-        self._changed = clock()
-
-    def seen(self, counter: bytes) -> None:
-        """The counter was read."""
-        if counter != self._counter:
-            self._counter, self._changed = counter, self._clock()
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since it last changed."""
-        return self._clock() - self._changed
-
-    @property
-    def stale(self) -> bool:
-        """Whether the scheduler should be asked at once."""
-        return self.silent_s > STALE_AFTER_S
-
-
-def two_witnesses(seen: Seen, pulse: Pulse) -> bool:
-    """Whether a verdict from outside may be asked for: the scheduler says over or gone, and two beats were missed."""
-    over = seen is None or (isinstance(seen, JobState) and seen.phase == FINAL)
-    return over and pulse.silent_s > 2 * HEARTBEAT_S

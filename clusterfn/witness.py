@@ -1,81 +1,117 @@
-"""Asks the host to conclude a job that ended without a word: a killed node, a restarted host, a job that can never
-start.
+"""Asks the host to conclude a job that ended without a word: a killed node, a restarted host, an impossible request.
 
 A verdict from outside needs two witnesses: the scheduler (or the process table) says that the job is gone, and its
-heartbeat is silent. Even then it is the host that publishes, by the same link as everybody, or finds that the job
-has spoken. Called by `tracker`; its callbacks run on the connection's reader thread.
+heartbeat is silent or never began. Even then it is the host that publishes, by the same link as everybody, or finds
+that the job has spoken. Made by `tracker`; its callbacks run on the connection's reader thread, so nothing here waits.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
 from clusterfn.errors import ClusterfnError
 from clusterfn.host import Completed, Reply
-from clusterfn.scheduler.base import Evidence, JobState, Verdict
+from clusterfn.scheduler import base
+from clusterfn.scheduler.base import Evidence, Verdict
+from clusterfn.watch import Seen, Silent
 
 if TYPE_CHECKING:
-    from clusterfn.job import Job
     from clusterfn.tracker import Tracker
 
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
+_LOOKS = 2
 _LOG_TAIL = 4000
-_watching: dict[int, Reply[Any]] = {}
 
 
-def watch_heartbeat(tracker: Tracker, job: Job[Any]) -> None:
-    """Ask for word whenever the present attempt's heartbeat stands still."""
-    forget(tracker)
-    path = posixpath.join(tracker.attempt_folder, layout.HEARTBEAT)
-    _watching[id(tracker)] = tracker.connection.still(path, SILENT_AFTER_S, lambda: _silent(tracker, job))
+class Witness:
+    """What is seen of one job from outside.
+
+    Args:
+        tracker: The job as it is followed.
+    """
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._still: Reply[None] | None = None
+        self._gone = 0
+        self._hopeless = 0
+        self._ended = False
+
+    def listen(self) -> None:
+        """Hear of it when the heartbeat of the present attempt stands still."""
+        if self._still is not None:
+            self._still.cancel()
+        self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent)
+
+    def end(self) -> None:
+        """The job has spoken."""
+        self._ended = True
+        if self._still is not None:
+            self._still.cancel()
+
+    @property
+    def _heartbeat(self) -> str:
+        return posixpath.join(self._tracker.attempt_folder, layout.HEARTBEAT)
+
+    def scheduler_said(self, seen: Seen) -> None:
+        """Count the looks at which the job could never start, or was gone; two in a row are believed."""
+        if isinstance(seen, Silent):
+            return
+        verdict = None if seen is None else self._tracker.session.scheduler.hopeless(seen)
+        self._hopeless = self._hopeless + 1 if verdict is not None else 0
+        if verdict is not None and self._hopeless == _LOOKS:
+            self._conclude_and_cancel(verdict)
+        self._gone = self._gone + 1 if seen is None or seen.phase == base.FINAL else 0
+        if self._gone >= _LOOKS:
+            self.process_ended()
+
+    def process_ended(self) -> None:
+        """The job's script is gone. If its heartbeat ever began, that will tell; else nobody is left to."""
+        _then(self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask())
+
+    def _silent(self) -> None:
+        self._tracker.session.watch.look_now()
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask the second witness."""
+        if self._ended:
+            return
+        tracker, scheduler = self._tracker, self._tracker.session.scheduler
+        log = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
+        answer = tracker.connection.run(scheduler.evidence_command(tracker.scheduler_id), unset=scheduler.unset)
+        _then(log, lambda tail: _then(answer, lambda said: self._explain(said, tail)))
+
+    def _explain(self, said: Completed, log: Completed) -> None:
+        text = (said.out + said.err).decode("utf-8", "replace")
+        evidence = Evidence(text, log.out.decode("utf-8", "replace"), self._tracker.scheduler_id)
+        verdict = self._tracker.session.scheduler.explain(evidence)
+        if verdict is not None and not self._ended:
+            self.conclude(verdict)
+
+    def _conclude_and_cancel(self, verdict: Verdict) -> None:
+        _then(self.conclude(verdict), lambda _: self._tracker.cancel_at_scheduler())
+
+    def conclude(self, verdict: Verdict) -> Reply[Completed]:
+        """Ask the host to publish this verdict, unless the job has spoken."""
+        session = self._tracker.session
+        supervise = posixpath.join(session.bridge, layout.SUPERVISE)
+        argv = [session.connection.facts.python, supervise, "conclude", self._tracker.folder]
+        return session.connection.run(argv, stdin=json.dumps(verdict.as_dict()).encode(), unset=session.scheduler.unset)
 
 
-def forget(tracker: Tracker) -> None:
-    """The job has ended, or another attempt is followed."""
-    watching = _watching.pop(id(tracker), None)
-    if watching is not None:
-        watching.cancel()
+def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
+    """Use an answer when it comes; where the host gave none, the next silence asks again."""
 
+    def answered(done: Reply[Any]) -> None:
+        if done.exception() is None:
+            use(done.result(0))
 
-def scheduler_said(tracker: Tracker, job: Job[Any], state: JobState | None) -> None:
-    """Conclude a pending job that can never start; look closer at one that the scheduler calls final."""
-    hopeless = None if state is None else tracker.session.scheduler.hopeless(state)
-    if hopeless is not None:
-        conclude(tracker, hopeless)
-
-
-def _silent(tracker: Tracker, job: Job[Any]) -> None:
-    """The first witness has spoken; ask the second."""
-    if tracker.ended:
-        return
-    tracker.session.watch.look_now()
-    argv = tracker.session.scheduler.evidence_command(tracker.scheduler_id)
-    tail = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
-    asked = tracker.connection.run(argv, unset=tracker.session.scheduler.unset, after=[])
-    asked.add_done_callback(lambda answer: _explain(tracker, answer, tail))
-
-
-def _explain(tracker: Tracker, answer: Reply[Completed], tail: Reply[Completed]) -> None:
-    try:
-        said, log = answer.result(0), tail.result(0)
-    except ClusterfnError:
-        return
-    text = said.out.decode("utf-8", "replace")
-    evidence = Evidence(text, log.out.decode("utf-8", "replace"), tracker.scheduler_id)
-    verdict = tracker.session.scheduler.explain(evidence)
-    if verdict is not None and not tracker.ended:
-        conclude(tracker, verdict)
-
-
-def conclude(tracker: Tracker, verdict: Verdict) -> Reply[Completed]:
-    """Ask the host to publish this verdict, unless the job has spoken."""
-    session = tracker.session
-    supervise = posixpath.join(session.bridge, layout.SUPERVISE)
-    argv = [session.connection.facts.python, supervise, "conclude", tracker.folder]
-    return session.connection.run(argv, stdin=json.dumps(verdict.as_dict()).encode(), unset=session.scheduler.unset)
+    reply.add_done_callback(answered)
 
 
 def standing(answer: Completed) -> dict[str, Any]:

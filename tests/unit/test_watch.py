@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.scheduler.bare import Bare
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, JobState
+from clusterfn.scheduler.base import PENDING, RUNNING, JobState
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.watch import Pulse, Silent, Watch, two_witnesses
+from clusterfn.watch import Silent, Watch
 from tests.golden.samples import SLURM
 
 
@@ -154,35 +154,3 @@ def test_nobody_is_asked_on_a_bare_host():
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == []
-
-
-def test_a_pulse_is_the_readers_own_time_since_the_last_change():
-    clock = Clock()
-    pulse = Pulse(clock)
-    pulse.seen(b"1")
-    clock.now += 50
-    pulse.seen(b"1")
-    assert (pulse.silent_s, pulse.stale) == (50.0, False)
-    clock.now += 41
-    assert pulse.stale
-    pulse.seen(b"2")
-    assert pulse.silent_s == 0
-
-
-@pytest.mark.parametrize(
-    "seen, silent_s, enough",
-    [
-        (None, 11, True),
-        (None, 10, False),
-        (JobState(FINAL, "FAILED"), 11, True),
-        (JobState(FINAL, "FAILED"), 3, False),
-        (JobState(RUNNING, "RUNNING"), 500, False),
-        (JobState(PENDING, "PENDING"), 500, False),
-        (Silent(600.0, "x"), 500, False),
-    ],
-)
-def test_a_verdict_needs_two_witnesses(seen, silent_s, enough):
-    clock = Clock()
-    pulse = Pulse(clock)
-    clock.now += silent_s
-    assert two_witnesses(seen, pulse) is enough
