@@ -295,3 +295,4 @@ def test_the_heart_beats(bench: Bench):
     job.wait_for_text("sleeping")
 
     assert (job.attempt / "heartbeat").read_bytes() == b"00000001"
+    until(lambda: (job.attempt / "heartbeat").read_bytes() == b"00000002", 7)

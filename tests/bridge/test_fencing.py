@@ -189,6 +189,7 @@ def test_a_sigterm_is_explained_by_the_scheduler(bench: Bench, scontrol, state, 
     until(job.has_outcome)
     assert job.outcome()["kind"] == kind
     assert job.outcome()["final"] == (kind != "preempted")
+    assert job.outcome()["by"] == ("after" if kind == "lost" else "supervisor")
 
 
 def test_after_a_preempted_attempt_the_job_runs_again(bench: Bench, scontrol):

@@ -62,6 +62,14 @@ def test_without_links_a_winner_that_died_half_way_is_completed(tmp_path: Path):
     assert (tmp_path / "outcome.json").read_bytes() == b"first"
 
 
+@pytest.mark.usefixtures("no_links")
+def test_without_links_a_reader_sees_what_a_dead_winner_published(tmp_path: Path):
+    publish.publish(str(tmp_path), "outcome.json", b"first")
+    (tmp_path / "outcome.json").unlink()
+
+    assert publish.read(str(tmp_path), "outcome.json") == b"first"
+
+
 def test_of_many_at_once_one_wins(tmp_path: Path):
     """Each in a process of its own, as temporaries are named after the pid."""
     won = []

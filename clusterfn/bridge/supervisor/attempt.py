@@ -70,7 +70,6 @@ class Attempt:
         os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
         self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
-        self.beat()
 
     def event(self, name: str, **facts: "Any") -> None:
         """Append one line to events.jsonl. A full disk loses it: events are news, not the record."""
@@ -125,12 +124,8 @@ class Attempt:
             earlier = Attempt(self.job, number)
             if earlier.supersede(self.number):
                 continue
-            standing = earlier.outcome() or {}
-            by = standing.get("superseded_by")
-            if standing.get("final"):
+            if (earlier.outcome() or {}).get("final"):
                 return number
-            if by is not None and by < number:
-                return int(by)
         return None
 
 

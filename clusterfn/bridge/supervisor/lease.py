@@ -171,6 +171,7 @@ def take(job: "Job", attempt: "Attempt", watch: "Watch", wanted: int) -> Cards:
     Raises:
         Verdict: The machine has fewer, waiting took too long, nvidia-smi fails, or the job was ended meanwhile.
     """
+    attempt.beat()
     every = nvidia.cards()
     if len(every) < wanted:
         raise _too_few(len(every), wanted)

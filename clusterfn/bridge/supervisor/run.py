@@ -74,6 +74,7 @@ class Run:
         ]
         facts = {"node": self.job.node, "pid": self._child.pid, "gpus": cards or [], "python": spec["python"]}
         self.attempt.event("starting", **facts)
+        self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
