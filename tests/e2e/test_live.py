@@ -1,4 +1,4 @@
-"""What a function prints appears here while it runs: soon, in order, whole, on the right stream, in the right thread."""
+"""What a function prints appears here while it runs: soon, in order, whole, and in the thread that waits for it."""
 
 from __future__ import annotations
 

@@ -1,0 +1,160 @@
+"""Many calls at once on a shared box of eight cards: no card is given twice, and all of them work."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from clusterfn import Unsatisfiable, cluster
+from tests.e2e.conftest import give_to, wait_until
+
+pytestmark = [pytest.mark.lab, pytest.mark.usefixtures("gpubox_reset")]
+SECONDS = 3.0
+
+
+def hold(seconds, n=0):
+    """What a job sees of its cards, and from when to when it ran."""
+
+    import os
+    import time
+
+    begin = time.time()
+    time.sleep(seconds)
+    visible = os.environ["CUDA_VISIBLE_DEVICES"]
+    return n * n, begin, time.time(), visible.split(",") if visible else []
+
+
+@pytest.fixture
+def held(hosts, monkeypatch):
+    """`hold` as a function of a script, so that it travels by value; and a journal of holds at the root."""
+    monkeypatch.setattr(hold, "__module__", "__main__")
+    (hosts.root / "machines").mkdir(mode=0o700, parents=True, exist_ok=True)
+    give_to("cfbash", hosts.root)
+    give_to("cfbash", hosts.root / "machines")
+    return cluster(host="tensor01", gpus=1)(hold)
+
+
+@pytest.fixture
+def journal(hosts):
+    """The `count` lines of the journal of holds that belong to these jobs: uuid, job, taken, released."""
+
+    def read(jobs, count):
+        ids = {job.id for job in jobs}
+
+        def lines():
+            texts = [path.read_text() for path in hosts.root.glob("machines/*/holds.jsonl")]
+            found = [json.loads(line) for text in texts for line in text.splitlines()]
+            mine = [line for line in found if line["job"] in ids and line["released"] is not None]
+            return mine if len(mine) >= count else None
+
+        found = wait_until(lines)
+        assert len(found) == count
+        return found
+
+    return read
+
+
+def most_at_once(spans):
+    """The largest number of spans (begin, end) that hold at one time."""
+    steps = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
+    level, most = 0, 0
+    for _, step in steps:
+        level += step
+        most = max(most, level)
+    return most
+
+
+def check_cards(lines, values):
+    """No card has two holders at any time, by the journal and by what the functions saw."""
+    for uuid in {line["uuid"] for line in lines}:
+        assert most_at_once([(line["taken"], line["released"]) for line in lines if line["uuid"] == uuid]) == 1, uuid
+    for uuid in {card for value in values for card in value[3]}:
+        assert most_at_once([value[1:3] for value in values if uuid in value[3]]) == 1, uuid
+
+
+def submit_and_watch(function, count):
+    """Jobs, and every status that they had."""
+    said = set()
+    jobs = []
+    for n in range(count):
+        job = function.submit(SECONDS, n)
+        job.listen(lambda _kind, _what, job=job: said.add(job.status))
+        jobs.append(job)
+    return jobs, said
+
+
+def test_twenty_jobs_share_eight_cards(held, journal):
+    held.with_options(gpus=0)(0)  # the host is warm
+    begin = time.monotonic()
+
+    jobs, said = submit_and_watch(held, 20)
+    values = [job.result(60) for job in jobs]
+
+    wall = time.monotonic() - begin
+    lines = journal(jobs, 20)
+    assert [value[0] for value in values] == [n * n for n in range(20)]
+    assert [len(value[3]) for value in values] == [1] * 20
+    check_cards(lines, values)
+    assert most_at_once([value[1:3] for value in values]) == 8
+    assert len({line["uuid"] for line in lines}) == 8
+    assert wall <= 4 * SECONDS
+    assert any("8 of 8 GPUs held by cfbash (8)" in status for status in said), said
+
+
+def test_twenty_threads_call_at_once(held):
+    with ThreadPoolExecutor(20) as pool:
+        values = list(pool.map(lambda n: held(0.5, n), range(20)))
+
+    assert [value[0] for value in values] == [n * n for n in range(20)]
+    check_cards([], values)
+
+
+def test_jobs_of_several_cards_are_mixed(held, journal):
+    wanted = [2, 3, 4, 2, 1, 4, 3, 2]
+
+    jobs = [held.with_options(gpus=gpus).submit(0.5, n) for n, gpus in enumerate(wanted)]
+    values = [job.result(60) for job in jobs]
+
+    assert [len(set(value[3])) for value in values] == wanted
+    check_cards(journal(jobs, sum(wanted)), values)
+
+
+def test_cards_in_use_by_others_are_passed_over(held, lab):
+    with lab.gpubox.process(0, 1), lab.gpubox.hidden_memory(3, 9000):
+        value = held.with_options(gpus=6)(0)
+
+    assert set(value[3]) == {lab.gpubox.uuid(n) for n in (1, 2, 4, 5, 6, 7)}
+
+
+def test_a_job_that_waits_for_a_stranger_says_so_and_starts_when_they_go(held, lab):
+    seen = threading.Event()
+    with lab.gpubox.process(0, os.getpid()):
+        job = held.with_options(gpus=8).submit(0)
+        job.listen(lambda _kind, _what: "in use without a lease" in job.status and seen.set())
+        assert seen.wait(20), job.status
+
+    assert len(job.result(20)[3]) == 8
+
+
+def test_more_cards_than_there_are_is_refused_before_anything_is_sent(held, hosts):
+    before = hosts.jobs()
+
+    with pytest.raises(Unsatisfiable, match="gpus=9 is more than tensor01 has: 8"):
+        held.with_options(gpus=9)(0)
+
+    assert hosts.jobs() == before
+
+
+def test_without_gpus_cuda_is_hidden(hosts):
+    @cluster(host="tensor01", gpus=0)
+    def visible():
+        import os
+
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+    assert visible() == ""
