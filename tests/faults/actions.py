@@ -1,0 +1,316 @@
+"""What is done to a job from outside, and calls that are damaged on their way. Each takes the case that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import attach, dispatch
+
+if TYPE_CHECKING:
+    from clusterfn.job import Job
+    from tests.faults.case import Case
+
+Action = Callable[["Case"], None]
+
+
+def kill(*names: str, number: int = signal.SIGKILL) -> Action:
+    """kill -9 some of worker, supervisor and script, together."""
+    return lambda case: case.signal(number, *names)
+
+
+def kill_everything(case: Case) -> None:
+    """kill -9 all processes of the job together, children and all, as a lost machine would."""
+    case.await_up()
+    pids = set(case.pids().values()) | set(case.processes())
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    case.dies_now()
+    for pid in pids | set(case.processes()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def pause(*names: str, seconds: float) -> Action:
+    """SIGSTOP for a while: it is silent, and alive."""
+
+    def act(case: Case) -> None:
+        pids = [case.pids()[name] for name in names]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    return act
+
+
+def scheduler_name(case: Case) -> str:
+    assert case.job is not None
+    return f"{case.job.name}.{case.job.id}"
+
+
+def scheduler_id(case: Case) -> str:
+    """SLURM's number of the job, as soon as there is one."""
+    world = case.world
+    assert world is not None
+    argv = ("squeue", "-h", "--states=all", "-o", "%i", f"--name={scheduler_name(case)}")
+    return str(case.until(lambda: world.lab.slurm.run(*argv).stdout.strip(), what="a number from SLURM"))
+
+
+def scancel_as_user(case: Case) -> None:
+    case.await_up()
+    case.dies_now()
+    assert case.world is not None
+    case.world.lab.ssh("slurm-second", ["scancel", f"--name={scheduler_name(case)}"])
+
+
+def scancel_as_admin(case: Case) -> None:
+    case.await_up()
+    case.dies_now()
+    assert case.world is not None
+    case.world.lab.slurm.run("scancel", f"--name={scheduler_name(case)}")
+
+
+def scancel_waiting(case: Case) -> None:
+    """Before it has begun."""
+    number = scheduler_id(case)
+    case.dies_now()
+    assert case.world is not None
+    case.world.lab.slurm.run("scancel", number)
+
+
+def stop(case: Case) -> None:
+    """Job.stop() while it runs."""
+    case.await_up()
+    case.dies_now()
+    assert case.job is not None
+    case.job.stop()
+
+
+def stop_waiting(case: Case) -> None:
+    """Job.stop() before it runs."""
+    scheduler_id(case)
+    case.dies_now()
+    assert case.job is not None
+    case.job.stop()
+
+
+def withdraw(case: Case) -> None:
+    """Job.cancel() before it runs."""
+    scheduler_id(case)
+    case.dies_now()
+    assert case.job is not None
+    assert case.job.cancel() is True
+
+
+def requeue(case: Case) -> None:
+    """scontrol requeue, as an administrator would."""
+    case.await_up()
+    assert case.world is not None
+    case.world.lab.slurm.run("scontrol", "requeue", scheduler_id(case))
+
+
+def preempt(case: Case) -> None:
+    """A job of a higher partition takes all cores of the node."""
+    case.await_up()
+    assert case.world is not None
+    run = case.world.lab.slurm.run
+    node = re.search(r" NodeList=(\S+)", run("scontrol", "-o", "show", "job", scheduler_id(case)).stdout)
+    assert node
+    line = ["sbatch", "-p", "high", "-w", node[1], "-c", "8", "--mem=100M", "-o", "/dev/null", "--wrap", "sleep 2"]
+    said = case.world.lab.ssh("slurm-second", line)
+    assert said.returncode == 0, said.stderr
+
+
+def lose_node(case: Case) -> None:
+    """kill -9 slurmd and every process of the job; it comes back when the job has ended."""
+    assert case.world is not None
+    lab = case.world.lab
+    case.await_up()
+    found = re.search(r" NodeList=(\S+)", lab.slurm.run("scontrol", "-o", "show", "job", scheduler_id(case)).stdout)
+    assert found and case.job
+    daemon = lab.slurmd(found[1])
+    step = _slurmstepd(scheduler_id(case))
+    daemon.kill()
+    for pid in step:
+        os.kill(pid, signal.SIGKILL)
+    kill_everything(case)
+    try:
+        case.until(case.job.done, 100, "the end")
+    finally:
+        daemon.start()
+        lab.slurm.heal()
+
+
+def kill_slurmd(case: Case) -> None:
+    """kill -9 slurmd alone: the job's processes go on on a node that SLURM calls dead."""
+    assert case.world is not None and case.job
+    lab = case.world.lab
+    case.await_up()
+    found = re.search(r" NodeList=(\S+)", lab.slurm.run("scontrol", "-o", "show", "job", scheduler_id(case)).stdout)
+    assert found
+    daemon = lab.slurmd(found[1])
+    daemon.kill()
+    try:
+        lab.slurm.wait_node(found[1], "down", "down*", timeout_s=90)
+        time.sleep(2)
+    finally:
+        daemon.start()
+        lab.slurm.heal()
+
+
+def _slurmstepd(number: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if path.read_bytes().startswith(f"slurmstepd: [{number}.".encode()):
+                found.append(int(path.parent.name))
+    return found
+
+
+def controller_dies(seconds: float) -> Action:
+    """kill -9 slurmctld; it is back after some seconds."""
+
+    def act(case: Case) -> None:
+        case.await_up()
+        assert case.world is not None
+        daemon = case.world.lab.slurmctld
+        daemon.kill()
+        try:
+            time.sleep(seconds)
+        finally:
+            daemon.start()
+
+    return act
+
+
+def shorten_limit(case: Case) -> None:
+    """An administrator gives the running job one minute."""
+    case.await_up()
+    assert case.world is not None
+    case.world.lab.slurm.run("scontrol", "update", f"jobid={scheduler_id(case)}", "timelimit=1")
+    case.dies_now()
+
+
+def restarted_host(case: Case) -> None:
+    """All is dead, and the claim names another boot: a second reader finds the host restarted."""
+    assert case.job is not None
+    case.await_up()
+    pids = case.pids()
+    claim = case.folder / "claim"
+    _, rest = claim.read_text().split(":", 1)
+    claim.write_text(f"11111111-2222-3333-4444-555555555555:{rest}")
+    for name in ("script", "supervisor", "worker"):
+        os.kill(pids[name], signal.SIGSTOP)
+    case.dies_now()
+    for name in ("script", "supervisor", "worker"):
+        os.kill(pids[name], signal.SIGKILL)
+    second: Job[Any] = attach.attach(case.job.id, case.host)
+    case.error = second.exception(90)
+
+
+def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
+    """Alter value.pkl, then read the result a second time."""
+
+    def act(case: Case) -> None:
+        assert case.job is not None
+        case.job.result(60)
+        path = case.attempts()[0] / "value.pkl"
+        path.write_bytes(change(bytearray(path.read_bytes())))
+        case.dies_now()
+        case.error = attach.attach(case.job.id, case.host).exception(60)
+
+    return act
+
+
+def flipped(data: bytearray) -> bytearray:
+    """One bit of the last byte but ten."""
+    data[-10] ^= 1
+    return data
+
+
+def cut(data: bytearray) -> bytearray:
+    """Without its last bytes."""
+    return data[:-7]
+
+
+def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case], Job[Any]]:
+    """Send a call whose bytes were altered after they were made."""
+
+    def send(case: Case) -> Job[Any]:
+        prepared = dispatch.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
+        data = bytes(change(bytearray(prepared.payload.data)))
+        return dispatch.start(replace(prepared, payload=replace(prepared.payload, data=data)))
+
+    return send
+
+
+def blob_altered(case: Case) -> Job[Any]:
+    """Send a large argument, alter it where it lies on the host, and call again."""
+    first = case.function.submit(*case.row.args)
+    first.result(60)
+    root = Path(first.folder).parent.parent
+    blob = max(root.glob("blobs/*"), key=lambda path: path.stat().st_mtime)
+    data = bytearray(blob.read_bytes())
+    data[1000] ^= 1
+    blob.chmod(0o600)
+    blob.write_bytes(data)
+    case.notes["blob"] = blob
+    return case.function.submit(*case.row.args)
+
+
+def interpreter(change: Callable[[Path], None]) -> Callable[[Case], Job[Any]]:
+    """An environment that changes between the look at it and the job."""
+
+    def send(case: Case) -> Job[Any]:
+        assert case.world is not None
+        folder = case.world.home / f"{case.world.session}-env-{case.row.name.replace(' ', '-')}-{case.host}"
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        link = folder / "bin" / "python"
+        link.symlink_to(case.world.lab.python("3.11"))
+        function = case.function.with_options(environment=f"python:{link}")
+        prepared = dispatch.prepare(case.row.call, tuple(case.row.args), {}, function.options)
+        link.unlink()
+        change(link)
+        return dispatch.start(prepared)
+
+    return send
+
+
+def becomes_38(link: Path) -> None:
+    from tests.lab import layout
+
+    link.symlink_to(layout.PYTHONS / "3.8" / "bin" / "python")
+
+
+def stays_away(link: Path) -> None:
+    """It was removed."""
+
+
+def on_tiny(case: Case) -> Job[Any]:
+    """A call to the host with a small disk, which is emptied first."""
+    empty_tiny(case)
+    return case.function.submit(*case.row.args)
+
+
+def empty_tiny(case: Case) -> None:
+    assert case.world is not None
+    root = case.world.home_of("tiny") / case.world.session
+    for path in root.glob("jobs/*"):
+        shutil.rmtree(path)
+    for path in (*root.glob("blobs/*"), *root.glob("blobs/.*")):
+        path.unlink()
+
+
+def output_of(argv: Sequence[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

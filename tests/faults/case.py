@@ -1,0 +1,271 @@
+"""A row of the table, run on a host: what was sent, what was done to it, how it ended, and what is left there.
+
+`Row` is plain data, `Case` one run of it; `rows` holds the table and `bench` runs it. The lab's hosts lie on this
+machine, so a case looks at its job's folder and processes itself, not through clusterfn.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import ClusterFunction, attach, spec
+from clusterfn.layout import TAG
+
+if TYPE_CHECKING:
+    from clusterfn.job import Job
+    from tests.faults.hosts import World
+
+_UP_S = 60.0
+NOTHING = object()
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to end.
+
+    Attributes:
+        name: Of the row, in the matrix.
+        fault: Where it is asked for: a row of faults.md 3c ("3c 5"), of requirements section 2 ("2.4"), or "-".
+        call: The function, with `args`.
+        expect: The exception's exact class; None if the call returns.
+        value: What it returns.
+        text: Each must stand in str(error).
+        seen: Each must stand in the evidence.
+        stage: Of the error; None if it has none (the user's own exceptions).
+        hosts: Names in `hosts.HOSTS`; "local" is this machine.
+        options: As `with_options`.
+        act: What is done to the running job.
+        send: How the call is sent, where it is not `submit`.
+        check: More to look at when it has ended.
+        within_s: From death to error.
+        takes_s: About how long it takes, to start long ones first.
+        left_s: How long processes of the job may go on after the outcome.
+        alone: Rows of the same word do not run at the same time.
+        long: Only in test-long.
+    """
+
+    name: str
+    fault: str
+    call: Callable[..., Any]
+    args: Sequence[Any] = ()
+    expect: type[BaseException] | None = None
+    value: Any = NOTHING
+    text: Sequence[str] = ()
+    seen: Sequence[str] = ()
+    stage: str | None = None
+    hosts: Sequence[str] = ("bare", "slurm")
+    options: Mapping[str, Any] = field(default_factory=dict)
+    act: Callable[[Case], None] | None = None
+    send: Callable[[Case], Job[Any]] | None = None
+    check: Callable[[Case], None] | None = None
+    within_s: float = 60.0
+    takes_s: float = 2.0
+    left_s: float = 10.0
+    alone: str = ""
+    long: bool = False
+
+
+class Case:
+    """A row on a host.
+
+    Attributes:
+        job: Its Job; None while nothing was accepted.
+        error: What it raised, or None.
+        value: What it returned.
+        seconds: From death to the end as the caller sees it.
+    """
+
+    def __init__(self, row: Row, host: str, world: World | None) -> None:
+        self.row = row
+        self.host = host
+        self.world = world
+        self.job: Job[Any] | None = None
+        self.error: BaseException | None = None
+        self.value: Any = NOTHING
+        self.seconds = 0.0
+        self.published: dict[str, bytes] = {}
+        self.notes: dict[str, Any] = {}
+        self._sent = self._ended = 0.0
+        self._died: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.row.name}-{self.host}"
+
+    @property
+    def function(self) -> ClusterFunction[..., Any]:
+        """The function, decorated as the row wants it."""
+        return ClusterFunction(self.row.call, spec.parse_options({"host": self.host, **self.row.options}))
+
+    # running it
+
+    def run(self) -> None:
+        """Send it, do to it what is to be done, and wait for its end."""
+        self._sent = time.time()
+        try:
+            self.job = self.row.send(self) if self.row.send else self.function.submit(*self.row.args)
+            done = threading.Event()
+            self.job.add_done_callback(lambda _: self._end(done))
+            if self.row.act is not None:
+                self.row.act(self)
+            limit_s = max(120.0, self.row.within_s + self.row.takes_s)
+            if not done.wait(limit_s):
+                raise TimeoutError(f"no end within {limit_s} s: {self.job.status}\n{self.describe()}")
+            self._take(self.job)
+        except (Exception, concurrent.futures.CancelledError) as error:
+            self.error = error
+            self._ended = self._ended or time.time()
+        self.seconds = max(0.0, self._ended - self._death())
+        self.published = self.outcomes()
+
+    def _end(self, done: threading.Event) -> None:
+        self._ended = time.time()
+        done.set()
+
+    def _take(self, job: Job[Any]) -> None:
+        if self.error is None and self.value is NOTHING:
+            try:
+                self.value = job.result(0)
+            except (Exception, concurrent.futures.CancelledError) as error:
+                self.error = error
+
+    def _death(self) -> float:
+        """When it died: what was done to it, else the function's own beginning, else the sending."""
+        if self._died is not None:
+            return self._died
+        began = [event["t"] for event in self.events() if event["event"] == "running"]
+        return began[-1] if began else self._sent
+
+    def dies_now(self) -> None:
+        """The clock from death to error begins."""
+        self._died = time.time()
+
+    # what lies on the host
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder."""
+        assert self.job is not None, f"{self}: nothing was sent: {self.error!r}"
+        return Path(self.job.folder)
+
+    def attempts(self) -> list[Path]:
+        if self.job is None:
+            return []
+        return sorted(self.folder.glob("attempts/*"), key=lambda path: int(path.name))
+
+    def outcomes(self) -> dict[str, bytes]:
+        """Attempt -> outcome.json, as it stands."""
+        return {path.name: (path / "outcome.json").read_bytes() for path in self.attempts() if _has_outcome(path)}
+
+    def final(self) -> list[dict[str, Any]]:
+        """All final outcomes."""
+        return [found for found in map(json.loads, self.outcomes().values()) if found["final"]]
+
+    def events(self, attempt: int = 1) -> list[dict[str, Any]]:
+        if self.job is None:
+            return []
+        path = self.folder / "attempts" / str(attempt) / "events.jsonl"
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except OSError:
+            return []
+
+    def log(self, name: str = "scheduler.log") -> str:
+        try:
+            return (self.folder / name).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def describe(self) -> str:
+        """What lies there, for a failed assertion."""
+        if self.job is None:
+            return "(nothing was sent)"
+        shown = [f"{self.folder}", self.log()]
+        for path in self.attempts():
+            outcome = json.loads((path / "outcome.json").read_text()) if _has_outcome(path) else None
+            shown += [f"attempt {path.name}: {json.dumps(outcome)}"]
+            shown += [json.dumps(event) for event in self.events(int(path.name))]
+        return "\n".join(shown)
+
+    # its processes
+
+    def until(self, look: Callable[[], Any], limit_s: float = _UP_S, what: str = "") -> Any:
+        """What `look` gives as soon as it is true."""
+        deadline = time.monotonic() + limit_s
+        while time.monotonic() < deadline:
+            found = look()
+            if found:
+                return found
+            time.sleep(0.05)
+        raise TimeoutError(f"{self}: not within {limit_s} s: {what or look}\n{self.describe()}")
+
+    def await_up(self, attempt: int = 1) -> None:
+        """Until the function has said "up"."""
+        path = self.folder / "attempts" / str(attempt) / "stdout"
+        self.until(lambda: path.exists() and "up" in path.read_text(errors="replace"), what="up")
+
+    def pids(self, attempt: int = 1) -> dict[str, int]:
+        """worker, supervisor and script."""
+        self.await_up(attempt)
+        worker = next(event["pid"] for event in self.events(attempt) if event["event"] == "starting")
+        supervisor = parent_of(worker)
+        return {"worker": worker, "supervisor": supervisor, "script": parent_of(supervisor)}
+
+    def signal(self, number: int, *names: str) -> None:
+        """Send a signal to some of worker, supervisor, script; all are stopped first, so that they get it together."""
+        pids = self.pids()
+        chosen = [pids[name] for name in names]
+        if len(chosen) > 1 and number == signal.SIGKILL:
+            for pid in chosen:
+                os.kill(pid, signal.SIGSTOP)
+        self.dies_now()
+        for pid in chosen:
+            os.kill(pid, number)
+
+    def processes(self) -> list[int]:
+        """Living processes of this job: those that carry its tag, and those that name it in their arguments."""
+        assert self.job is not None
+        tag, word = f"{TAG}={self.job.id}/".encode(), self.job.id.encode()
+        return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, tag, word)]
+
+    def attached(self) -> BaseException | None:
+        """What a second reader gets."""
+        assert self.job is not None
+        return attach.attach(self.job.id, self.host).exception(60)
+
+    def rendered(self) -> str:
+        """The error as a traceback would show it."""
+        assert self.error is not None
+        return "".join(traceback.format_exception(type(self.error), self.error, self.error.__traceback__))
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def _has_outcome(attempt: Path) -> bool:
+    return (attempt / "outcome.json").exists()
+
+
+def _belongs(pid: int, tag: bytes, word: bytes) -> bool:
+    folder = Path(f"/proc/{pid}")
+    try:
+        if (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+            return False
+        variables = (folder / "environ").read_bytes().split(b"\0")
+        arguments = (folder / "cmdline").read_bytes()
+    except OSError:
+        return False
+    ours = any(part.startswith(tag) for part in variables)
+    return ours or (
+        word in arguments and (b"job.sh" in arguments or b"supervise.py" in arguments or b"slurm_script" in arguments)
+    )

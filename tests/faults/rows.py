@@ -1,0 +1,420 @@
+"""The table: every way to end that was thought of, and what the caller must see. Data, and small extra checks.
+
+`fault` refers to shared faults.md, 3c, and to the eleven functions with which the predecessor failed (2.1 to 2.11).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import signal
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterfn import errors
+from clusterfn.outcome import RemoteTraceback
+from tests.faults import actions as do
+from tests.faults.case import Case, Row
+
+
+def load_calls() -> types.SimpleNamespace:
+    """The user's script, its functions and classes those of `__main__`."""
+    path = Path(__file__).parent / "calls.py"
+    scope: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    return types.SimpleNamespace(**scope)
+
+
+calls = load_calls()
+
+
+def chain_is_intact(case: Case) -> None:
+    """The user's own cause comes first, the remote traceback stands at the end."""
+    cause = case.error.__cause__
+    assert type(cause) is KeyError and cause.args == ("missing",)
+    assert isinstance(cause.__cause__, RemoteTraceback)
+    assert "raises_chain" in str(cause.__cause__)
+
+
+def remote_traceback_is_cause(case: Case) -> None:
+    assert isinstance(case.error.__cause__, RemoteTraceback)
+
+
+def own_facts(case: Case) -> None:
+    assert (case.error.code, str(case.error)) == (7, "7: too odd")
+    assert type(case.error).__name__ == "NeedsTwo"
+    remote_traceback_is_cause(case)
+
+
+def names_the_foreign_type(case: Case) -> None:
+    assert case.error.type_name.endswith("OnlyThere")
+    assert "raises_foreign" in case.error.traceback
+
+
+def code_is(code: int) -> Any:
+    def check(case: Case) -> None:
+        assert case.error.code == code
+
+    return check
+
+
+def signal_is(name: str) -> Any:
+    def check(case: Case) -> None:
+        assert case.error.signal == name
+
+    return check
+
+
+def notes_children(case: Case) -> None:
+    notes = " ".join(case.job.notes)
+    assert notes.count("sleep") >= 2, notes
+
+
+def cut_output(case: Case) -> None:
+    assert any("were not kept" in note for note in case.job.notes), case.job.notes
+    assert (case.attempts()[0] / "stdout").stat().st_size < 65 << 20
+
+
+def one_run(case: Case) -> None:
+    assert len(case.attempts()) == 1
+
+
+def second_attempt(case: Case) -> None:
+    assert [b'"final": true' in data for _, data in sorted(case.outcomes().items())] == [False, True]
+
+
+def no_space(case: Case) -> None:
+    assert case.error.errno == 28
+
+
+def nothing_was_sent(case: Case) -> None:
+    assert case.job is None
+
+
+def folder_is_gone(case: Case) -> None:
+    """What sbatch refused leaves nothing behind."""
+    case.until(lambda: not case.folder.exists(), 10, "the job's folder to go")
+
+
+def is_point(case: Case) -> None:
+    assert type(case.value).__name__ == "Point" and case.value.x == 7
+
+
+def remove_the_blob(case: Case) -> None:
+    case.notes["blob"].unlink()
+
+
+def function_raised(name: str, message: str = "") -> tuple[str, ...]:
+    return (f"the function raised {name}", message)
+
+
+ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
+_A_RUN = ("function",)
+
+ROWS: list[Row] = [
+    # The eleven functions of requirements, section 2.
+    Row("returns", "2.1", calls.returns, value=42),
+    Row("40 lines", "2.1", calls.long_body, (4,), value=calls.long_body(4)),
+    Row("ValueError", "2.2 3c 1", calls.raises, expect=ValueError, text=("boom",), check=remote_traceback_is_cause),
+    Row("40 lines, helper", "2.3", calls.long_body_with_helper, (4,), value=calls.long_body_with_helper(4)),
+    Row("globals", "2.4", calls.uses_globals, value="[3]"),
+    Row("inner lru_cache", "2.5", calls.inner_cache, value=(832040, 31)),
+    Row("walrus", "2.6", calls.walrus, value=3),
+    Row(
+        "os._exit(3)", "2.7 3c 3", calls.exits, expect=errors.ExitedEarly, stage="function",
+        text=("exit code 3",), seen=("last words",), check=code_is(3),
+    ),
+    Row(
+        "SIGSEGV", "2.8 3c 5", calls.crashes, expect=errors.KilledBySignal, stage="function",
+        text=("SIGSEGV", "compiled library"), seen=("Segmentation fault", "in crashes"), check=signal_is("SIGSEGV"),
+    ),
+    Row(
+        "numpy array", "2.9", calls.returns_numpy, expect=errors.ResultError, stage="result",
+        text=("needs the module numpy", "not installed here"),
+        options={"environment": "python:/opt/clusterfn-lab/envs/torch/bin/python"},
+    ),
+    Row("local class", "2.10", calls.returns_local_class, check=is_point),
+    # 1-12: what the function itself does.
+    Row("chained cause", "3c 1", calls.raises_chain, expect=ValueError, text=("no such key",), check=chain_is_intact),
+    Row("odd constructor", "3c 1", calls.raises_own, expect=calls.NeedsTwo, text=("too odd",), check=own_facts),
+    Row(
+        "foreign exception", "3c 2", calls.raises_foreign, expect=errors.FunctionError, stage="function",
+        text=("OnlyThere", "nobody here knows me"), seen=("raises_foreign",), check=names_the_foreign_type,
+    ),
+    Row("os._exit(0)", "3c 3", calls.exits, (0,), errors.ExitedEarly, text=("exit code 0",), stage="function"),
+    Row(
+        "sys.exit(2)", "3c 4", calls.sys_exit, (2,), errors.FunctionError, text=("SystemExit: 2",),
+        seen=("in sys_exit",), stage="function",
+    ),
+    Row("sys.exit('x')", "3c 4", calls.sys_exit, ("x",), errors.FunctionError, text=("SystemExit: x",), stage="function"),
+    Row(
+        "KeyboardInterrupt", "3c 6", calls.interrupts, expect=errors.FunctionError, text=("KeyboardInterrupt",),
+        stage="function",
+    ),
+    Row(
+        "StopIteration", "3c 6", calls.stops_iteration, expect=errors.FunctionError, text=("StopIteration",),
+        stage="function",
+    ),
+    Row("70 MB of noise", "3c 7", calls.floods, value="intact", check=cut_output, takes_s=6),
+    Row("closes its output", "3c 8", calls.closes_output, value="intact"),
+    Row("removes its folder", "3c 9", calls.removes_its_folder, value="intact"),
+    Row("leaves children", "3c 10", calls.leaves_children, value="intact", check=notes_children),
+    Row("leaves a thread", "3c 11", calls.leaves_thread, value="intact", left_s=25, takes_s=16),
+    Row("recursion", "3c 12", calls.recurses, expect=RecursionError, text=("maximum recursion",)),
+    Row("MemoryError", "3c 12", calls.memory_error, expect=MemoryError, check=remote_traceback_is_cause),
+    # 13-16: limits and requests.
+    Row(
+        "kernel OOM", "3c 13", calls.hogs_memory, (300,), errors.OutOfMemory, stage="function", hosts=("cgroup",),
+        text=("killed for memory", "out-of-memory", "ask for more memory"), seen=("up",),
+    ),
+    Row(
+        "memory of the tree", "3c 13", calls.children_hog_memory, expect=errors.OutOfMemory, stage="function",
+        text=("asked for 150.0 MB", "ask for more"), options={"memory": "150MB"}, seen=("up",),
+    ),
+    Row(
+        "SLURM's memory limit", "3c 14", calls.hogs_memory, (900,), errors.OutOfMemory, stage="scheduler",
+        hosts=("slurm-memory",), text=("memory",), seen=("memory limit",), takes_s=20,
+    ),
+    Row(
+        "time limit", "3c 15", calls.sleeps_with_children, expect=errors.TimeLimit, stage="function",
+        text=("longer than the 2 s", "time="), seen=("up",), options={"time": "2s"}, takes_s=5,
+    ),
+    Row(
+        "SLURM's time limit", "3c 15", calls.sleeps, (300,), errors.TimeLimit, stage="scheduler", hosts=("slurm",),
+        text=("time limit",), act=do.shorten_limit, within_s=100, takes_s=100, long=True,
+    ),
+    Row(
+        "scancel", "3c 16", calls.sleeps_with_children, expect=errors.Cancelled, stage="scheduler", hosts=("slurm",),
+        text=("cancelled in the scheduler",), act=do.scancel_as_user,
+    ),
+    Row(
+        "scancel by admin", "3c 16", calls.sleeps_with_children, expect=errors.Cancelled, stage="scheduler",
+        hosts=("slurm",), text=("cancelled in the scheduler",), act=do.scancel_as_admin,
+    ),
+    Row(
+        "scancel, waiting", "3c 16", calls.sleeps, expect=errors.Cancelled, stage="scheduler", hosts=("later",),
+        text=("cancelled",), act=do.scancel_waiting, takes_s=15,
+    ),
+    Row(
+        "Job.stop()", "3c 16", calls.sleeps_with_children, expect=errors.Cancelled, stage="function",
+        text=("stopped on request",), act=do.stop,
+    ),
+    Row(
+        "Job.stop(), waiting", "3c 16", calls.sleeps, expect=errors.Cancelled, stage="queue", hosts=("later",),
+        text=("withdrawn before it started",), act=do.stop_waiting,
+    ),
+    Row(
+        "Job.cancel(), waiting", "3c 16", calls.sleeps, expect=concurrent.futures.CancelledError, hosts=("later",),
+        act=do.withdraw,
+    ),
+    # 17-23: the scheduler.
+    Row("requeued", "3c 17", calls.attempt, (60,), value=2, hosts=("slurm",), act=do.requeue, check=second_attempt, takes_s=25),
+    Row(
+        "preempted", "3c 17", calls.attempt, (60,), value=2, hosts=("low",), options={"cores": 8}, act=do.preempt,
+        check=second_attempt, takes_s=60, long=True, alone="nodes",
+    ),
+    Row(
+        "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("no-requeue",),
+        text=("went down",), act=do.lose_node, takes_s=60, long=True, alone="nodes",
+    ),
+    Row(
+        "slurmd killed", "3c 18", calls.attempt, (45,), value=2, hosts=("slurm",), act=do.kill_slurmd,
+        check=second_attempt, takes_s=90, long=True, alone="nodes",
+    ),
+    Row(
+        "slurmctld dead for a while", "3c 19", calls.sleeps, (35,), value="slept", hosts=("slurm",),
+        act=do.controller_dies(33), check=one_run, takes_s=60, long=True, alone="nodes",
+    ),
+    Row("squeue fails", "3c 19", calls.sleeps, (14,), value="slept", hosts=("squeue-fails",), check=one_run, takes_s=16),
+    Row("squeue says rubbish", "3c 20", calls.sleeps, (14,), value="slept", hosts=("squeue-garbage",), takes_s=16),
+    Row("sbatch timed out", "3c 21", calls.sleeps, (1,), value="slept", hosts=("sbatch-late",), check=one_run),
+    Row("left squeue, and lives", "3c 22", calls.sleeps, (14,), value="slept", hosts=("squeue-empty",), takes_s=16),
+    Row(
+        "silent, and lives", "3c 22", calls.sleeps, (18,), value="slept", act=do.pause("supervisor", seconds=16),
+        takes_s=22,
+    ),
+    Row(
+        "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
+        text=("no longer knows",), seen=("Invalid job id",), act=do.kill_everything, takes_s=20,
+    ),
+    Row(
+        "too many cores", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
+        text=("sbatch refused",), options={"cores": 99}, seen=("CPU count",), check=folder_is_gone,
+    ),
+    Row(
+        "too much time", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="queue",
+        text=("more time than the partition gives", "never start"), options={"time": "3h"}, seen=("PartitionTimeLimit",),
+    ),
+    Row(
+        "too many GPUs", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
+        text=("sbatch refused",), options={"gpus": 9}, check=folder_is_gone,
+    ),
+    Row(
+        "too many GPUs, bare", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("bare",), stage="submit",
+        text=("gpus=9 is more than bare has: ",), options={"gpus": 9}, check=nothing_was_sent,
+    ),
+    Row(
+        "too much memory", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
+        text=("sbatch refused",), options={"memory": "500GB"}, check=folder_is_gone,
+    ),
+    Row(
+        "no such partition", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("bad-partition",),
+        stage="submit", text=("sbatch refused", "partition"), seen=("invalid partition",), check=folder_is_gone,
+    ),
+    # 24, 25: our own processes.
+    Row(
+        "worker killed", "3c 24", calls.sleeps_with_children, expect=errors.KilledBySignal, stage="function",
+        text=("SIGKILL", "clusterfn did not send it"), seen=("up",), act=do.kill("worker"), check=signal_is("SIGKILL"),
+    ),
+    Row(
+        "worker told to end", "3c 24", calls.sleeps_with_children, expect=errors.KilledBySignal, stage="function",
+        text=("SIGTERM",), act=do.kill("worker", number=signal.SIGTERM), check=signal_is("SIGTERM"),
+    ),
+    Row(
+        "supervisor killed", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="supervisor",
+        text=("supervisor", "SIGKILL"), seen=("up",), act=do.kill("supervisor"),
+    ),
+    Row(
+        "supervisor told to end", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="supervisor",
+        text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM),
+    ),
+    Row(
+        "job.sh killed", "3c 25", calls.sleeps, (4,), value="slept", hosts=("bare",), act=do.kill("script"), takes_s=6,
+    ),
+    Row(
+        "job.sh killed, SLURM", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",
+        hosts=("slurm",), text=("ended by signal 9",), act=do.kill("script"), takes_s=20,
+    ),
+    Row(
+        "supervisor and job.sh killed", "3c 25", calls.sleeps, expect=errors.WorkerLost, stage="scheduler",
+        text=("left no word",), act=do.kill("supervisor", "script"), takes_s=20,
+    ),
+    Row(
+        "all killed together", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",
+        text=("left no word",), act=do.kill_everything, takes_s=20,
+    ),
+    Row(
+        "worker and job.sh killed", "3c 25", calls.sleeps, expect=errors.KilledBySignal, stage="function",
+        hosts=("bare",), text=("SIGKILL",), act=do.kill("worker", "script"),
+    ),
+    Row(
+        "host restarted", "3c 30", calls.sleeps, expect=errors.NodeFailed, stage="scheduler", hosts=("bare",),
+        text=("restarted",), act=do.restarted_host, takes_s=20,
+    ),
+    # 31-37: disks and environments.
+    Row(
+        "disk full at upload", "3c 31", calls.size_of, (b"x" * (20 << 20),), errors.HostDiskFull, hosts=("tiny",),
+        stage="submit", text=("No space is left on tiny", "root:"), send=do.on_tiny, alone="tiny",
+    ),
+    Row(
+        "disk full in the function", "3c 31", calls.fills_disk, ("raise",), OSError, hosts=("tiny",),
+        text=("No space left",), check=no_space, send=do.on_tiny, alone="tiny",
+    ),
+    Row(
+        "disk full, then dies", "3c 31", calls.fills_disk, ("die",), errors.DiskFull, hosts=("tiny",),
+        stage="function", text=("the disk is full",), send=do.on_tiny, alone="tiny",
+    ),
+    Row(
+        "value does not fit", "3c 31", calls.large, (20,), errors.DiskFull, hosts=("tiny",), stage="result",
+        text=("the value could not be written", "No space left"), send=do.on_tiny, alone="tiny",
+    ),
+    Row(
+        "read-only home", "3c 34", calls.returns, expect=errors.HostError, hosts=("readonly",),
+        text=("Read-only file system", "root:"), check=nothing_was_sent,
+    ),
+    Row(
+        "environment went away", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
+        text=("cannot be started", "No such file"), send=do.interpreter(do.stays_away),
+    ),
+    Row(
+        "environment changed", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
+        text=("Python 3.8", "expected 3.11"), send=do.interpreter(do.becomes_38),
+    ),
+    Row(
+        "other Python", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
+        text=("Python 3.8", "this is Python 3.11"), check=nothing_was_sent,
+        options={"environment": "python:/opt/clusterfn-lab/python/3.8/bin/python"},
+    ),
+    Row(
+        "setup: fails", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
+        hosts=("bad-setup", "bad-setup-slurm"), text=("setup lines", "exit code 3"),
+    ),
+    Row(
+        "no such module", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
+        options={"modules": ["cuda/99"]}, text=("module cuda/99 could not be loaded",),
+    ),
+    # 38-40: bytes.
+    Row(
+        "payload: a bit flipped", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load",
+        text=("check sum", "call again"), send=do.damaged_payload(do.flipped),
+    ),
+    Row(
+        "payload: cut", "3c 38", calls.raises, ("x" * 99,), errors.PayloadError, stage="load", text=("check sum",),
+        send=do.damaged_payload(do.cut),
+    ),
+    Row(
+        "blob: a bit flipped", "3c 38", calls.size_of, (bytes(range(256)) * 8192,), errors.PayloadError, stage="load",
+        text=("was altered",), send=do.blob_altered, check=remove_the_blob, hosts=("bare",),
+    ),
+    Row(
+        "value: a bit flipped", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
+        text=("damaged", "check sum"), act=do.damage_value(do.flipped),
+    ),
+    Row(
+        "value: cut", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
+        text=("damaged", "bytes arrived"), act=do.damage_value(do.cut),
+    ),
+    Row("20 MB there", "3c 39", calls.size_of, (b"y" * (20 << 20),), value=20 << 20, takes_s=4),
+    Row("20 MB back", "3c 39", calls.large, (20,), value=b"ab" * (10 << 20), takes_s=4),
+    Row("300 MB back", "3c 39", calls.large, (300,), value=b"ab" * (150 << 20), takes_s=20, long=True),
+    Row(
+        "unpicklable", "3c 40", calls.returns_lock, expect=errors.ResultError, stage="result",
+        text=("result['model'][0]", "lock"),
+    ),
+    Row(
+        "generator", "3c 40", calls.returns_generator, expect=errors.ResultError, stage="result",
+        text=("generator", "return a list"),
+    ),
+    # 44-46: names and shells.
+    Row(
+        "odd values", "3c 44", calls.echo, (ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"),
+        value=((ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"), {}),
+    ),
+    Row(
+        "odd names", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
+        options={"env": {"ODD": ODD}, "name": ODD},
+    ),
+    Row("odd home", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-home",), options={"env": {"ODD": ODD}}),
+    Row(
+        "odd home, SLURM", "3c 44", calls.returns, expect=errors.ConfigError, hosts=("odd-home-slurm",),
+        text=("SLURM replaces %", "root:"),
+    ),
+    Row("odd root, SLURM", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-root-slurm",), options={"env": {"ODD": ODD}}),
+    Row("tcsh and fish", "3c 45", calls.returns, value=42, hosts=("tcsh", "fish", "tcsh-slurm", "fish-slurm"), takes_s=4),
+    Row(
+        "nologin", "3c 45", calls.returns, expect=errors.HostError, hosts=("nologin",),
+        text=("login shell on nologin did not start the agent",), seen=("not available",), check=nothing_was_sent,
+    ),
+    Row("noisy .bashrc", "3c 46", calls.returns, value=42, hosts=("noisy", "noisy-slurm"), takes_s=4),
+    Row(
+        "exit in .bashrc", "3c 46", calls.returns, expect=errors.HostError, hosts=("exits",),
+        text=("did not start the agent", "rc file must not exit"), check=nothing_was_sent,
+    ),
+    # The words of the function are no evidence.
+    Row(
+        "prints a scheduler's words", "-", calls.prints_the_old_lie, expect=errors.ExitedEarly, stage="function",
+        text=("exit code 9",), seen=("DUE TO TIME LIMIT",), check=code_is(9),
+    ),
+]  # fmt: skip
+
+# Cheap ones that need no lab.
+LOCAL = (
+    "ValueError", "chained cause", "os._exit(3)", "SIGSEGV", "sys.exit(2)", "worker killed", "supervisor killed",
+    "unpicklable", "memory of the tree", "time limit", "Job.stop()", "leaves children",
+)  # fmt: skip
+
+
+def local_rows() -> list[Row]:
+    """Those that run on this machine alone."""
+    return [replace(row, hosts=("local",)) for row in ROWS if row.name in LOCAL]
