@@ -11,14 +11,14 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
-_digests: dict[tuple[str, int, int], str] = {}
+_digests: dict[tuple[str, int, int, int, int], str] = {}
 
 
 class File(type(pathlib.Path())):  # type: ignore[misc]
@@ -37,15 +37,12 @@ class File(type(pathlib.Path())):  # type: ignore[misc]
         >>> train(File("data/x.csv"))
     """
 
-    def __reduce__(self) -> Any:
-        raise PayloadError(f"File({str(self)!r}) can travel only as an argument of a call")
-
 
 class Directory(type(pathlib.Path())):  # type: ignore[misc]
-    """A folder of this machine that the function reads, with everything below it. See `File`."""
+    """A folder of this machine that the function reads, with every file below it. See `File`.
 
-    def __reduce__(self) -> Any:
-        raise PayloadError(f"Directory({str(self)!r}) can travel only as an argument of a call")
+    Links are followed. Empty folders below it, sockets and devices are left out.
+    """
 
 
 @dataclass(frozen=True)
@@ -75,9 +72,9 @@ def shipment(path: File | Directory) -> Shipment:
     """
     try:
         return _directory(path) if isinstance(path, Directory) else _file(path)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise PayloadError(
-            f"{type(path).__name__}({str(path)!r}) cannot be read: {error.strerror}",
+            f"{type(path).__name__}({str(path)!r}) cannot be read: {error}",
             hint=f"the path is taken from {pathlib.Path.cwd()}",
         ) from error
 
@@ -86,6 +83,8 @@ def _file(path: File) -> Shipment:
     plain = pathlib.Path(os.path.abspath(path))
     if plain.is_dir():
         raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
+    if not stat.S_ISREG(plain.stat().st_mode):
+        raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
     return Shipment(_digest(plain), plain.name, (("", plain),), plain.stat().st_size, False)
 
 
@@ -94,27 +93,33 @@ def _directory(path: Directory) -> Shipment:
     if not root.is_dir():
         reason = "is a file" if root.exists() else "is not there"
         raise PayloadError(f"Directory({str(path)!r}) {reason}", hint=f"the path is taken from {pathlib.Path.cwd()}")
-    members = tuple(_walk(root))
+    members = tuple(_walk(root, "", (os.path.realpath(root),)))
     manifest = "".join(f"{name}\0{_digest(member)}\n" for name, member in members)
     size = sum(member.stat().st_size for _, member in members)
-    return Shipment(
-        hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest(), root.name, members, size, True
-    )
+    digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
+    return Shipment(digest, root.name or "root", members, size, True)
 
 
-def _walk(root: pathlib.Path) -> Iterator[tuple[str, pathlib.Path]]:
-    for folder, folders, names in os.walk(root):
-        folders.sort()
-        for name in sorted(names):
-            path = pathlib.Path(folder, name)
-            if path.is_file():
-                yield path.relative_to(root).as_posix(), path
+def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
+    """Every file below a folder with its relative name, links followed unless they lead back to a folder `above`."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        path = pathlib.Path(entry.path)
+        if entry.is_dir():
+            real = os.path.realpath(path)
+            if real not in above:
+                yield from _walk(path, f"{prefix}{entry.name}/", (*above, real))
+        elif entry.is_file():
+            yield prefix + entry.name, path
 
 
 def _digest(path: pathlib.Path) -> str:
-    """SHA-256 of a file, remembered while its size and time of change stay."""
-    stat = path.stat()
-    key = (str(path), stat.st_size, stat.st_mtime_ns)
+    """SHA-256 of a file, remembered while it stays the same as far as the file system tells.
+
+    The time of its last change of any kind (ctime) is part of that: nobody can set it back. Two changes within one
+    tick of the file system's clock (milliseconds) cannot be told apart.
+    """
+    now = path.stat()
+    key = (str(path), now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
     if key not in _digests:
         digest = hashlib.sha256()
         with path.open("rb") as file:

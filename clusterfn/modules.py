@@ -12,9 +12,10 @@ import functools
 import importlib.machinery
 import importlib.util
 import os
+import struct
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from clusterfn.errors import PayloadError
@@ -26,68 +27,91 @@ _EXTENSIONS = (".so", ".pyd", ".dylib")
 # Made by the worker, or in the bridge, on every host.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn_wire"])
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
-_STDLIB: frozenset[str] = getattr(sys, "stdlib_module_names", frozenset())  # Python 3.10 and up
-_seen_mtimes: dict[Path, int] = {}
+# This program, its clusterfn and its cloudpickle: the bridge brings them.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
+_seen: dict[Path, tuple[int, int]] = {}
+_told: set[tuple[Path, tuple[int, int]]] = set()
 
 
-def sources(names: Iterable[str]) -> Parcel | None:
-    """The files of the user's own modules among `names` and of those that they import; None if there are none.
+def sources(wanted: Iterable[str]) -> Parcel | None:
+    """The files of the user's own modules among `wanted` and of those that they import; None if there are none.
 
     Args:
-        names: Names of modules; only the part before the first dot matters.
+        wanted: Names of modules; only the part before the first dot matters.
 
     Raises:
         PayloadError: A compiled extension is among them, or they are larger than 50 MB.
     """
-    waiting, done, files = {name.partition(".")[0] for name in names}, set(), {}
+    waiting = {name.partition(".")[0] for name in wanted}
+    done: set[str] = set()
+    files: dict[str, Path] = {}
+    total = 0
     while waiting:
         name = waiting.pop()
         done.add(name)
         for relative, path in _members(name):
-            files[relative] = path
-            waiting |= _imports(path) - done
-    if not files:
-        return None
-    _check(files)
-    return make({relative: path.read_bytes() for relative, path in files.items()})
+            if relative not in files:  # of two folders of a namespace package the first wins, as in an import
+                files[relative] = path
+                total += path.stat().st_size
+                _check(relative, path)
+                if total > _MAX_ALL:  # at once: there may be a whole disk below
+                    raise _too_large(files)
+                waiting |= _imports(path) - done
+    return make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
 
 
-def edited(names: Iterable[str]) -> list[str]:
-    """Those of the user's own modules whose file changed since it was first sent from this process."""
+def names(parcel: Parcel) -> list[str]:
+    """The modules in a parcel made by `sources`.
+
+    Example:
+        >>> names(make({"pkg/__init__.py": b"", "pkg/data.csv": b""}))
+        ['pkg']
+    """
+    files = [file[:-3].split("/") for file in parcel.files if file.endswith(".py")]
+    return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
+
+
+def edited(imported: Iterable[str]) -> list[str]:
+    """Those modules whose file is now another than the one that was imported here; each change is told once.
+
+    What was imported is read from Python's own byte code file; where there is none, from the first look.
+    """
     changed = []
-    for name in sorted(names):
+    for name in sorted(imported):
         path = _module_file(name)
         if path is not None:
-            mtime = path.stat().st_mtime_ns
-            if _seen_mtimes.setdefault(path, mtime) != mtime:
+            stat = path.stat()
+            now = (stat.st_mtime_ns, stat.st_size)
+            compiled = _compiled_from(name)
+            before = _seen.setdefault(path, now)
+            is_new = before != now if compiled is None else compiled != _in_byte_code(stat)
+            if is_new and (path, now) not in _told:
+                _told.add((path, now))
                 changed.append(name)
-                _seen_mtimes[path] = mtime
+            _seen[path] = now
     return changed
+
+
+def _in_byte_code(stat: os.stat_result) -> tuple[int, int]:
+    return int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF
+
+
+def _compiled_from(name: str) -> tuple[int, int] | None:
+    """Time and size of the source that a module's byte code file was made from."""
+    cached = getattr(sys.modules[name].__spec__, "cached", None)
+    if not cached or sys.dont_write_bytecode:  # then an old one may lie there
+        return None
+    try:
+        with Path(cached).open("rb") as file:
+            magic, flags, mtime, size = struct.unpack("<4sIII", file.read(16))
+    except (OSError, struct.error):
+        return None
+    return (mtime, size) if magic == importlib.util.MAGIC_NUMBER and not flags else None
 
 
 def is_own(name: str) -> bool:
     """Whether a module (by its name) is one of the user's own, which travel as source."""
     return bool(_locations(name.partition(".")[0]))
-
-
-def candidates() -> frozenset[str]:
-    """Names of the user's own modules that could be imported from the folders on sys.path."""
-    found: set[str] = set()
-    for folder in _own_folders(tuple(sys.path)):
-        found |= _importable(folder)
-    return frozenset(found)
-
-
-@functools.lru_cache(maxsize=8)
-def _own_folders(path: tuple[str, ...]) -> tuple[str, ...]:
-    folders = [os.path.abspath(entry or ".") for entry in path]
-    return tuple(folder for folder in folders if not _is_foreign(folder) and Path(folder).is_dir())
-
-
-def _importable(folder: str) -> set[str]:
-    with os.scandir(folder) as entries:
-        names = [(entry.name, entry.is_dir()) for entry in entries]
-    return {name if is_dir else name[:-3] for name, is_dir in names if is_dir or name.endswith(".py")}
 
 
 @functools.lru_cache(maxsize=1)
@@ -158,28 +182,29 @@ def _travels(path: Path) -> bool:
     return path.suffix not in (".pyc", ".pyo") and path.is_file() and path.stat().st_size <= _MAX_DATA_FILE
 
 
-def _check(files: dict[str, Path]) -> None:
-    for relative, path in files.items():
-        if path.name.endswith(_EXTENSIONS):
-            raise PayloadError(
-                f"{relative} is a compiled extension and cannot travel as source",
-                evidence=[str(path)],
-                hint="install that package in the environment of the job",
-            )
-    sizes = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)
-    if sum(size for size, _ in sizes) > _MAX_ALL:
+def _check(relative: str, path: Path) -> None:
+    if path.name.endswith(_EXTENSIONS):
         raise PayloadError(
-            f"the modules that the function needs are larger than {_MAX_ALL >> 20} MB",
-            evidence=[f"{size / 2**20:8.1f} MB  {relative}" for size, relative in sizes[:5]],
-            hint="pass data as clusterfn.File or clusterfn.Directory, or install the package in the environment",
+            f"{relative} is a compiled extension and cannot travel as source",
+            evidence=[str(path)],
+            hint="install that package in the environment of the job",
         )
+
+
+def _too_large(files: Mapping[str, Path]) -> PayloadError:
+    largest = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)[:5]
+    return PayloadError(
+        f"the modules that the function needs are larger than {_MAX_ALL >> 20} MB",
+        evidence=[f"{size / 2**20:8.1f} MB  {relative}" for size, relative in largest],
+        hint="pass data as clusterfn.File or clusterfn.Directory, or install the package in the environment",
+    )
 
 
 def _imports(path: Path) -> frozenset[str]:
     """The top-level names that a source file imports, wherever in it the import stands."""
     if path.suffix != ".py":
         return frozenset()
-    return _parsed_imports(path, path.stat().st_mtime_ns) - _STDLIB
+    return _parsed_imports(path, path.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=4096)

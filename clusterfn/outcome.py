@@ -91,7 +91,7 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
     cls = ERRORS.get(outcome["kind"], errors.JobError)
-    error = cls(outcome["message"], **_facts(outcome, place))
+    error = cls(outcome.get("message") or f"the job ended as {outcome['kind']!r}", **_facts(outcome, place))
     _add_code(error, outcome)
     return error
 
@@ -123,13 +123,19 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> 
         return container.loads(_whole(outcome, value, container))
     except ModuleNotFoundError as error:
         raise _result_error(
-            f"the value needs the module {error.name}, which is not installed here", outcome, place,
-            hint=f"install {error.name} here, or return plain data",
+            f"the value needs the module {error.name or error}, which is not installed here", outcome, place,
+            hint=f"install {error.name or 'it'} here, or return plain data",
         ) from error  # fmt: skip
     except container.Damaged as error:
         raise _result_error(
-            f"the value is damaged: {error}", outcome, place, hint="fetch it again: job.result()"
-        ) from None
+            f"the value is damaged: {error}", outcome, place,
+            hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",
+        ) from None  # fmt: skip
+    except container.OtherPython as error:
+        raise _result_error(
+            f"the value was {error}", outcome, place,
+            hint="attach to the job from Python {}.{}".format(*error.wanted),
+        ) from None  # fmt: skip
     except Exception as error:  # unpickling runs code of the user's, which may raise anything
         raise _result_error(
             f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
@@ -151,14 +157,15 @@ def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: 
 
 
 def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
-    text = outcome["exception"]["traceback"].rstrip()
-    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{text}\n"""')
+    what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
+    what.update(outcome.get("exception") or {})
+    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{what["traceback"].rstrip()}\n"""')
     error = _rebuilt(outcome, value)
     if error is None or isinstance(error, _NOT_RAISED_HERE):
-        return _function_error(outcome, place, remote)
+        return _function_error(what, _facts(outcome, place), remote)
     if isinstance(error, FileNotFoundError):
         _hint_at_file(error, place)
-    _end_of_chain(error).__cause__ = remote
+    object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
     return error
 
 
@@ -172,9 +179,7 @@ def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseExcepti
     return error
 
 
-def _function_error(outcome: Mapping[str, Any], place: Place, remote: RemoteTraceback) -> errors.FunctionError:
-    what = outcome["exception"]
-    facts = _facts(outcome, place)
+def _function_error(what: Mapping[str, str], facts: dict[str, Any], remote: RemoteTraceback) -> errors.FunctionError:
     facts["evidence"] = what["traceback"].rstrip().splitlines()
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
@@ -185,7 +190,9 @@ def _function_error(outcome: Mapping[str, Any], place: Place, remote: RemoteTrac
 def _end_of_chain(error: BaseException) -> BaseException:
     seen = {id(error)}
     while True:
-        following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        following = error.__cause__
+        if following is None and not error.__suppress_context__:
+            following = error.__context__
         if following is None or id(following) in seen:
             return error
         seen.add(id(following))

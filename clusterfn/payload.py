@@ -6,9 +6,11 @@ Called by `dispatch`; `decorator` asks how a decorated function is pickled.
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import linecache
+import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
@@ -50,8 +52,9 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
     container = wire.part("container")
-    needs = _Needs()
-    call = (function, tuple(map(_apart, args)), {name: _apart(value) for name, value in kwargs.items()})
+    _keep_registrations()
+    apart, needs = _Large(), _Needs()
+    call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     try:
         packed = container.pack(call, needs.look)
     except PayloadError:
@@ -60,13 +63,21 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         raise _cannot_travel(function, args, kwargs, error) from error
     blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
     packed = replace(packed, blobs=blobs, sources=needs.texts)
+    sources = modules.sources(needs.modules)
     return Payload(
         data=b"".join(packed.pieces()),
         blobs={digest: packed.buffers[index] for index, digest in blobs.items()},
-        sources=modules.sources(needs.modules),
+        sources=sources,
         shipments=tuple(needs.shipments.values()),
-        edited=tuple(modules.edited(needs.modules)),
+        edited=tuple(modules.edited(modules.names(sources))) if sources else (),
     )
+
+
+def _keep_registrations() -> None:
+    """Modules that the user told their own cloudpickle to send by value, and a child process's copy of __main__."""
+    ours = wire.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    theirs = sys.modules.get("cloudpickle")
+    ours.update(theirs.list_registry_pickle_by_value() if theirs else (), {"__mp_main__"} & sys.modules.keys())
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
@@ -79,28 +90,42 @@ def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 def _found_by_name(function: Any) -> Any:
     """What the function's module calls by the function's name, if that is the function or wraps it."""
-    if function.__module__ in (None, "__main__") or "<" in function.__qualname__:
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
+    if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
         return None
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
         found = getattr(found, part, None)
     return found if found is function or getattr(found, "__wrapped__", None) is function else None
 
 
-def _apart(value: Any) -> Any:
-    return _Apart(value) if type(value) is bytes and len(value) >= _LARGE else value
+def _goes_by_value(module: str) -> bool:
+    registered = wire.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
+
+
+class _Large:
+    """Takes large bytes among the arguments apart, so that they are sent once."""
+
+    def __init__(self) -> None:
+        self._apart: dict[int, _Apart] = {}
+
+    def of(self, value: Any) -> Any:
+        """What to pickle instead; the same for the same object, so that it stays one."""
+        if type(value) not in (bytes, bytearray) or len(value) < _LARGE:
+            return value
+        return self._apart.setdefault(id(value), _Apart(value))
 
 
 class _Apart:
-    """Large bytes as an argument: pickled beside the stream, so that they are sent once."""
+    """Large bytes as an argument: pickled beside the stream."""
 
-    def __init__(self, value: bytes) -> None:
-        self.value = value
+    def __init__(self, value: bytes | bytearray) -> None:
+        self._value = value
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        import pickle
-
-        return bytes, (pickle.PickleBuffer(self.value),)
+        return type(self._value), (pickle.PickleBuffer(self._value),)
 
 
 class _Needs:
@@ -110,35 +135,43 @@ class _Needs:
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], Shipment] = {}
         self.texts: dict[str, str] = {}
+        self._known: set[str] = set()
 
     def look(self, obj: Any) -> Any:
         if isinstance(obj, (File, Directory)):
             return self._ship(obj)
         if isinstance(obj, types.FunctionType):
             return self._function(obj)
-        name = obj.__name__ if isinstance(obj, types.ModuleType) else _module_of(obj)
-        self._note(name)
+        if isinstance(obj, types.ModuleType):
+            self._note(obj.__name__)
+        else:
+            self._note(type(obj).__module__)
+            if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
+                self._note(getattr(obj, "__module__", None))
         return NotImplemented
 
-    def _note(self, name: str | None) -> None:
-        if name and name not in self.modules and modules.is_own(name):
-            self.modules.add(name)
+    def _note(self, name: object) -> None:
+        if isinstance(name, str) and name not in self._known:
+            self._known.add(name)
+            if not _goes_by_value(name) and modules.is_own(name):
+                self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
         found = _found_by_name(function)
         if found is None:
-            self._by_value(function.__code__)
+            self._by_value(function)
             return NotImplemented
         self._note(function.__module__)
         if found is function:
             return NotImplemented
         return wire.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
 
-    def _by_value(self, code: types.CodeType) -> None:
-        for name in _names(code) & modules.candidates():
-            self._note(name)
+    def _by_value(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        for name in _imports(code):
+            self._note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
-            text = "".join(linecache.getlines(code.co_filename))
+            text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
 
@@ -148,19 +181,24 @@ class _Needs:
         return wire.part("stand_ins").path_of, (item.digest, item.name)
 
 
-def _module_of(obj: Any) -> str | None:
-    name = getattr(obj if isinstance(obj, type) else type(obj), "__module__", None)
-    return name if isinstance(name, str) else None
+# Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
+_NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.decorator")
 
 
-@functools.lru_cache(maxsize=256)
-def _names(code: types.CodeType) -> frozenset[str]:
-    """First parts of all names that a function and those inside it use: imports are among them."""
-    names = {name.partition(".")[0] for name in code.co_names}
+@functools.lru_cache(maxsize=1024)
+def _imports(code: types.CodeType) -> frozenset[str]:
+    """What a function and those inside it import in their bodies; "" for a relative import."""
+    found: set[str] = set()
+    before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            found.add("" if before[0] else instruction.argval)
+        if instruction.opname != "EXTENDED_ARG":
+            before = [before[1], instruction.argval]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names(constant)
-    return frozenset(names)
+            found |= _imports(constant)
+    return frozenset(found)
 
 
 def _cannot_travel(
@@ -169,11 +207,11 @@ def _cannot_travel(
     where = wire.part("unpicklable").where
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path = where(part, name)
+        path = where(part, name, _Needs().look)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(
                 f"the call cannot travel: {path}",
                 stage="submit",
                 hint="create it inside the function, or pass what it is made from",
             )
-    return PayloadError(f"the call cannot travel: {error}", stage="submit")
+    return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")

@@ -10,10 +10,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
 NAME = "_clusterfn_wire"
+_lock = threading.Lock()
 _FOLDER = Path(__file__).parent / "bridge" / "wire"
 
 
@@ -32,9 +34,11 @@ def cloudpickle_folder() -> Path:
 
 
 def _ensure() -> None:
-    if NAME not in sys.modules:
-        _load(NAME, _FOLDER)
-        _load(f"{NAME}.cloudpickle", cloudpickle_folder())
+    with _lock:  # calls may be sent from several threads
+        if NAME not in sys.modules:
+            _load(NAME, _FOLDER)
+        if f"{NAME}.cloudpickle" not in sys.modules:
+            _load(f"{NAME}.cloudpickle", cloudpickle_folder())
 
 
 def _load(name: str, folder: Path) -> None:
@@ -44,4 +48,8 @@ def _load(name: str, folder: Path) -> None:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import linecache
+import os
 import pickle
 import sys
 import zlib
@@ -72,10 +73,14 @@ class Packed:
             "cloudpickle": pickler.VERSION,
             "pickle": len(self.pickle),
             "buffers": [{"size": len(b), "blob": self.blobs.get(i)} for i, b in enumerate(self.buffers)],
-            "crc": crc,
             "sources": dict(self.sources),
         }
-        return json.dumps(record).encode() + b"\n"
+        return _sealed(json.dumps(record).encode()[:-1], crc)
+
+
+def _sealed(facts: bytes, crc: int) -> bytes:
+    """The JSON line: `facts`, an object without its last brace, and the check sum over the body and these facts."""
+    return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
 
 def pack(obj: object, on_object: Callable[[object], Any] | None = None) -> Packed:
@@ -99,7 +104,7 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None) -> Packe
 
 
 def dump(obj: object, file: BinaryIO) -> dict[str, int]:
-    """Write `obj` as a whole value file; return its size in bytes and the check sum of its body."""
+    """Write `obj` as a whole value file; return its size in bytes and the check sum of what follows its header."""
     pieces = pack(obj).pieces()
     for piece in pieces:
         file.write(piece)
@@ -121,9 +126,10 @@ def load(path: str, blob_path: Callable[[str], str]) -> Any:
         Exception: Whatever unpickling raises.
     """
     with open(path, "rb") as file:
-        header = _parse_header(file.readline())
-        body = bytearray(file.read())
-    return _load_body(header, memoryview(body), blob_path)
+        line = file.readline()
+        body = bytearray(os.fstat(file.fileno()).st_size - len(line))
+        filled = file.readinto(body)
+    return _load_body(line, memoryview(body)[:filled], blob_path)
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
@@ -137,7 +143,7 @@ def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
         As `load`.
     """
     end = data.find(b"\n") + 1
-    return _load_body(_parse_header(bytes(data[:end])), memoryview(data)[end:], _no_blob, same_python)
+    return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python)
 
 
 def _no_blob(digest: str) -> str:
@@ -146,22 +152,23 @@ def _no_blob(digest: str) -> str:
 
 def _parse_header(line: bytes) -> dict[str, Any]:
     try:
-        header: dict[str, Any] = json.loads(line)
-    except ValueError:
+        header = json.loads(line)
+    except (ValueError, RecursionError):
         raise Damaged("the header is not readable") from None
+    if not isinstance(header, dict):
+        raise Damaged("the header is not readable")
     if header.get("format") != FORMAT:
         raise Damaged("format %r is not known to this version" % header.get("format"))
     return header
 
 
-def _load_body(
-    header: dict[str, Any], body: memoryview, blob_path: Callable[[str], str], same_python: bool = True
-) -> Any:
+def _load_body(line: bytes, body: memoryview, blob_path: Callable[[str], str], same_python: bool = True) -> Any:
+    header = _parse_header(line)
+    if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
+        raise Damaged("the check sum is wrong, the file was cut short or altered")
     major, minor = header["python"]
     if same_python and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
-    if _crc([body]) != header["crc"]:
-        raise Damaged("the check sum is wrong, the file was cut short or altered")
     register_sources(header["sources"])
     return pickler.loads(body[: header["pickle"]], _buffers(header, body, blob_path))
 
@@ -171,23 +178,27 @@ def _buffers(header: dict[str, Any], body: memoryview, blob_path: Callable[[str]
     offset = header["pickle"]
     for entry in header["buffers"]:
         if entry["blob"]:
-            buffers.append(_read_blob(blob_path(entry["blob"]), entry["size"]))
+            buffers.append(_read_blob(blob_path(entry["blob"]), entry["blob"], entry["size"]))
         else:
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
     return buffers
 
 
-def _read_blob(path: str, size: int) -> bytearray:
+def _read_blob(path: str, digest: str, size: int) -> bytearray:
     data = bytearray(size)
-    with open(path, "rb", buffering=0) as file:
-        view = memoryview(data)
-        filled = 0
-        while filled < size:
-            count = file.readinto(view[filled:])
-            if not count:
-                raise Damaged("blob %s has %d bytes, wanted %d" % (path, filled, size))
-            filled += count
+    try:
+        with open(path, "rb") as file:
+            filled = file.readinto(data)
+            whole = filled == size and not file.read(1)
+    except FileNotFoundError:
+        raise Damaged("the blob %s is not there" % path) from None
+    if not whole:
+        raise Damaged("the blob %s is not of %d bytes" % (path, size))
+    import hashlib  # here: most calls have no blob, and are spared the import
+
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise Damaged("the blob %s was altered: remove it, and call again" % path)
     return data
 
 

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import builtins
 import os
+import sys
 import traceback
+import types
 from collections.abc import Sequence
 from typing import Any
 
 from . import pickler
 from .foreign import attempt
 
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _MAX_RECORDS = 100
 _MAX_STATE = 16 << 20
+# Attributes of built-in exceptions that are kept elsewhere, or (AttributeError.obj) may be anything of any size.
+_NOT_KEPT = frozenset(["__suppress_context__", "message", "exceptions", "obj"])
 
 
 class CannotRebuild(Exception):
@@ -46,10 +50,10 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
         CannotRebuild: The first record's exception cannot be made here; says why.
     """
     made: dict[int, BaseException] = {}
-    error = _rebuild(records, 0, made)
-    for place, member in list(made.items()):
-        _link(member, records[place], records, made)
-    return error
+    made[0] = _rebuild(records, 0, made)
+    for place, record in enumerate(records):
+        _link(_made(records, place, made), record, records, made)
+    return made[0]
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -69,34 +73,45 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 
 def _record(error: BaseException, places: dict[int, int]) -> dict[str, Any]:
+    cls, members = type(error), _members(error)
     return {
-        "type": _name(type(error)),
-        "class": attempt(pickler.dumps, type(error))[0],
-        "pickled": _round_trip(error),
-        "args": [_dumps_or_repr(argument) for argument in error.args],
-        "state": {name: _dumps_or_repr(value) for name, value in vars(error).items() if name != "__notes__"},
+        "python": list(sys.version_info[:2]),
+        "type": _name(cls),
+        "class": attempt(pickler.dumps, cls)[0],
+        "pickled": attempt(pickler.dumps, error)[0] if _pickles_itself(cls) else None,
+        "args": [_dumps_or_repr(argument) for argument in (error.args[:1] if members else error.args)],
+        "state": {name: _dumps_or_repr(value) for name, value in _state(error).items()},
         "message": _message(error),
-        "notes": [str(note) for note in getattr(error, "__notes__", ())],
-        "traceback": _traceback(error),
+        "notes": _notes(error),
         "cause": places.get(id(error.__cause__)),
         "context": places.get(id(error.__context__)),
         "suppress": error.__suppress_context__,
-        "members": [places.get(id(member)) for member in _members(error)],
+        "members": [places.get(id(member)) for member in members],
     }
 
 
-def _round_trip(error: BaseException) -> bytes | None:
-    """The pickled exception, if what comes back is the same; a constructor that wants other arguments fails here."""
-    if _members(error):
-        return None
-    data, _ = attempt(pickler.dumps, error)
-    same, _ = attempt(_comes_back, data, error)
-    return data if same and len(data) <= _MAX_STATE else None
+def _pickles_itself(cls: type) -> bool:
+    """Whether the class has its own way to be pickled, written in Python."""
+    ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
+    return any(isinstance(getattr(cls, way, None), types.FunctionType) for way in ways)
 
 
-def _comes_back(data: bytes, error: BaseException) -> bool:
-    copy = pickler.loads(data)
-    return type(copy) is type(error) and copy.args == error.args and str(copy) == str(error)
+def _state(error: BaseException) -> dict[str, Any]:
+    """Its attributes: in its __dict__, in slots, and those that built-in types keep beside `args`, such as filename."""
+    state = {name: value for name, value in vars(error).items() if name != "__notes__"}
+    for cls in type(error).__mro__:
+        for name, slot in cls.__dict__.items():
+            if isinstance(slot, types.MemberDescriptorType) and name not in state:
+                value, missing = attempt(slot.__get__, error)
+                # None in a built-in type means: not given; set again it would show in the message
+                if not missing and (cls.__module__ != "builtins" or (value is not None and name not in _NOT_KEPT)):
+                    state[name] = value
+    return state
+
+
+def _notes(error: BaseException) -> list[str]:
+    notes, _ = attempt(list, getattr(error, "__notes__", ()))
+    return [_text(note) for note in notes or ()]
 
 
 def _dumps_or_repr(value: object) -> bytes:
@@ -109,8 +124,13 @@ def _dumps_or_repr(value: object) -> bytes:
 
 
 def _message(error: BaseException) -> str:
-    message, broken = attempt(str, error)
-    return f"<no message: its __str__ raised {type(broken).__name__}>" if broken else str(message)
+    return _text(error)
+
+
+def _text(value: object) -> str:
+    """The text of a value; str of it may raise, or be of a class of the user's."""
+    text, broken = attempt(str, value)
+    return f"<no message: its __str__ raised {type(broken).__name__}>" if broken else str.__str__(text)
 
 
 def _name(cls: type) -> str:
@@ -140,74 +160,81 @@ def _drop_our_frames(shown: traceback.TracebackException, seen: set[int] | None 
             _drop_our_frames(other, seen)
 
 
-def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
+def _made(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
     if place not in made:
-        record = records[place]
-        members = [_rebuild(records, member, made) for member in record["members"] if member is not None]
-        made[place] = _new_group(record, members) if members else _new(record)
+        try:
+            made[place] = _rebuild(records, place, made)
+        except CannotRebuild:
+            made[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
     return made[place]
 
 
-def _new(record: dict[str, Any]) -> BaseException:
-    error, _ = attempt(pickler.loads, record["pickled"])
-    return error if isinstance(error, BaseException) else _without_constructor(record)
+def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, BaseException]) -> BaseException:
+    record = records[place]
+    if record["pickled"] is not None:
+        error, _ = attempt(_loads, record, record["pickled"])
+        if isinstance(error, BaseException):
+            return error
+    if not record["members"]:
+        return _without_constructor(record, [_load(record, argument) for argument in record["args"]])
+    members = [_made(records, member, made) for member in record["members"] if member is not None]
+    left_out = len(record["members"]) - len(members)
+    if left_out:
+        members.append(StandIn(f"and {left_out} more"))
+    return _without_constructor(record, [_load(record, record["args"][0]), members])
 
 
-def _without_constructor(record: dict[str, Any]) -> BaseException:
-    cls, arguments = _load_class(record), [_load(argument) for argument in record["args"]]
-    error = _make(record, cls, *arguments)
-    error.args = tuple(arguments)
-    return error
-
-
-def _new_group(record: dict[str, Any], members: list[BaseException]) -> BaseException:
-    return _make(record, _load_class(record), _load(record["args"][0]), members)
-
-
-def _make(record: dict[str, Any], cls: type[BaseException], *args: Any) -> BaseException:
-    """An exception whose __init__ is not called: it may want other arguments than those in `args`."""
-    error, reason = attempt(cls.__new__, cls, *args)
+def _without_constructor(record: dict[str, Any], args: list[Any]) -> BaseException:
+    """An exception of which no constructor written in Python is called: it may want other arguments, or print."""
+    cls = _load_class(record)
+    error, reason = attempt(_built_in(cls, "__new__"), cls, *args)
     if not isinstance(error, BaseException):
         raise CannotRebuild(f"{record['type']} refused to be made: {reason!r}") from reason
-    error.__dict__.update({name: _load(value) for name, value in record["state"].items()})
+    attempt(_built_in(cls, "__init__"), error, *args)
+    _set(error, "args", tuple(args))
+    for name, value in record["state"].items():
+        attempt(_set, error, name, _load(record, value))
     return error
+
+
+# Past a __setattr__ of the user's: an exception may be a frozen dataclass.
+_set = object.__setattr__
+
+
+def _built_in(cls: type, method: str) -> Any:
+    """The nearest method of that name, in a class or those above it, that is not written in Python."""
+    found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
+    bare = (getattr(method, "__func__", method) for method in found)
+    return next(method for method in bare if not isinstance(method, types.FunctionType))
 
 
 def _load_class(record: dict[str, Any]) -> type[BaseException]:
-    cls, reason = attempt(pickler.loads, record["class"])
+    cls, reason = attempt(_loads, record, record["class"])
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise CannotRebuild(f"{record['type']} cannot be loaded here: {reason}") from reason
     return cls
 
 
-def _load(data: bytes) -> Any:
-    value, reason = attempt(pickler.loads, data)
+def _load(record: dict[str, Any], data: bytes) -> Any:
+    value, reason = attempt(_loads, record, data)
     return f"<cannot be loaded here: {reason}>" if reason else value
+
+
+def _loads(record: dict[str, Any], data: bytes) -> Any:
+    same = tuple(record["python"]) == sys.version_info[:2]
+    return pickler.loads(data) if same else pickler.loads_without_code(data)
 
 
 def _link(
     error: BaseException, record: dict[str, Any], records: Sequence[dict[str, Any]], made: dict[int, BaseException]
 ) -> None:
-    cause, context = (_rebuild_or_stand_in(records, record[name], made) for name in ("cause", "context"))
-    error.__cause__ = cause
-    error.__context__ = context
-    error.__suppress_context__ = record["suppress"]
+    cause, context = record["cause"], record["context"]
+    _set(error, "__cause__", None if cause is None else _made(records, cause, made))
+    _set(error, "__context__", None if context is None else _made(records, context, made))
+    _set(error, "__suppress_context__", record["suppress"])
     if record["notes"]:
-        error.__notes__ = list(record["notes"])  # type: ignore[attr-defined]
+        attempt(_set, error, "__notes__", list(record["notes"]))
 
 
 class StandIn(Exception):
     """Takes the place, in a chain, of an exception whose type does not exist here."""
-
-
-def _rebuild_or_stand_in(
-    records: Sequence[dict[str, Any]], place: int | None, made: dict[int, BaseException]
-) -> BaseException | None:
-    if place is None or place in made:
-        return None if place is None else made[place]
-    try:
-        error = _rebuild(records, place, made)
-    except CannotRebuild:
-        error = made[place] = StandIn(f"{records[place]['type']}: {records[place]['message']}")
-    _link(error, records[place], records, made)
-    return error

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 
-def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, Exception | None]:
-    """What `call(*args)` returned and None, or None and what it raised."""
+def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
+    """What `call(*args)` returned and None, or None and what it raised; Ctrl-C alone passes."""
     try:
         return call(*args), None
-    except Exception as reason:  # noqa: BLE001 - see the first lines of this file
+    except KeyboardInterrupt:
+        raise
+    except BaseException as reason:  # noqa: BLE001 - see the first lines of this file
         return None, reason

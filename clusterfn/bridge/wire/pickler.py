@@ -7,9 +7,11 @@ load under numpy 1; classes of the caller's `__main__` come back as the caller's
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -47,8 +49,13 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             reduction = self._on_object(obj)
             if reduction is not NotImplemented:
                 return reduction
-        reduction = _reduce_array(obj)
-        return super().reducer_override(obj) if reduction is NotImplemented else reduction
+        if isinstance(obj, type):
+            return _by_value(obj, super().reducer_override(obj))
+        for reduce in (_reduce_array, _reduce_named):
+            reduction = reduce(obj)
+            if reduction is not NotImplemented:
+                return reduction
+        return super().reducer_override(obj)
 
 
 def dumps(obj: object) -> bytes:
@@ -60,30 +67,63 @@ def dumps(obj: object) -> bytes:
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """The object in a pickle made by `Pickler`."""
-    return _Unpickler(io.BytesIO(data), buffers=buffers).load()
+    return pickle.loads(data, buffers=buffers)
 
 
-class _Unpickler(pickle.Unpickler):
+def loads_without_code(data: bytes) -> Any:
+    """The object in a pickle of another minor version, whose byte code could end this process.
+
+    Raises:
+        pickle.UnpicklingError: There is byte code in it.
+    """
+    return _WithoutCode(io.BytesIO(data)).load()
+
+
+class _WithoutCode(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if module == _core.__name__ and name in _OWN_CLASSES:
-            return _OWN_CLASSES[name]
+        if (module, name) == (_core.__name__, _core._builtin_type.__name__):
+            return _type_but_code
         return super().find_class(module, name)
 
 
-def _make_class(make: Callable[..., type], position: int) -> Callable[..., type]:
-    """A maker of classes that gives back the caller's own class of that name, if it has one."""
-
-    def make_or_find(*args: Any) -> type:
-        own = _own_class(args[position].get("__module__"), args[position].get("__qualname__") or args[1])
-        return make(*args) if own is None else own
-
-    return make_or_find
+def _type_but_code(name: str) -> Any:
+    if name == "CodeType":
+        raise pickle.UnpicklingError("it holds byte code of another version of Python")
+    return _core._builtin_type(name)
 
 
-def _make_enum(*args: Any) -> type:
-    bases, name, qualname, members, module, tracker, extra = args
-    own = _own_class(module, qualname)
-    return _core._make_skeleton_enum(*args) if own is None else own
+# A class that travels by value is made once in a process and never touched again: neither the caller's own, nor one
+# that objects which arrived earlier are instances of.
+_unfilled: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _by_value(cls: type, reduction: Any) -> Any:
+    makers = (_core._make_skeleton_class, _core._make_skeleton_enum)
+    if reduction is NotImplemented or reduction[0] not in makers:
+        return reduction
+    make, args, state = reduction[:3]
+    if make is makers[0] and "__slots__" in vars(cls) and not issubclass(cls, tuple):
+        args[3]["__slots__"] = vars(cls)["__slots__"]  # set later it would make no slots
+    return remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, fill_class
+
+
+def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
+    """The class of that name in this process's __main__, or the one that was made before, or a new and empty one."""
+    known: type | None = _own_class(module, qualname)
+    if known is None:
+        known = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+    if known is None:
+        known = make(*args)
+        known.__qualname__ = qualname
+        _unfilled.add(known)
+    return known
+
+
+def fill_class(cls: type, state: Any) -> None:
+    """Give a class that `remake_class` has just made its attributes."""
+    if cls in _unfilled:
+        _unfilled.discard(cls)
+        _core._class_setstate(cls, state)
 
 
 def _own_class(module: str | None, qualname: str) -> type | None:
@@ -96,44 +136,75 @@ def _own_class(module: str | None, qualname: str) -> type | None:
     return found if isinstance(found, type) and found.__module__ == "__main__" else None
 
 
-def _set_class_state(cls: type, state: Any) -> type:
-    """Fill a class that was made from the stream; the caller's own stays as it is."""
-    if cls is _own_class(cls.__module__, cls.__qualname__):
-        return cls
-    filled: type = _core._class_setstate(cls, state)
-    return filled
+_SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__name__",), "TypeVarTuple": ("__name__",)}
 
 
-_OWN_CLASSES: dict[str, Any] = {
-    "_make_skeleton_class": _make_class(_core._make_skeleton_class, 3),
-    "_make_skeleton_enum": _make_enum,
-    "_class_setstate": _set_class_state,
-}
+def _reduce_named(obj: Any) -> Any:
+    """Objects that pickle knows by name alone, and that have none there: those made in the caller's __main__."""
+    kind = type(obj)
+    if kind is functools.cached_property:  # up to Python 3.11 it holds a lock
+        return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}
+    if kind is functools._lru_cache_wrapper and not _has_a_home(obj):
+        options = obj.cache_parameters()
+        return cached, (obj.__wrapped__, options["maxsize"], options["typed"])
+    if kind.__module__ == "typing" and kind.__name__ in _SPECIAL_TYPES and not _has_a_home(obj):
+        return kind, tuple(getattr(obj, name) for name in _SPECIAL_TYPES[kind.__name__])
+    return NotImplemented
+
+
+def _has_a_home(obj: Any) -> bool:
+    found = _core._lookup_module_and_qualname(obj, getattr(obj, "__qualname__", None))
+    return found is not None and not _core._is_registered_pickle_by_value(found[0])
+
+
+def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
+    """The function with an empty cache of its own."""
+    return functools.lru_cache(maxsize, typed)(function)
 
 
 def _reduce_array(obj: Any) -> Any:
     kind = type(obj).__module__
-    if kind == "numpy" or kind.startswith("numpy."):
+    if kind == "numpy":
         return _reduce_numpy(obj)
-    if "torch" in sys.modules and isinstance(obj, sys.modules["torch"].Tensor) and obj.is_cuda:
-        notes.append("a CUDA tensor in the result became a CPU tensor")
-        return obj.cpu().__reduce_ex__(5)
+    if kind == "torch" and _is_on_a_card(obj):
+        return _on_the_cpu(obj).__reduce_ex__(5)
     return NotImplemented
+
+
+def _is_on_a_card(obj: Any) -> bool:
+    """Whether it is a plain tensor elsewhere than in memory; a Parameter holds one, which is seen by itself."""
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    return type(obj) is tensor and obj.device.type not in ("cpu", "meta")
+
+
+def _on_the_cpu(tensor: Any) -> Any:
+    note = "a %s tensor became a CPU tensor" % tensor.device.type.upper()
+    if note not in notes:
+        notes.append(note)
+    return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
 
 
 def _reduce_numpy(obj: Any) -> Any:
     numpy = sys.modules["numpy"]
-    if type(obj) is numpy.ndarray and not obj.dtype.hasobject:
+    if not isinstance(obj, (numpy.ndarray, numpy.generic)):
+        return NotImplemented
+    dtype = _portable(obj.dtype, numpy)
+    if type(obj) is numpy.ndarray and dtype is not None:
         order = "F" if obj.flags.f_contiguous and not obj.flags.c_contiguous else "C"
-        flat = obj.ravel(order).view("u1") if obj.size else obj.ravel(order)
-        return array, (pickle.PickleBuffer(flat), _plain_dtype(obj.dtype), obj.shape, order)
-    if isinstance(obj, numpy.generic) and not obj.dtype.hasobject:
-        return scalar, (obj.tobytes(), _plain_dtype(obj.dtype))
+        flat = pickle.PickleBuffer(obj.ravel(order).view("u1")) if obj.size else b""
+        return array, (flat, dtype, obj.shape, order)
+    if isinstance(obj, numpy.generic) and dtype is not None:
+        return scalar, (obj.tobytes(), dtype)
     return NotImplemented
 
 
-def _plain_dtype(dtype: Any) -> Any:
-    return dtype.descr if dtype.names else dtype.str
+def _portable(dtype: Any, numpy: Any) -> Any:
+    """What makes this dtype again under any numpy; None if only numpy's own pickle can tell."""
+    if dtype.hasobject or not dtype.itemsize:
+        return None
+    if dtype.names or dtype.subdtype:
+        return dtype  # its pickle is the same in numpy 1 and 2
+    return dtype.str if dtype.isbuiltin != 2 and numpy.dtype(dtype.str) == dtype else None
 
 
 def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:

@@ -34,7 +34,13 @@ class Inside:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        functools.update_wrapper(self, self.function)
+        functools.update_wrapper(self, self.function, assigned=("__module__",), updated=())
+
+    def __getattr__(self, name: str) -> Any:
+        """Its name and what was hung on it are the function's, which may get them only after this was made."""
+        if name == "function":  # not yet: it is being loaded
+            raise AttributeError(name)
+        return getattr(self.function, name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
@@ -57,13 +63,13 @@ class Inside:
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: a job cannot send jobs."""
         raise RuntimeError(
-            f"{self.__name__}.submit() inside a job: a job cannot send further jobs; "  # type: ignore[attr-defined]
+            f"{getattr(self.function, '__name__', 'function')}.submit() inside a job: a job cannot send further jobs; "
             "call the function directly, it runs in this process"
         )
 
     map = script = submit
 
 
-def path_of(kind: str, digest: str, name: str) -> pathlib.Path:
+def path_of(digest: str, name: str) -> pathlib.Path:
     """The path, inside a job, of a File or Directory that the caller passed."""
     return pathlib.Path(os.environ["CLUSTERFN_FILES"], digest, name)
