@@ -1,0 +1,285 @@
+"""The commands as a user types them, on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+
+Ran = subprocess.CompletedProcess[str]
+WORK = """
+import time
+from pathlib import Path
+from clusterfn import cluster
+
+@cluster(cores=1)
+def add(a, b=2):
+    print("adding")
+    return a + b
+
+def fail(word):
+    raise ValueError(f"no {word}")
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+    def __repr__(self):
+        return f"Box({self.value})"
+
+def box(value):
+    return Box(value)
+
+def tick(number):
+    for each in range(number):
+        print("tick", each, flush=True)
+        time.sleep(0.2)
+    return number
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path}/root\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    (tmp_path / "work.py").write_text(WORK)
+    return tmp_path
+
+
+def argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "clusterfn", *words]
+
+
+@pytest.fixture
+def run(folder) -> Callable[..., Ran]:
+    def command(*words: str) -> Ran:
+        return subprocess.run(argv(*words), cwd=folder, capture_output=True, text=True, timeout=60)
+
+    return command
+
+
+@pytest.fixture
+def started(folder) -> Callable[..., str]:
+    """Starts a call that nobody waits for; gives the job's id."""
+
+    def start(*words: str) -> str:
+        waiting = subprocess.Popen(
+            argv("run", *words), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        with waiting:
+            said = waiting.stderr.readline()
+            waiting.stdout.readline()  # it runs
+            waiting.kill()
+        return said.split()[1]
+
+    return start
+
+
+def test_run_prints_the_value_and_what_the_function_prints(run):
+    ran = run("run", "work.py::add", "40")
+
+    assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
+    assert re.fullmatch(r"clusterfn: [0-9a-f]{16} add on here \(the only host in .*\)\n", ran.stderr)
+
+
+def test_run_with_json_prints_the_value_alone(run):
+    ran = run("run", "--json", "work.py::add", "1", "b=2")
+
+    assert json.loads(ran.stdout) == 3
+    assert "adding" in ran.stderr
+
+
+def test_run_takes_options_that_override_those_of_the_function(run):
+    assert "cores" in run("run", "--cores", "0", "work.py::add", "1").stderr
+
+
+def test_an_exception_of_the_function_leaves_with_one_and_its_remote_traceback(run):
+    ran = run("run", "work.py::fail", "luck")
+
+    assert (ran.stdout, ran.returncode) == ("", 1)
+    assert ran.stderr.endswith("ValueError: no luck\n")
+    assert "clusterfn/cli" not in ran.stderr
+
+
+def test_a_value_of_the_users_own_class_is_printed(run):
+    assert run("run", "work.py::box", "3").stdout == "Box(3)\n"
+
+
+def test_script_shows_the_job_script_and_sends_nothing(run, folder):
+    ran = run("script", "work.py::add", "1")
+
+    assert "supervise.py run" in ran.stdout
+    assert list((folder / "root").glob("jobs/*")) == []
+
+
+def test_check_of_this_machine_passes(run):
+    ran = run("check")
+
+    assert ran.returncode == 0, ran.stdout
+    assert re.search(r"^PASS  function +returned from ", ran.stdout, re.MULTILINE)
+    assert ran.stdout.endswith("here is ready.\n")
+
+
+def test_check_of_an_unknown_host_names_the_nearest_and_skips_the_rest(run):
+    ran = run("check", "heer")
+
+    assert ran.returncode == 1
+    assert "did you mean here?" in ran.stdout
+    assert "skip  function" in ran.stdout
+
+
+def test_check_names_an_environment_that_is_not_there(run):
+    ran = run("check", "--no-job", "--environment", "python:/nowhere/python")
+
+    assert ran.returncode == 1
+    assert "FAIL  environment" in ran.stdout
+    assert "here is not ready: environment" in ran.stdout
+
+
+def test_result_of_an_earlier_job(run, started):
+    job = started("work.py::tick", "2")
+
+    assert run("result", job[:6]).stdout == "2\n"
+
+
+def test_logs_of_an_earlier_job(run, started):
+    job = started("work.py::tick", "2")
+    run("result", job)
+
+    assert run("logs", job).stdout == "tick 0\ntick 1\n"
+
+
+def test_logs_follow_until_the_end(run, started):
+    job = started("work.py::tick", "5")
+
+    assert run("logs", "-f", job).stdout == "".join(f"tick {each}\n" for each in range(5))
+
+
+def test_attach_shows_everything_and_ends_with_the_job(run, started):
+    job = started("work.py::tick", "5")
+
+    ran = run("attach", job)
+
+    assert (ran.returncode, ran.stdout) == (0, "".join(f"tick {each}\n" for each in range(5)))
+    assert "has returned" in ran.stderr
+
+
+def test_attach_to_a_job_that_has_ended_shows_everything(run, started):
+    job = started("work.py::tick", "2")
+    run("result", job)
+
+    assert run("attach", job).stdout == "tick 0\ntick 1\n"
+
+
+def test_cancel_ends_a_running_job_and_says_so(run, started):
+    job = started("work.py::tick", "300")
+
+    ran = run("cancel", job)
+
+    assert ran.returncode == 0
+    assert "was stopped" in ran.stderr
+    assert run("result", job).stderr.startswith("Cancelled: ")
+
+
+def test_cancel_of_a_job_that_has_ended_says_so(run, started):
+    job = started("work.py::tick", "1")
+    run("result", job)
+
+    assert "had ended already: RETURNED" in run("stop", job).stderr
+
+
+def test_jobs_are_listed_newest_first(run):
+    run("run", "work.py::add", "1")
+    run("run", "work.py::box", "1")
+
+    table = run("jobs").stdout.splitlines()
+    listed = json.loads(run("jobs", "--json").stdout)
+
+    assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE"]
+    assert [line.split()[1] for line in table[1:]] == ["box", "add"]
+    assert [(job["name"], job["state"]) for job in listed] == [("box", "RETURNED"), ("add", "RETURNED")]
+
+
+@pytest.mark.parametrize("word", ["xyz", "7f", "ffff"])
+def test_a_wrong_id_leaves_with_two(run, word):
+    ran = run("result", word)
+
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("ConfigError: ")
+
+
+def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
+    waiting = subprocess.Popen(
+        argv("run", "work.py::tick", "15"), cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with waiting:
+        job = waiting.stderr.readline().split()[1]
+        assert waiting.stdout.readline() == "tick 0\n"
+        waiting.send_signal(signal.SIGINT)
+        said = waiting.stderr.read()
+
+    assert waiting.returncode == 130
+    assert f"{job} goes on on here" in said
+    assert "Traceback" not in said
+    assert run("result", job).stdout == "15\n"
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder):
+    shell = f"{sys.executable} -m clusterfn script work.py::add 1 | head -n 1"
+    ran = subprocess.run(["/bin/sh", "-c", shell], cwd=folder, capture_output=True, text=True, timeout=60)
+
+    assert ran.stdout.startswith("# job add on here")
+    assert ran.stderr == ""
+
+
+def test_debug_shows_our_own_traceback(folder):
+    env = {**os.environ, "CLUSTERFN_DEBUG": "1"}
+    ran = subprocess.run(argv("run", "none.py::f"), cwd=folder, env=env, capture_output=True, text=True, timeout=60)
+
+    assert "Traceback (most recent call last)" in ran.stderr
+    assert ran.returncode == 2
+
+
+@pytest.mark.lab
+def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
+    ran = run("check", "tensor01", "--no-job", "--environment", "python:/usr/bin/python3")
+
+    assert "PASS  gpus" in ran.stdout
+    assert "8 x NVIDIA RTX A6000" in ran.stdout
+    assert "(3.6." in ran.stdout
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("alias", "step", "remedy"),
+    [
+        ("unknown-key", "host key", "ssh -o StrictHostKeyChecking=ask"),
+        ("changed-key", "host key", "ssh-keygen -R"),
+        ("wrong-user-key", "login", "ssh-copy-id"),
+        ("twofactor-bash", "login", "a second factor"),
+        ("refused", "connection", "is sshd running there"),
+        ("no-such-name", "name", "check address:"),
+        ("forced-bash", "python", "an rc file must not exit"),
+        ("py36-ro", "root", "a folder that you may write to"),
+        ("py36-tiny", "space", "larger file system"),
+    ],
+)
+def test_check_names_the_step_that_fails_and_its_remedy(folder, run, lab, alias, step, remedy):
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  {alias}:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
+    )
+
+    ran = run("check", "--no-job", alias)
+
+    failed = re.search(rf"^FAIL  {step} .*\n(?: .*\n)* +next: (.*)$", ran.stdout, re.MULTILINE)
+    assert failed, ran.stdout
+    assert remedy in failed[1]
+    assert ran.returncode == 1

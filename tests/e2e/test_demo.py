@@ -1,0 +1,62 @@
+"""`clusterfn demo` shows what it promises, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    folder = tmp_path_factory.mktemp("demo")
+    env = {
+        **os.environ,
+        "TMPDIR": str(folder / "tmp"),
+        "HOME": str(folder / "home"),
+        "XDG_STATE_HOME": str(folder / "s"),
+    }
+    for name in ("tmp", "home"):
+        (folder / name).mkdir()
+    argv = [sys.executable, "-m", "clusterfn", "demo"]
+    ran = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=110)
+    return ran, folder
+
+
+def test_everything_is_as_expected(shown):
+    ran, _ = shown
+
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "NOT OK" not in ran.stdout
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        "average([3, 4, 8]) is 5.0",
+        "epoch 3, loss 0.25",
+        "caused by KeyError('lr')",
+        "total.txt came back; it holds 15",
+        "all three ran at the same time",
+        "KilledBySignal: the process that ran the function was ended by SIGKILL",
+        "What ran where",
+        "clusterfn check HOST",
+    ],
+)
+def test_it_shows(shown, promise):
+    assert promise in shown[0].stdout
+
+
+def test_it_shows_the_code_of_each_part(shown):
+    assert shown[0].stdout.count("  | def ") >= 5
+
+
+def test_it_leaves_nothing_behind(shown):
+    _, folder = shown
+
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
