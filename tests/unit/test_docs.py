@@ -1,0 +1,166 @@
+"""The documents keep what they promise: examples run, links resolve, commands exist, no error is forgotten."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import config, errors
+from clusterfn.cli.parser import make_parser
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
+    (ROOT / "docs").rglob("*.md")
+)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+RUNNABLE = re.compile(r"<!-- runnable -->\n```python\n(.*?)```", re.DOTALL)
+EXAMPLES = [
+    pytest.param(text, id=f"{page.stem}-{number}")
+    for page in PAGES
+    for number, text in enumerate(RUNNABLE.findall(page.read_text(encoding="utf-8")), 1)
+]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.fixture
+def local(tmp_path, monkeypatch) -> Path:
+    """A folder whose only host is this machine, with a root of its own."""
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {tmp_path}/root\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    return tmp_path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+@pytest.mark.parametrize("text", EXAMPLES)
+def test_a_runnable_example_runs(local, text):
+    (local / "example.py").write_text(text, encoding="utf-8")
+
+    ran = subprocess.run([sys.executable, "example.py"], cwd=local, capture_output=True, text=True, timeout=60)
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+def test_the_examples_are_there():
+    assert len(EXAMPLES) >= 6
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_relative_link_resolves(page):
+    targets = [link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8"))]
+    missing = [link for link in targets if link and "://" not in link and not (page.parent / link).exists()]
+
+    assert missing == []
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    choices = next(
+        action.choices for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)
+    )
+    return dict(choices)
+
+
+COMMAND = re.compile(r"(?:^ {4,}|`)clusterfn ([a-z]+)\b([^`\n#|]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_command_and_option_in_a_page_exists(page):
+    known = commands()
+    used = COMMAND.findall(page.read_text(encoding="utf-8"))
+    wrong = [name for name, _ in used if name not in known]
+    for name, rest in used:
+        if name in known:
+            options = {option for action in known[name]._actions for option in action.option_strings}
+            wrong += [f"{name} {word}" for word in rest.split() if re.match(r"--?[a-z]", word) and word not in options]
+
+    assert wrong == []
+
+
+def test_the_reference_has_every_command():
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+
+    assert [name for name in commands() if f"clusterfn {name}" not in text] == []
+
+
+def test_the_reference_has_every_option():
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    options = {
+        option for parser in commands().values() for action in parser._actions for option in action.option_strings
+    }
+    long = {option for option in options if option.startswith("--")} - {"--verbose", "--follow"}
+
+    assert [option for option in sorted(long) if option not in text] == []
+
+
+def error_classes() -> set[str]:
+    return {
+        name for name, value in vars(errors).items() if isinstance(value, type) and value.__module__ == errors.__name__
+    }
+
+
+def test_the_page_of_errors_lists_exactly_the_classes():
+    text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == error_classes()
+
+
+def test_the_tree_of_errors_is_the_one_in_the_code():
+    tree = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8").split("```")[1]
+    path: list[str] = []
+    parents = {}
+    for line in tree.strip().splitlines():
+        name = line.split()[-1]
+        depth = line.index(name) // 4
+        path[depth:] = [name]
+        parents[name] = path[depth - 1] if depth else "Exception"
+
+    assert parents == {name: getattr(errors, name).__mro__[1].__name__ for name in error_classes()}
+
+
+def test_the_interface_has_every_public_name():
+    import clusterfn
+
+    text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    wanted = set(clusterfn.__all__) - error_classes() - {"__version__"}
+
+    assert [name for name in sorted(wanted) if name not in text] == []
+
+
+def test_a_decision_has_at_most_thirty_lines_and_its_four_parts():
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    wrong = [
+        page.name
+        for page in pages
+        if len(page.read_text(encoding="utf-8").splitlines()) > 30
+        or any(
+            f"**{part}" not in page.read_text(encoding="utf-8")
+            for part in ("Context", "Choice", "Alternatives", "Cost")
+        )
+    ]
+
+    assert pages
+    assert wrong == []
+
+
+def test_the_starter_configuration_is_right():
+    read = config.read(ROOT / "templates" / "clusterfn.yml")
+
+    assert read.resolve(None)[0].name == "tensor01"
+    assert read.hosts["cluster"].scheduler == "slurm"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_names_a_folder_of_this_machine(page):
+    text = page.read_text(encoding="utf-8")
+
+    assert [word for word in (str(ROOT), os.path.expanduser("~") + "/") if len(word) > 2 and word in text] == []
