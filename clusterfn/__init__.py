@@ -19,7 +19,6 @@ from clusterfn._version import __version__
 from clusterfn.decorator import ClusterFunction, cluster
 
 if TYPE_CHECKING:
-    from clusterfn.attach import attach, jobs
     from clusterfn.errors import (
         AuthenticationError,
         Cancelled,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from clusterfn.executor import Executor
     from clusterfn.files import Directory, File
     from clusterfn.job import Job
+    from clusterfn.lookup import attach, jobs
 
 __all__ = [
     "AuthenticationError",
@@ -92,8 +92,8 @@ __all__ = [
 
 # Loaded at first use, so that `import clusterfn` stays light.
 _HOMES = {
-    "attach": "attach",
-    "jobs": "attach",
+    "attach": "lookup",
+    "jobs": "lookup",
     "Executor": "executor",
     "File": "files",
     "Directory": "files",

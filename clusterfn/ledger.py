@@ -1,6 +1,6 @@
 """A small file of this user's own that remembers on which host a job was started from here.
 
-A convenience for `attach`: the hosts know their jobs without it. Called by `dispatch` and `attach`.
+A convenience for `attach`: the hosts know their jobs without it. Called by `dispatch` and `lookup`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn import live
-from clusterfn.attach import JobInfo
-from clusterfn.attach import attach as find
-from clusterfn.attach import jobs as list_jobs
 from clusterfn.cli import screen
 from clusterfn.cli.calls import written
 from clusterfn.errors import ConfigError
 from clusterfn.job import SHORT, Job
+from clusterfn.lookup import JobInfo
+from clusterfn.lookup import attach as find
+from clusterfn.lookup import jobs as list_jobs
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "")
 _MESSAGE = 80
