@@ -1,6 +1,6 @@
-"""The supervisor's three commands: run a job, conclude after a dead supervisor, conclude on request.
+"""The supervisor's commands: run a job, conclude after a dead supervisor, conclude on request, list the jobs.
 
-Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`). It must never
+Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`, `list`). It must never
 unpickle anything or import the user's code.
 """
 
@@ -44,7 +44,11 @@ def _command(argv: "list[str]") -> int:
         from . import after
 
         return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
-    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB")
+    if len(argv) == 2 and argv[0] == "list":
+        from .listing import listing
+
+        return listing(argv[1])
+    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB | list ROOT")
     return 2
 
 
