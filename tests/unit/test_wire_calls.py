@@ -1,0 +1,106 @@
+"""Calls as people write them, there and back through a process that has the bridge alone: see tests/fixtures/calls."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures import roundtrip
+
+CALLS = roundtrip.HERE / "calls"
+TORCH = Path("/opt/clusterfn-lab/envs/torch/bin/python")  # has numpy; made by `make test`
+ENDS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "CancelledError")
+GROUPS = ("a nested group and its own class", "a group of more than a hundred")
+
+
+@functools.lru_cache(maxsize=None)
+def version(python: str) -> str:
+    return subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1].rpartition(".")[0]
+
+
+@pytest.fixture(scope="module", params=roundtrip.pythons(), ids=version)
+def report(request, tmp_path_factory):
+    return roundtrip.run(request.param, [str(CALLS / "script.py")], tmp_path_factory.mktemp("calls"), CALLS)
+
+
+@pytest.mark.parametrize("promise", [name for name in roundtrip.promises("script.py") if name not in GROUPS])
+def test_a_call_arrives_and_comes_back(report, promise):
+    assert report[promise] == "kept"
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_would_end_more_than_the_call_arrives_as_function_error(report, name):
+    assert report[f"{name} arrives as FunctionError"] == "kept"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups are of Python 3.11")
+@pytest.mark.parametrize("promise", GROUPS)
+def test_groups_arrive(promise, report):
+    assert report.get(promise, "kept") == "kept"
+
+
+def test_nothing_is_printed_by_rebuilding(report):
+    assert report["*said*"] == ""
+
+
+@pytest.mark.parametrize("promise", roundtrip.promises("project/main.py"))
+def test_a_program_run_with_m(promise, run_as_module):
+    assert run_as_module[promise] == "kept"
+
+
+@pytest.fixture(scope="module")
+def run_as_module(tmp_path_factory):
+    return roundtrip.run(sys.executable, ["-m", "project.main"], tmp_path_factory.mktemp("m"), CALLS)
+
+
+@pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment, which has numpy, is not there")
+def test_arrays_go_and_come_back(tmp_path):
+    report = roundtrip.run(str(TORCH), [str(CALLS / "numbers_script.py")], tmp_path, CALLS)
+
+    assert {promise for promise, how in report.items() if how != "kept"} == {"*said*"}
+
+
+ATTACH = """
+import sys
+sys.path.insert(0, {library!r})
+from clusterfn import wire
+import dataclasses, enum
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+class Colour(enum.Enum):
+    RED = 1
+
+class Outer:
+    class Inner:
+        pass
+
+class Mine(Exception):
+    def __init__(self, a, *, b):
+        self.b = b
+
+if {loads}:
+    methods = Point.__init__
+    point, colour, inner, records = wire.part("container").loads(sys.stdin.buffer.read())
+    mine = wire.part("exceptions").from_records(records)
+    assert type(point) is Point and point == Point(3)
+    assert colour is Colour.RED and type(inner) is Outer.Inner and type(mine) is Mine and mine.b == 2
+    assert Point.__init__ is methods
+else:
+    value = Point(3), Colour.RED, Outer.Inner(), wire.part("exceptions").to_records(Mine(1, b=2))
+    wire.part("container").dump(value, sys.stdout.buffer)
+"""
+
+
+def test_a_fresh_process_with_the_same_classes_gets_its_own():
+    def run(loads, data):
+        code = ATTACH.format(library=str(roundtrip.LIBRARY.parent), loads=loads)
+        return subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True).stdout
+
+    assert run(True, run(False, b"")) == b""

@@ -1,0 +1,214 @@
+"""The file format of payloads and values: what was written comes back, and nothing else ever does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clusterfn import wire
+from tests.fixtures import roundtrip
+
+container = wire.part("container")
+SHORT = 1 << 20
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner) | st.tuples(inner, inner),
+)
+
+
+class Buffer:
+    """An object whose bytes pickle keeps apart, as numpy's arrays do."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __reduce_ex__(self, protocol):
+        return Buffer, (pickle.PickleBuffer(self.data),)
+
+
+def whole(value, **more) -> bytes:
+    return b"".join(replace(container.pack(value), **more).pieces())
+
+
+def write_with_blob(folder):
+    packed = container.pack(Buffer(b"a" * SHORT))
+    digest = hashlib.sha256(packed.buffers[0]).hexdigest()
+    (folder / digest).write_bytes(packed.buffers[0])
+    (folder / "file").write_bytes(b"".join(replace(packed, blobs={0: digest}).pieces()))
+    return folder / digest
+
+
+def load(folder):
+    return container.load(str(folder / "file"), lambda digest: str(folder / digest))
+
+
+@settings(max_examples=50, deadline=None)
+@given(PLAIN, st.dictionaries(st.text(), st.text()))
+def test_plain_values_come_back(value, sources):
+    assert container.loads(whole(value, sources={f"<{name}>": text for name, text in sources.items()})) == value
+
+
+@pytest.mark.parametrize("sources", [{}, {"<cell>": "a, \"crc\": 3}\n"}], ids=["plain", "with sources"])
+def test_a_flipped_byte_is_seen_wherever_it_is(sources):
+    good = whole({"a": list(range(20))}, sources=sources)
+    for position in range(len(good)):
+        for flip in (0x01, 0x20, 0x80):
+            bad = bytearray(good)
+            bad[position] ^= flip
+            with pytest.raises(container.Damaged):
+                container.loads(bad)
+
+
+def test_a_file_cut_short_is_seen_wherever_it_is_cut():
+    good = whole(list(range(20)))
+    for length in range(len(good)):
+        with pytest.raises(container.Damaged):
+            container.loads(good[:length])
+
+
+def test_a_file_with_more_at_its_end_is_seen():
+    with pytest.raises(container.Damaged):
+        container.loads(whole(1) + b"\0")
+
+
+def test_a_flipped_byte_in_a_buffer_is_seen():
+    bad = bytearray(whole(Buffer(b"a" * SHORT)))
+    bad[-SHORT // 2] ^= 1
+
+    with pytest.raises(container.Damaged):
+        container.loads(bad)
+
+
+def test_a_blob_is_read_from_its_own_file(tmp_path):
+    write_with_blob(tmp_path)
+
+    assert bytes(load(tmp_path).data) == b"a" * SHORT
+    assert (tmp_path / "file").stat().st_size < 1000
+
+
+@pytest.mark.parametrize(
+    "content", [b"b" + b"a" * (SHORT - 1), b"a" * (SHORT - 1), b"a" * (SHORT + 1), b""],
+    ids=["flipped", "short", "long", "empty"],
+)  # fmt: skip
+def test_a_damaged_blob_is_named(tmp_path, content):
+    blob = write_with_blob(tmp_path)
+    blob.write_bytes(content)
+
+    with pytest.raises(container.Damaged, match=blob.name):
+        load(tmp_path)
+
+
+def test_a_missing_blob_is_named(tmp_path):
+    blob = write_with_blob(tmp_path)
+    blob.unlink()
+
+    with pytest.raises(container.Damaged, match=f"{blob.name} is not there"):
+        load(tmp_path)
+
+
+def test_a_value_may_not_name_a_blob(tmp_path):
+    write_with_blob(tmp_path)
+
+    with pytest.raises(container.Damaged, match="only a payload may"):
+        container.loads((tmp_path / "file").read_bytes())
+
+
+def test_large_buffers_stay_out_of_the_pickle_and_can_be_written_to():
+    packed = container.pack([Buffer(bytearray(SHORT)), Buffer(bytearray(10))])
+
+    assert [len(buffer) for buffer in packed.buffers] == [SHORT] and len(packed.pickle) < 1000
+    large, _ = container.loads(bytearray(b"".join(packed.pieces())))
+    large.data[0] = 7
+
+
+def test_read_only_buffers_stay_read_only():
+    loaded = container.loads(bytearray(whole(Buffer(b"a" * SHORT))))
+
+    assert memoryview(loaded.data).readonly
+
+
+def test_the_object_watcher_may_reduce_an_object():
+    reduce_lock = lambda obj: (int, ("7",)) if type(obj) is type(threading.Lock()) else NotImplemented  # noqa: E731
+
+    assert container.loads(b"".join(container.pack([threading.Lock()], reduce_lock).pieces())) == [7]
+
+
+def test_the_header_can_be_read_alone(tmp_path):
+    (tmp_path / "file").write_bytes(whole(1))
+
+    assert container.read_header(str(tmp_path / "file"))["python"] == list(sys.version_info[:2])
+
+
+@pytest.mark.parametrize("line", [b"[]\n", b"{}\n", b"\n", b"", b'{"format": 2}\n', b"[" * 100_000, b"\xff\n"])
+def test_any_other_header_is_damaged(line):
+    with pytest.raises(container.Damaged):
+        container.loads(line)
+
+
+def test_the_lines_of_a_file_that_is_only_there_are_shown():
+    import linecache
+
+    container.register_sources({"<only there>": "first\nsecond\n"})
+    linecache.checkcache()
+
+    assert linecache.getline("<only there>", 2) == "second\n"
+
+
+DUMP = """
+import sys
+sys.path.insert(0, {library!r})
+from clusterfn import wire
+class Mine(Exception):
+    def __str__(self): return "mine"
+def raises():
+    raise Mine(1)
+try: raises()
+except Exception as error: mine = error
+value = {{"plain": 1, "function": raises, "records": [wire.part("exceptions").to_records(mine),
+         wire.part("exceptions").to_records(KeyError(1))]}}[{what!r}]
+wire.part("container").dump(value, sys.stdout.buffer)
+"""
+
+
+def made_by_another(what, tmp_path):
+    python = next((p for p in roundtrip.pythons() if p != sys.executable), None)
+    if python is None:
+        pytest.skip("there is no other Python here")
+    roundtrip.site_packages(tmp_path)
+    code = DUMP.format(library=str(tmp_path / "site-packages"), what=what)
+    return subprocess.run([python, "-c", code], capture_output=True, check=True).stdout
+
+
+def test_the_pickle_of_another_python_is_not_touched(tmp_path):
+    with pytest.raises(container.OtherPython) as caught:
+        container.loads(made_by_another("function", tmp_path))
+
+    assert caught.value.here == sys.version_info[:2] != caught.value.wanted
+    assert pickle.loads(pickle.dumps(caught.value)).wanted == caught.value.wanted
+
+
+def test_records_of_another_python_bring_no_byte_code(tmp_path):
+    exceptions = wire.part("exceptions")
+    by_value, plain = container.loads(made_by_another("records", tmp_path), same_python=False)
+
+    assert exceptions.from_records(plain).args == (1,)
+    with pytest.raises(exceptions.CannotRebuild, match="byte code of another version"):
+        exceptions.from_records(by_value)
+
+
+def test_dump_tells_size_and_check_sum(tmp_path):
+    with (tmp_path / "file").open("wb") as file:
+        told = container.dump([1], file)
+
+    data = (tmp_path / "file").read_bytes()
+    assert told["size"] == len(data)
+    assert json.loads(data.partition(b"\n")[0])["crc"] != 0

@@ -1,0 +1,144 @@
+"""Where in a value the part is that cannot be pickled."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from clusterfn import wire
+
+where = wire.part("unpicklable").where
+LOCK = threading.Lock()
+WHY = ": cannot pickle '_thread.lock' object"
+
+
+class Holder:
+    def __init__(self, lock):
+        self.lock = lock
+
+
+class Slotted:
+    __slots__ = ("lock",)
+
+    def __init__(self, lock):
+        self.lock = lock
+
+
+@dataclass
+class Config:
+    inner: Any
+
+
+class Leaves:
+    """Keeps a lock that it does not pickle, beside one that it does."""
+
+    def __init__(self):
+        self.ignored, self.kept = LOCK, LOCK
+
+    def __getstate__(self):
+        return {"kept": self.kept}
+
+
+class Refuses:
+    def __reduce__(self):
+        raise ValueError("not me")
+
+    def __repr__(self):
+        raise ValueError("nor so")
+
+    __hash__ = object.__hash__
+
+
+class ListOf(list):
+    pass
+
+
+def closure(lock):
+    return lambda: lock
+
+
+def with_default(a, b=LOCK, *, c=1):
+    return a
+
+
+def with_keyword_default(*, c=LOCK):
+    return c
+
+
+with_default.__module__ = with_keyword_default.__module__ = "__main__"
+
+
+def by_value(code):
+    scope = {"LOCK": LOCK, "__name__": "__main__"}
+    exec(code, scope)
+    return scope["f"]
+
+
+PATHS = [
+    (LOCK, "result" + WHY),
+    ({"model": LOCK}, "result['model']" + WHY),
+    ({1: {"a": [0, (1, LOCK)]}}, "result[1]['a'][1][1]" + WHY),
+    ({1, LOCK}, "result (an element)" + WHY),
+    (Holder(Holder(LOCK)), "result.lock.lock" + WHY),
+    (Slotted([LOCK]), "result.lock[0]" + WHY),
+    (Config(Config({"x": LOCK})), "result.inner.inner['x']" + WHY),
+    (Leaves(), "result.kept" + WHY),
+    (ListOf([1, LOCK]), "result[1]" + WHY),
+    (closure(LOCK), "result (closure variable lock)" + WHY),
+    (by_value("def f(): return LOCK"), "result (global LOCK)" + WHY),
+    (by_value("def f():\n  def g(): return LOCK\n  return g"), "result (global LOCK)" + WHY),
+    (with_default, "result (default 0)" + WHY),
+    (with_keyword_default, "result (default c)" + WHY),
+    (functools.partial(print, LOCK), "result.args[0]" + WHY),
+    (Holder(LOCK).__init__, "result.__self__.lock" + WHY),
+    ({Refuses(): 1}, "result (key <Refuses>): not me"),
+    ([Refuses()], "result[0]: not me"),
+    ({"k" * 200: LOCK}, f"result['{'k' * 59}…]" + WHY),
+]
+
+
+@pytest.mark.parametrize(("value", "path"), PATHS, ids=[path for _, path in PATHS])
+def test_the_path_is_named(value, path):
+    assert where(value, "result") == path
+
+
+def test_a_cycle_ends():
+    value = {"a": [1]}
+    value["a"] += [value, LOCK]
+
+    assert where(value, "result") == "result['a'][2]" + WHY
+
+
+def test_the_last_of_a_million_is_found_soon():
+    value = [*range(1_000_000), LOCK]
+    start = time.monotonic()
+
+    assert where(value, "result") == "result[1000000]" + WHY
+    assert time.monotonic() - start < 2
+
+
+def test_a_deep_chain_ends_soon():
+    value = LOCK
+    for _ in range(5000):
+        value = [value]
+    start = time.monotonic()
+
+    assert where(value, "result").startswith("result[0]")
+    assert time.monotonic() - start < 3
+
+
+def test_parts_that_only_fail_together_are_left_at_the_whole():
+    class Whole:
+        def __reduce__(self):
+            return "not a name of anything"
+
+    assert where([1, Whole()], "result").startswith("result[1]: ")
+
+
+def test_what_can_be_pickled_is_said_so():
+    assert where([1], "result") == "result: cannot be pickled"
