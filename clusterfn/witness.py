@@ -71,6 +71,8 @@ class Witness:
 
     def process_ended(self) -> None:
         """The job's script is gone. If its heartbeat ever began, that will tell; else nobody is left to."""
+        if self._ended:
+            return
         _then(self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask())
 
     def _silent(self) -> None:
