@@ -9,18 +9,21 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
 from clusterfn.decorator import ClusterFunction
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.spec import did_you_mean
 
+_OURS = str(Path(__file__).parents[1]) + os.sep
+_UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -80,17 +83,28 @@ def _place(path: Path) -> tuple[Path, str]:
 def _run(path: Path, work: Callable[[], Any]) -> Any:
     try:
         return work()
-    except Exception as error:  # it is the user's code, which may raise anything
+    except (Exception, SystemExit) as error:  # it is the user's code, which may raise anything
         raise FileFailed(_complaint(path, error)) from error
 
 
-def _complaint(path: Path, error: Exception) -> str:
-    """The traceback without our own frames and those of the import machinery."""
-    frames = traceback.extract_tb(error.__traceback__)
-    first = next((index for index, frame in enumerate(frames) if frame.filename == str(path.resolve())), len(frames))
-    shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])] if frames[first:] else []
-    return "".join([f"{path} could not be imported; nothing was sent.\n", *shown,
-                    *traceback.format_exception_only(type(error), error)]).rstrip()  # fmt: skip
+def _complaint(path: Path, error: BaseException) -> str:
+    """Python's own words about the user's lines, without our frames and those of the import machinery."""
+    frames = list(_frames(path, error))
+    shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
+    last = traceback.format_exception_only(type(error), error)
+    hint = f"\n{_UNGUARDED}" if isinstance(error, ClusterfnError) else ""
+    return "".join([f"{path} could not be imported.\n", *shown, *last]).rstrip() + hint
+
+
+def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:
+    """From the file's first frame until something of ours is called."""
+    begun = False
+    for frame in traceback.extract_tb(error.__traceback__):
+        begun = begun or frame.filename == str(path.resolve())
+        if begun and frame.filename.startswith(_OURS):
+            return
+        if begun:
+            yield frame
 
 
 def _member(module: ModuleType, name: str, file: str) -> Callable[..., Any]:

@@ -117,6 +117,31 @@ def test_a_file_that_fails_shows_the_users_lines_alone(tmp_path, monkeypatch, ca
     assert "cli/target.py" not in said
 
 
+def test_a_file_that_calls_at_its_top_level_is_told_where_to_put_the_call(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "unguarded_of_test.py"
+    path.write_text("from clusterfn import cluster\n@cluster(host='nowhere')\ndef f():\n    return 1\nf()\n")
+    config = tmp_path / "clusterfn.yml"
+    config.write_text("hosts: {}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    main(["run", f"{path}::f"])
+
+    said = capsys.readouterr().err
+    assert "there is no host 'nowhere'" in said
+    assert 'put the call below: if __name__ == "__main__":' in said
+    assert "decorator.py" not in said
+
+
+def test_a_file_that_leaves_python_when_imported_is_no_success(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "leaving_of_test.py"
+    path.write_text("raise SystemExit(0)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert main(["run", f"{path}::f"]) == 2
+    assert "SystemExit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("word", "value"),
     [("3", 3), ("1e-3", 1e-3), ("-2", -2), ("[1, 2]", [1, 2]), ("None", None), ("cat", "cat"), ("a b", "a b"),

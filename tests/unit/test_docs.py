@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import configparser
 import os
 import re
 import subprocess
@@ -164,3 +165,11 @@ def test_no_page_names_a_folder_of_this_machine(page):
     text = page.read_text(encoding="utf-8")
 
     assert [word for word in (str(ROOT), os.path.expanduser("~") + "/") if len(word) > 2 and word in text] == []
+
+
+def test_pip_install_brings_every_folder_of_the_library():
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg", encoding="utf-8")
+    wanted = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "clusterfn").rglob("*.py")}
+
+    assert wanted - set(declared["options"]["packages"].split()) == set()
