@@ -162,13 +162,13 @@ def _script_ended(tracker: Tracker, exited: Reply[int | None]) -> None:
         tracker.witness.process_ended()
 
 
-def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: Sequence[Reply[Any]]) -> None:
+def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
     scheduler = tracker.session.scheduler
     try:
         answer = _answer(reply.result(0))
         scheduler_id = "" if scheduler.ambiguous(answer) else scheduler.submitted(answer)
     except ClusterfnError as error:
-        made.on_lost(_refused(_first_of(sent, error), tracker))
+        made.on_lost(_refused(error, tracker))
         tracker.end()
         return
     tracker.started(made, scheduler_id)
@@ -176,12 +176,6 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
 
 def _answer(ran: Completed) -> Answer:
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
-
-
-def _first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException:
-    """What failed first: what comes after it is only skipped, and its error is of no kind."""
-    failed = [reply.exception(0) for reply in sent if reply.done()]
-    return next((each for each in failed if each is not None), error)
 
 
 def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
