@@ -152,7 +152,7 @@ UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
 def native(value: "Any") -> "Any":
-    """The wire's strings as this interpreter names files: in the C locale 3.6 makes a surrogate of each byte over 127."""
+    """The wire's strings as this interpreter names files: in the C locale 3.6 makes surrogates of bytes over 127."""
     return value if UTF8_NAMES else recoded(value, lambda text: os.fsdecode(text.encode("utf-8", "surrogateescape")))
 
 

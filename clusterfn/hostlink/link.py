@@ -150,21 +150,29 @@ class Link:
     # the writer thread
 
     def _write(self) -> None:
-        while True:
-            with self._changed:
-                while not self._has_to_send():
-                    self._changed.wait()
-                if self._error is not None:
-                    return
-                opened, requests = self._opened, b"".join(self._control)
-                self._control.clear()
-                transfer = self._transfers.popleft() if self._transfers else None
-            try:
-                self._put(opened.stream, requests)
-                if transfer is not None:
-                    self._put_chunk(opened, *transfer)
-            except OSError:
-                self._disconnected(opened)
+        try:
+            while self._write_a_turn():
+                pass
+        except Exception as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
+            self._die(error)
+
+    def _write_a_turn(self) -> bool:
+        """All requests and one chunk of the next transfer; False once there is no more to do."""
+        with self._changed:
+            while not self._has_to_send():
+                self._changed.wait()
+            if self._error is not None:
+                return False
+            opened, requests = self._opened, b"".join(self._control)
+            self._control.clear()
+            transfer = self._transfers.popleft() if self._transfers else None
+        try:
+            self._put(opened.stream, requests)
+            if transfer is not None:
+                self._put_chunk(opened, *transfer)
+        except OSError:
+            self._disconnected(opened)
+        return True
 
     def _has_to_send(self) -> bool:
         return self._error is not None or bool(self._connected and (self._control or self._transfers))

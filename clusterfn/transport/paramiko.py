@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -31,6 +33,10 @@ STDERR_KEPT = 8192
 STATUS_S = 1.0
 HOPS = 8
 LOG = "clusterfn.ssh"
+# sshd drops some of many new connections (MaxStartups); paramiko calls that a missing banner.
+BUSY_PAUSES_S = (0.3, 1.0, 2.0)
+HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
+BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
@@ -43,7 +49,18 @@ class ParamikoTransport:
         self.host = host
 
     def open(self, command: str) -> Stream:
-        """Connect, log in, start `command`; see `Transport.open`."""
+        """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
+        for pause in BUSY_PAUSES_S:
+            began = time.monotonic()
+            try:
+                return self._open(command)
+            except Unreachable as error:
+                if not isinstance(error.__cause__, HUNG_UP) or time.monotonic() - began > BUSY_PAUSES_S[-1]:
+                    raise
+                threading.Event().wait(pause * random.uniform(0.5, 1.5))
+        return self._open(command)
+
+    def _open(self, command: str) -> Stream:
         hops: list[paramiko.Transport] = []
         settings = resolve(self.host)
         try:
@@ -67,11 +84,17 @@ class ParamikoStream:
         self._closed = False
 
     def read(self, size: int) -> bytes:
-        self._listen()
-        return bytes(self._channel.recv(size))
+        try:
+            self._listen()
+            return bytes(self._channel.recv(size))
+        except BROKEN:  # recv also sends, to widen the window
+            return b""
 
     def write(self, data: bytes) -> None:
-        self._channel.sendall(data)
+        try:
+            self._channel.sendall(data)
+        except BROKEN as error:
+            raise BrokenPipeError("the connection was lost") from error
 
     def close(self) -> None:
         self._closed = True
@@ -214,7 +237,7 @@ def _translated(host: Host, settings: Settings) -> Iterator[None]:
         yield
     except ClusterfnError:
         raise
-    except (OSError, EOFError, paramiko.SSHException) as error:
+    except BROKEN as error:
         for kind, make in _TABLE:
             if isinstance(error, kind):
                 raise make(host, settings, error) from error
@@ -271,5 +294,5 @@ _TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
     (paramiko.ChannelException, _no_session),
     (EOFError, _no_way("{place} closed the connection at once", "it may have too many at once; try: {ssh}")),
     (OSError, _no_way("{place} cannot be reached", "check network and VPN; try: {ssh}")),
-    (paramiko.SSHException, _no_way("{place} does not speak SSH as expected", "see what this prints: {ssh}")),
+    (paramiko.SSHException, _no_way("{place} does not answer as an SSH server does", "see what this prints: {ssh}")),
 )

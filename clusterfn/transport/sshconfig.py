@@ -101,7 +101,7 @@ def parse_address(text: str, host: Host) -> Address:
     Raises:
         ConfigError: It could be taken for an option of ssh, or is not an address.
     """
-    match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<name>[^:\[\]]+))(?::(?P<port>\d+))?", text)
+    match = re.fullmatch(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<name>[^:@\[\]]+))(?::(?P<port>\d+))?", text)
     parts = match.groupdict() if match else {}
     name = parts.get("v6") or parts.get("name") or ""
     if not name or any(UNSAFE.search(word) for word in (text, name, parts.get("user") or "")):

@@ -1,0 +1,80 @@
+"""Hosts for the contract suites: this machine under each Python that can be found, and the lab."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.host import HostConnection, connect
+from clusterfn.spec import Host
+
+Connect = Callable[..., HostConnection]
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """The first true value of `condition()`; fails after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.005)
+    return value
+
+
+def find_python(minor: int) -> str:
+    """An interpreter of this machine; the test is skipped if there is none."""
+    if sys.version_info[:2] == (3, minor):
+        return sys.executable
+    from tests.lab import layout
+
+    found = layout.PYTHONS / f"3.{minor}" / "bin" / "python"
+    path = str(found) if os.access(found, os.X_OK) else shutil.which(f"python3.{minor}")
+    if path is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    return path
+
+
+@pytest.fixture
+def connect_to() -> Iterator[Connect]:
+    """`connect` whose connections are closed after the test."""
+    opened: list[HostConnection] = []
+
+    def open_one(host: Host, **more: Any) -> HostConnection:
+        opened.append(connect(host, **more))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def local_host(tmp_path: Path) -> Host:
+    """This machine, with a root of its own."""
+    return Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root"))
+
+
+@pytest.fixture(
+    params=[6, 8, 13, *(pytest.param(minor, marks=pytest.mark.long) for minor in (7, 9, 10, 11, 12))],
+    ids=lambda minor: f"py3{minor}",
+)
+def here(request: pytest.FixtureRequest, connect_to: Connect, tmp_path: Path) -> HostConnection:
+    """This machine with an agent under each old and new Python."""
+    root = str(tmp_path / "root")
+    return connect_to(Host("here", "", "local", "clusterfn.yml:1", root=root, python=find_python(request.param)))
+
+
+@pytest.fixture
+def lab_host(lab: Any) -> Callable[[str], Host]:
+    """A host of the lab by its ssh alias."""
+
+    def make(alias: str, root: str = "~/.clusterfn") -> Host:
+        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(lab.ssh_config), root=root)
+
+    return make

@@ -1,0 +1,563 @@
+"""What the agent does for its client, under each Python and through real login shells. All processes are real."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import os
+import stat
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge import agent
+from clusterfn.errors import HostDiskFull, HostError
+from clusterfn.host import HostConnection, Look, TreeFile, connect
+from clusterfn.hostlink import boot
+from clusterfn.spec import Host
+from tests.contract.conftest import Connect, find_python, until
+
+ODD = ["a b", "$HOME", "`id`", "it's", "", "-n", "*", "line\nbreak", "ü", "!", "\\", '"', "%j"]
+WAIT_S = 20.0
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# programs
+
+
+def test_arguments_arrive_as_given(here: HostConnection) -> None:
+    done = here.run(["printf", "%s\\0", *ODD]).result(WAIT_S)
+
+    assert done.out == b"\0".join(word.encode() for word in [*ODD, ""])
+
+
+def test_a_program_has_its_input_its_variables_and_its_exit_status(here: HostConnection) -> None:
+    argv = ["sh", "-c", 'cat; printf "%s" "$A$SLURM_X" >&2; exit 3']
+    data = os.urandom(300_000)
+
+    done = here.run(argv, stdin=data, env={"A": "bü"}, unset=["SLURM_"]).result(WAIT_S)
+
+    assert (done.rc, done.signal, done.out == data, done.err) == (3, None, True, "bü".encode())
+
+
+def test_a_program_that_takes_too_long_is_killed_with_its_children(here: HostConnection, tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    argv = ["sh", "-c", f"sleep 100 & echo $! > {mark}; wait"]
+
+    with pytest.raises(HostError, match="did not end within 0.5 s"):
+        here.run(argv, timeout_s=0.5).result(WAIT_S)
+
+    until(lambda: not Path(f"/proc/{mark.read_text().strip()}/fd").exists() or is_zombie(mark.read_text().strip()))
+
+
+def is_zombie(pid: str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_output_is_cut_at_four_megabytes_and_says_so(here: HostConnection) -> None:
+    done = here.run(["head", "-c", "5000000", "/dev/zero"]).result(WAIT_S)
+
+    assert (len(done.out), done.truncated) == (4 * 2**20, True)
+
+
+def test_a_child_that_keeps_the_output_open_does_not_delay_the_end(here: HostConnection) -> None:
+    began = time.monotonic()
+
+    done = here.run(["sh", "-c", "sleep 30 & echo done"]).result(WAIT_S)
+
+    assert (done.out, time.monotonic() - began < 5) == (b"done\n", True)
+
+
+def test_a_signal_that_ends_a_program_is_named(here: HostConnection) -> None:
+    done = here.run(["sh", "-c", "kill -9 $$"]).result(WAIT_S)
+
+    assert (done.rc, done.signal) == (None, 9)
+
+
+def test_a_missing_program_is_an_error_that_names_it(here: HostConnection) -> None:
+    with pytest.raises(HostError, match="/no/such/program does not exist on here"):
+        here.run(["/no/such/program"]).result(WAIT_S)
+
+
+def test_a_spawned_program_tells_its_pid_and_its_raw_status(here: HostConnection, tmp_path: Path) -> None:
+    log = tmp_path / "deep" / "log"
+    reply = here.spawn(["sh", "-c", "echo $$ $PWD; exit 5"], str(tmp_path), str(log))
+
+    spawned = reply.result(WAIT_S)
+    assert os.WEXITSTATUS(reply.exited.result(WAIT_S) or 0) == 5
+    assert log.read_text().split() == [str(spawned.pid), str(tmp_path)]
+    assert mode_of(log) == 0o600
+
+
+def test_a_spawned_program_outlives_the_agent(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
+    here = connect_to(local_host)
+    done = tmp_path / "done"
+    here.spawn(["sh", "-c", f"while [ -d /proc/{here.facts.pid} ]; do sleep 0.01; done; touch {done}"],
+               str(tmp_path), str(tmp_path / "log")).result(WAIT_S)  # fmt: skip
+
+    here.close()
+
+    until(done.exists)
+
+
+def test_a_run_ends_with_the_agent(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
+    here = connect_to(local_host)
+    mark = tmp_path / "pid"
+    here.run(["sh", "-c", f"echo $$ > {mark}; exec sleep 100"])
+    pid = until(lambda: mark.exists() and mark.read_text().strip())
+
+    here.close()
+
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+# files
+
+
+def test_a_file_is_put_whole_with_its_mode_and_its_folders(here: HostConnection, tmp_path: Path) -> None:
+    path = tmp_path / "new folder" / "ü"
+    data = os.urandom(700_001)
+
+    assert here.put(str(path), data, mode=0o640).result(WAIT_S)
+
+    assert path.read_bytes() == data
+    assert (mode_of(path), mode_of(path.parent)) == (0o640, 0o700)
+
+
+@pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 9 * 2**20])
+def test_any_size_goes_up_and_comes_down(here: HostConnection, tmp_path: Path, size: int) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(size))
+    got: list[bytes] = []
+
+    here.put(str(tmp_path / "there"), source).result(WAIT_S)
+    answered = here.get(str(tmp_path / "there"), got.append).result(WAIT_S)
+
+    assert (answered, b"".join(got)) == (size, source.read_bytes())
+
+
+def test_a_blob_that_is_there_is_left_as_it_is(here: HostConnection, tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"abc").hexdigest()
+    first = here.put(str(tmp_path / "blob"), b"abc", sha256=digest).result(WAIT_S)
+    before = (tmp_path / "blob").stat().st_ino
+
+    second = here.put(str(tmp_path / "blob"), b"abc", sha256=digest).result(WAIT_S)
+
+    assert (first, second, (tmp_path / "blob").stat().st_ino) == (True, False, before)
+
+
+def test_damaged_bytes_are_refused_and_leave_nothing(here: HostConnection, tmp_path: Path) -> None:
+    folder = tmp_path / "blobs"
+
+    with pytest.raises(HostError, match="another SHA-256"):
+        here.put(str(folder / "blob"), b"abd", sha256=hashlib.sha256(b"abc").hexdigest()).result(WAIT_S)
+
+    assert list(folder.iterdir()) == []
+
+
+def test_a_tree_appears_whole_and_only_once(here: HostConnection, tmp_path: Path) -> None:
+    tree = tmp_path / "jobs" / "1"
+    files = [TreeFile("a/b", b"1" * 300_000), TreeFile("empty", b""), TreeFile("job.sh", b"#!/bin/sh\n", 0o700)]
+
+    first = here.put_tree(str(tree), files).result(WAIT_S)
+    second = here.put_tree(str(tree), [TreeFile("other", b"")]).result(WAIT_S)
+
+    assert (first, second) == (True, False)
+    assert sorted(str(p.relative_to(tree)) for p in tree.rglob("*")) == ["a", "a/b", "empty", "job.sh"]
+    assert (mode_of(tree / "job.sh"), (tree / "a/b").stat().st_size) == (0o700, 300_000)
+    assert list(tree.parent.iterdir()) == [tree]
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a//b", "."])
+def test_a_name_that_leads_out_of_the_tree_is_refused(here: HostConnection, tmp_path: Path, name: str) -> None:
+    with pytest.raises(HostError, match="not a name below the folder"):
+        here.put_tree(str(tmp_path / "t" / "tree"), [TreeFile(name, b"x")]).result(WAIT_S)
+
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_have_and_paths_with_tilde_and_variables(here: HostConnection, tmp_path: Path) -> None:
+    answer = here.have([str(tmp_path), str(tmp_path / "no"), "~/", "$HOME"]).result(WAIT_S)
+
+    assert answer == [True, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("glob", "found"),
+    [
+        ("**", ["a.pt", "d/b.pt", "d/e/c.txt"]),
+        ("*.pt", ["a.pt"]),
+        ("**/*.pt", ["a.pt", "d/b.pt"]),
+        ("d/[b]?pt", ["d/b.pt"]),
+    ],
+)
+def test_a_glob_is_read_as_pathlib_reads_it(here: HostConnection, tmp_path: Path, glob: str, found: list[str]) -> None:
+    for name in ("a.pt", "d/b.pt", "d/e/c.txt"):
+        (tmp_path / "w" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "w" / name).write_bytes(b"12")
+
+    listed = here.list(str(tmp_path / "w"), glob).result(WAIT_S)
+
+    assert [(file.name, file.size) for file in listed] == [(name, 2) for name in found]
+
+
+def test_a_missing_file_is_named(here: HostConnection) -> None:
+    with pytest.raises(HostError, match="/no/such/file does not exist on here") as caught:
+        here.get("/no/such/file", print).result(WAIT_S)
+
+    assert caught.value.kind == "missing"  # type: ignore[attr-defined]
+
+
+# what comes after what
+
+
+def test_what_comes_after_a_failure_is_skipped_with_its_reason(here: HostConnection, tmp_path: Path) -> None:
+    failing = here.run(["/no/such/program"])
+    put = here.put(str(tmp_path / "d" / "file"), b"x", after=[failing])
+    run = here.run(["touch", str(tmp_path / "ran")], after=[put])
+
+    with pytest.raises(HostError, match="No such file"):
+        run.result(WAIT_S)
+    assert not (tmp_path / "ran").exists()
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+def test_a_program_starts_after_a_large_upload(here: HostConnection, tmp_path: Path) -> None:
+    put = here.put(str(tmp_path / "big"), bytes(20 * 2**20))
+
+    done = here.run(["wc", "-c", str(tmp_path / "big")], after=[put]).result(WAIT_S)
+
+    assert done.out.split()[0] == str(20 * 2**20).encode()
+
+
+# files that come
+
+
+def test_output_comes_before_the_outcome_and_nothing_is_lost(here: HostConnection, tmp_path: Path) -> None:
+    job, seen = tmp_path / "jobs" / "1", []
+    lines = "".join(f"line {i}\n" for i in range(2000)).encode()
+    out = here.follow(str(job / "out"), lambda data: seen.append(("out", data)))
+    wait = here.wait(
+        str(job / "outcome"), [(str(job / "value"), lambda data: seen.append(("value", data)))], drain=[out]
+    )
+    job.mkdir(parents=True)
+    script = "i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; echo 42 > value; echo {} > o; mv o outcome"
+    here.spawn(["sh", "-c", script], str(job), str(job / "out"))
+
+    assert wait.result(WAIT_S) == b"{}\n"
+    assert b"".join(data for kind, data in seen if kind == "out") == lines
+    assert [kind for kind, _ in seen].index("value") == len(seen) - 1
+    assert out.done()
+
+
+def test_a_line_is_here_in_a_few_milliseconds(here: HostConnection, tmp_path: Path, record_property: Any) -> None:
+    delays: list[float] = []
+    path = tmp_path / "out"
+    path.touch()
+    here.follow(str(path), lambda data: delays.append(time.time() - float(data.split()[-1])))
+
+    for count in range(1, 51):
+        with path.open("a") as file:
+            file.write(f"{time.time()}\n")
+        until(lambda wanted=count: len(delays) >= wanted)
+
+    delays.sort()
+    record_property("line_median_ms", 1000 * delays[25])
+    assert delays[25] < 0.05
+
+
+def test_without_inotify_the_poll_finds_it(
+    connect_to: Connect, local_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network file system, where the kernel hears of this machine's changes only."""
+    blind = without_inotify(boot.agent_source())
+    monkeypatch.setattr(boot, "agent_source", lambda: blind)
+    here = connect_to(local_host)
+    seen: list[bytes] = []
+    here.follow(str(tmp_path / "later" / "out"), seen.append)
+    wait = here.wait(str(tmp_path / "later" / "outcome"))
+    (tmp_path / "later").mkdir()
+    (tmp_path / "later" / "out").write_bytes(b"line\n")
+    until(lambda: seen)
+    (tmp_path / "later" / "outcome").write_bytes(b"{}")
+
+    assert (wait.result(WAIT_S), seen) == (b"{}", [b"line\n"])
+
+
+def without_inotify(source: bytes) -> bytes:
+    text = zlib.decompress(base64.b64decode(source))
+    assert text.count(b'sys.platform.startswith("linux")') == 1
+    return base64.b64encode(zlib.compress(text.replace(b'sys.platform.startswith("linux")', b"False"))) + b"\n"
+
+
+def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path: Path) -> None:
+    beat, words = tmp_path / "heartbeat", []
+    asked = here.still(str(beat), 0.3, lambda: words.append(time.monotonic()))
+    for count in range(10):
+        beat.write_text(str(count))
+        here.run(["sleep", "0.1"]).result(WAIT_S)
+    changing = list(words)
+    stopped = time.monotonic()
+
+    until(lambda: words)
+    asked.cancel()
+
+    assert changing == []
+    assert 0.15 < words[0] - stopped < 3
+
+
+# what is repeated
+
+
+def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostConnection, tmp_path: Path) -> None:
+    path, looks = tmp_path / "answer", []
+    path.write_text("one")
+    asked = here.repeat(["cat", str(path)], 0.05, None, looks.append)
+    until(lambda: len(looks) >= 3)
+    path.write_text("two")
+    until(lambda: any(look.out == "two" for look in looks))
+    asked.stop()
+
+    assert looks[0] == Look(0, "one", "", False, 0.0)
+    assert looks[1] == Look(0, "one", "", True, 0.0)
+    assert [look.same for look in looks if look.out == "two"][0] is False
+
+
+def test_agents_that_ask_the_same_share_the_answer(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
+    count, looks = tmp_path / "count", []
+    argv = ["sh", "-c", f"echo x >> {count}; wc -l < {count}"]
+    for _ in range(3):
+        connect_to(local_host).repeat(argv, 60, "scheduler", looks.append)
+
+    until(lambda: len(looks) == 3)
+
+    assert {look.out.strip() for look in looks} == {"1"}
+    assert sorted(look.age_s > 0 for look in looks) == [False, True, True]
+
+
+# limits
+
+
+def test_the_root_is_private_and_one_that_anybody_may_write_is_refused(connect_to: Connect, tmp_path: Path) -> None:
+    private = Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "a" / "root"))
+    connect_to(private)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+
+    with pytest.raises(HostError, match="everybody may write to the root"):
+        connect(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "open")))
+    assert mode_of(tmp_path / "a" / "root") == 0o700
+
+
+def test_a_root_that_its_group_may_write_is_warned_of(connect_to: Connect, tmp_path: Path) -> None:
+    (tmp_path / "group").mkdir()
+    (tmp_path / "group").chmod(0o770)
+
+    here = connect_to(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "group")))
+
+    assert "its group may write there" in here.facts.warnings[0]
+
+
+def test_a_root_with_an_unset_variable_is_refused(local_host: Host) -> None:
+    with pytest.raises(HostError, match="is a variable unset"):
+        connect(Host("here", "", "local", "clusterfn.yml:1", root="$NO_SUCH_VARIABLE/x"))
+
+
+@pytest.mark.parametrize("minor", [6, 11, 13])
+def test_two_hundred_megabytes_each_way_take_little_memory(
+    connect_to: Connect, tmp_path: Path, minor: int, record_property: Any
+) -> None:
+    host = Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root"), python=find_python(minor))
+    here = connect_to(host)
+    big, size = tmp_path / "big", 200_000_000
+    with (tmp_path / "source").open("wb") as file:
+        file.truncate(size)
+    got: list[int] = []
+
+    here.put(str(big), tmp_path / "source").result(60)
+    here.get(str(big), lambda data: got.append(len(data))).result(60)
+
+    peak = int(Path(f"/proc/{here.facts.pid}/status").read_text().partition("VmHWM:")[2].split()[0])
+    record_property("peak_kb", peak)
+    assert (sum(got), peak <= 25 * 1024) == (size, True), peak
+
+
+def test_a_slow_reader_does_not_make_the_agent_grow(connect_to: Connect, local_host: Host, tmp_path: Path) -> None:
+    here = connect_to(local_host)
+    (tmp_path / "big").write_bytes(bytes(60 * 2**20))
+    got: list[int] = []
+    blocked = [time.monotonic() + 1]
+
+    def slow(data: bytes) -> None:
+        while time.monotonic() < blocked[0]:
+            until(lambda: time.monotonic() >= blocked[0])
+        got.append(len(data))
+
+    here.get(str(tmp_path / "big"), slow).result(60)
+
+    peak = int(Path(f"/proc/{here.facts.pid}/status").read_text().partition("VmHWM:")[2].split()[0])
+    assert (sum(got), peak < 26 * 1024) == (60 * 2**20, True), peak
+
+
+def fairness(here: HostConnection, folder: str, source: Path, size: int) -> float:
+    """The longest that a line of another job waited while `size` bytes went each way."""
+    delays: list[float] = []
+    here.put(f"{folder}/down", source).result(60)
+    log = f"{folder}/out"
+    here.follow(log, lambda data: delays.extend(time.time() - float(line) for line in data.split()))
+    printing = "import time\nwhile True:\n    print(time.time(), flush=True)\n    time.sleep(0.02)\n"
+    spawned = here.spawn([here.facts.python, "-c", printing], "/", log).result(WAIT_S)
+    until(lambda: len(delays) > 10)
+    delays.clear()
+    up = here.put(f"{folder}/up", source)
+    down = here.get(f"{folder}/down", lambda data: None)
+    up.result(60)
+    down.result(60)
+    here.run(["kill", str(spawned.pid)]).result(WAIT_S)
+    return max(delays)
+
+
+def test_another_jobs_line_overtakes_a_hundred_megabytes(
+    connect_to: Connect, local_host: Host, tmp_path: Path, record_property: Any
+) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(2**20) * 100)
+
+    worst = fairness(connect_to(local_host), str(tmp_path), source, 100 * 2**20)
+
+    record_property("worst_line_ms", 1000 * worst)
+    assert worst < 0.5
+
+
+# through ssh
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("shell", ["bash", "dash", "tcsh", "fish", "noisy", "space"])
+def test_it_boots_through_any_login_shell(connect_to: Connect, lab_host: Callable[[str], Host], shell: str) -> None:
+    there = connect_to(lab_host(f"py36-{shell}"))
+
+    assert there.facts.version[:2] == (3, 6)
+    assert there.run(["printf", "%s\\0", *ODD]).result(WAIT_S).out.decode().split("\0") == [*ODD, ""]
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("minor", [8, 13, *(pytest.param(m, marks=pytest.mark.long) for m in (7, 9, 10, 11, 12))])
+def test_it_boots_under_any_python(connect_to: Connect, lab_host: Callable[[str], Host], minor: int) -> None:
+    assert connect_to(lab_host(f"py3{minor}-bash")).facts.version[:2] == (3, minor)
+
+
+@pytest.mark.lab
+def test_another_jobs_line_overtakes_over_ssh_too(
+    connect_to: Connect, lab_host: Callable[[str], Host], tmp_path: Path, record_property: Any
+) -> None:
+    there = connect_to(lab_host("py36-bash"))
+    folder = f"{there.facts.root}/fair-{os.getpid()}"
+    source = tmp_path / "source"
+    source.write_bytes(os.urandom(2**20) * 100)
+
+    worst = fairness(there, folder, source, 100 * 2**20)
+
+    there.run(["rm", "-r", folder]).result(WAIT_S)
+    record_property("worst_line_ms", 1000 * worst)
+    assert worst < 2.0
+
+
+@pytest.mark.lab
+def test_an_rc_file_that_exits_is_named(lab_host: Callable[[str], Host]) -> None:
+    with pytest.raises(
+        HostError, match="The login shell on py36-exit did not start the agent.*exit status 7"
+    ) as caught:
+        connect(lab_host("py36-exit"))
+
+    assert "an rc file must not exit" in (caught.value.hint or "")
+
+
+@pytest.mark.lab
+def test_an_account_without_a_shell_says_so(lab_host: Callable[[str], Host]) -> None:
+    with pytest.raises(HostError, match="login shell") as caught:
+        connect(lab_host("py36-nologin"))
+
+    assert caught.value.evidence == ("This account is currently not available.",)
+
+
+@pytest.mark.lab
+def test_a_full_disk_is_named_and_left_clean(
+    connect_to: Connect, lab_host: Callable[[str], Host], tmp_path: Path
+) -> None:
+    there = connect_to(lab_host("py36-tiny"))
+    place = f"{there.facts.root}/full/big"
+    (tmp_path / "source").write_bytes(bytes(20 * 2**20))
+
+    with pytest.raises(HostDiskFull, match=f"No space is left on py36-tiny for {place}") as caught:
+        there.put(place, tmp_path / "source").result(WAIT_S)
+
+    assert any("20.0 MB needed" in line for line in caught.value.evidence)
+    assert there.list(f"{there.facts.root}/full").result(WAIT_S) == []
+
+
+@pytest.mark.lab
+def test_a_root_that_cannot_be_made_names_the_setting(lab_host: Callable[[str], Host]) -> None:
+    with pytest.raises(HostError, match="Read-only file system") as caught:
+        connect(lab_host("py36-ro"))
+
+    assert "set root: of host py36-ro (clusterfn.yml:1)" in (caught.value.hint or "")
+
+
+# Python that is not there
+
+
+def test_a_python_that_is_not_there_is_named_with_the_setting(tmp_path: Path) -> None:
+    host = Host("here", "", "local", "clusterfn.yml:7", root=str(tmp_path), python="/no/such/python3")
+
+    with pytest.raises(HostError, match="No Python of at least 3.6 was found on here") as caught:
+        connect(host)
+
+    assert caught.value.evidence == ("looked at: /no/such/python3",)
+    assert "python: /path/to/python3 under host here (clusterfn.yml:7)" in (caught.value.hint or "")
+
+
+def test_a_python_that_is_too_old_is_not_taken(tmp_path: Path) -> None:
+    old = tmp_path / "python2"
+    old.write_text("#!/bin/sh\nexit 77\n")
+    old.chmod(0o755)
+
+    with pytest.raises(HostError, match="No Python") as caught:
+        connect(Host("here", "", "local", "clusterfn.yml:7", root=str(tmp_path), python=str(old)))
+
+    assert f"older than 3.6, or does not start: {old}" in caught.value.evidence
+
+
+def test_conda_is_found_when_nothing_else_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connect_to: Connect
+) -> None:
+    base = tmp_path / "miniconda3" / "bin"
+    base.mkdir(parents=True)
+    (base / "python3").symlink_to(find_python(8))
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("grep", "tail"):
+        (tools / name).symlink_to(f"/bin/{name}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("SHELL", "/bin/false")
+
+    here = connect_to(Host("here", "", "local", "clusterfn.yml:7", root=str(tmp_path / "root")))
+
+    assert here.facts.version[:2] == (3, 8)
+
+
+def test_the_agent_is_one_file_of_the_standard_library() -> None:
+    tree = ast.parse(Path(agent.__file__).read_text())
+    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert names <= set(sys.stdlib_module_names if sys.version_info >= (3, 10) else names)
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]

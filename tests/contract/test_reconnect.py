@@ -1,0 +1,185 @@
+"""A stream that breaks in the middle costs time and nothing else: no byte is lost, none comes twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterfn.errors import HostError
+from clusterfn.host import HostConnection, State
+from clusterfn.spec import Host
+from tests.contract.conftest import Connect, until
+
+WAIT_S = 30.0
+Break = Callable[[], None]
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def kill_agent(there: HostConnection) -> None:
+    with contextlib.suppress(ProcessLookupError):  # broken already, and not yet seen
+        os.kill(there.facts.pid, signal.SIGKILL)
+
+
+def kill_session(there: HostConnection) -> None:
+    """The sshd process that carries this connection, found from the agent upwards."""
+    pid = there.facts.pid
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+        while name(pid) != "sshd":
+            pid = parent(pid)
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(
+    params=[
+        "local",
+        pytest.param("agent", marks=pytest.mark.lab),
+        pytest.param("session", marks=pytest.mark.lab),
+    ]
+)
+def there(request: pytest.FixtureRequest, connect_to: Connect, local_host: Host) -> HostConnection:
+    """A connection with `request.param` to be killed by `broken`."""
+    if request.param == "local":
+        return connect_to(local_host)
+    return connect_to(request.getfixturevalue("lab_host")("py36-bash"))
+
+
+@pytest.fixture
+def broken(request: pytest.FixtureRequest, there: HostConnection) -> Break:
+    """Breaks the connection: kills the agent, or the sshd of its session, by pid."""
+    kind = request.node.callspec.params["there"]
+    return lambda: kill_session(there) if kind == "session" else kill_agent(there)
+
+
+@pytest.fixture
+def folder(there: HostConnection) -> Iterator[str]:
+    """A folder on the host, removed after the test."""
+    path = f"{there.facts.root}/test-{os.getpid()}-{os.urandom(4).hex()}"
+    there.run(["mkdir", "-p", path]).result(WAIT_S)
+    yield path
+    there.run(["rm", "-rf", path]).result(WAIT_S)
+
+
+def test_get_goes_on_where_it_broke(there: HostConnection, broken: Break, folder: str, tmp_path: Path) -> None:
+    data = os.urandom(2**20) * 30
+    there.put(f"{folder}/big", data).result(WAIT_S)
+    got = bytearray()
+    breaks = iter([broken, broken])
+
+    def sink(piece: bytes) -> None:
+        got.extend(piece)
+        if len(got) > 5 * 2**20:
+            next(breaks, lambda: None)()
+
+    there.get(f"{folder}/big", sink).result(WAIT_S)
+
+    assert bytes(got) == data
+
+
+def test_put_is_sent_again(there: HostConnection, broken: Break, folder: str) -> None:
+    data = os.urandom(2**20) * 40
+    put = there.put(f"{folder}/big", data)
+    until(lambda: put.done() or os.listdir(folder))
+    broken()
+
+    put.result(WAIT_S)
+
+    assert Path(folder, "big").read_bytes() == data
+
+
+def test_follow_and_wait_lose_no_line_and_double_none(there: HostConnection, broken: Break, folder: str) -> None:
+    seen, value = bytearray(), bytearray()
+    breaks = iter([broken, broken])
+
+    def on_value(piece: bytes) -> None:
+        value.extend(piece)
+        next(breaks, lambda: None)()
+
+    out = there.follow(f"{folder}/out", seen.extend)
+    wait = there.wait(f"{folder}/outcome", [(f"{folder}/value", on_value)], drain=[out])
+    script = (
+        "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done; head -c 9000000 /dev/urandom > value; "
+        "echo {} > o; mv o outcome"
+    )
+    there.spawn(["sh", "-c", script], folder, f"{folder}/out").result(WAIT_S)
+    until(lambda: seen)
+    broken()
+
+    assert wait.result(WAIT_S) == b"{}\n"
+    assert seen.decode() == "".join(f"line {i}\n" for i in range(3000))
+    assert bytes(value) == Path(folder, "value").read_bytes()
+    assert out.result(1) == len(seen)
+
+
+def test_a_spawned_program_is_not_started_again_and_its_end_is_unknown(
+    there: HostConnection, broken: Break, folder: str
+) -> None:
+    reply = there.spawn(["sh", "-c", f"echo x >> {folder}/count; exec sleep 5"], folder, f"{folder}/log")
+    reply.result(WAIT_S)
+    until(lambda: Path(folder, "count").exists())
+    broken()
+
+    assert there.run(["cat", f"{folder}/count"]).result(WAIT_S).out == b"x\n"
+    assert reply.exited.result(WAIT_S) is None
+
+
+def test_what_came_after_a_failure_stays_skipped(there: HostConnection, broken: Break, folder: str) -> None:
+    failed = there.run(["/no/such/program"])
+    assert failed.exception(WAIT_S)
+    broken()
+
+    with pytest.raises(HostError, match="No such file"):
+        there.run(["touch", f"{folder}/ran"], after=[failed]).result(WAIT_S)
+
+
+def test_repeats_and_stills_go_on(there: HostConnection, broken: Break, folder: str) -> None:
+    looks, words = [], []
+    Path(folder, "beat").touch()
+    Path(folder, "beat").write_text("1")
+    asked = there.repeat(["echo", "x"], 0.05, None, looks.append)
+    there.still(f"{folder}/beat", 0.2, lambda: words.append(1))
+    until(lambda: looks and words)
+    broken()
+    looks.clear()
+    words.clear()
+
+    until(lambda: looks and words)
+    asked.stop()
+
+
+def test_the_state_is_told(there: HostConnection, broken: Break) -> None:
+    states: list[State] = []
+    there.on_state(states.append)
+    broken()
+
+    there.ping().result(WAIT_S)
+
+    assert [state.name for state in states] == ["reconnecting", "connected"]
+    assert states[0].cause
+
+
+def test_an_idle_connection_is_made_again_by_the_next_request(there: HostConnection, broken: Break) -> None:
+    before = there.facts.pid
+    broken()
+    until(lambda: not Path(f"/proc/{before}").exists() or there.ping().result(WAIT_S) is None)
+
+    assert there.run(["echo", "back"]).result(WAIT_S).out == b"back\n"
+
+
+@pytest.mark.lab
+def test_an_agent_whose_session_was_killed_is_gone_soon(there: HostConnection, broken: Break) -> None:
+    before = there.facts.pid
+    broken()
+
+    until(lambda: not Path(f"/proc/{before}").exists())

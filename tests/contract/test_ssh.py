@@ -1,0 +1,155 @@
+"""The way to a host by SSH: what is refused, in which words; jump hosts and proxies; a network that goes silent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError, Unreachable
+from clusterfn.host import connect
+from clusterfn.spec import Host
+from clusterfn.transport import transport_for
+from tests.contract.conftest import Connect, until
+
+pytestmark = pytest.mark.lab
+LabHost = Callable[[str], Host]
+WAIT_S = 20.0
+
+
+@pytest.fixture
+def configured(lab: Any, tmp_path: Path) -> Callable[[str, str], Host]:
+    """A host with lines of its own in front of the lab's ssh_config."""
+
+    def make(alias: str, lines: str) -> Host:
+        path = tmp_path / "ssh_config"
+        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
+        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path))
+
+    return make
+
+
+def test_an_unknown_host_key_is_named_with_the_command_to_run(lab_host: LabHost) -> None:
+    with pytest.raises(HostKeyError, match=r"The host key of unknown-key \(127.0.0.1:22006\) is unknown") as caught:
+        connect(lab_host("unknown-key"))
+
+    assert "ssh-ed25519 SHA256:" in caught.value.evidence[0]
+    assert "ssh-keyscan -p 22006 127.0.0.1" in (caught.value.hint or "")
+    assert "unknown-key true" in (caught.value.hint or "")
+
+
+def test_a_changed_host_key_shows_both_fingerprints_and_the_line(lab_host: LabHost, lab: Any) -> None:
+    with pytest.raises(HostKeyError, match="another one than before") as caught:
+        connect(lab_host("changed-key"))
+
+    shown, remembered = caught.value.evidence
+    assert shown.startswith("shown now:  ssh-ed25519 SHA256:")
+    assert remembered.startswith("remembered: ssh-ed25519 SHA256:")
+    assert shown.split()[3] != remembered.split()[2]
+    assert remembered.endswith(f"at {lab.client}/known_hosts.changed:1")
+    assert "ssh-keygen -R '[127.0.0.1]:22006'" in (caught.value.hint or "")
+
+
+def test_hashed_names_in_known_hosts_are_understood(configured: Callable[[str, str], Host], lab: Any, tmp_path: Path,
+                                                    connect_to: Connect) -> None:  # fmt: skip
+    hashed = tmp_path / "known_hosts"
+    hashed.write_text((lab.client / "known_hosts").read_text())
+    os.system(f"ssh-keygen -q -H -f {hashed} 2>/dev/null")
+    assert "|1|" in hashed.read_text()
+
+    connect_to(configured("py36-bash", f"UserKnownHostsFile {hashed}"))
+
+
+def test_a_refused_key_is_named_with_what_the_host_allows(lab_host: LabHost, lab: Any) -> None:
+    with pytest.raises(AuthenticationError, match="127.0.0.1:22006 did not let cfbash in") as caught:
+        connect(lab_host("wrong-user-key"))
+
+    assert caught.value.evidence == (f"tried {lab.client}/id_wrong: refused", "the host allows: publickey")
+
+
+def test_a_refused_connection_names_host_and_port(lab_host: LabHost) -> None:
+    with pytest.raises(Unreachable, match="127.0.0.1:22099 refused the connection"):
+        connect(lab_host("refused"))
+
+
+def test_an_unknown_name_is_named(lab_host: LabHost) -> None:
+    with pytest.raises(Unreachable, match="The name no-such-name.invalid of host no-such-name cannot be resolved"):
+        connect(lab_host("no-such-name"))
+
+
+def test_a_port_that_never_answers_is_given_up_after_connect_timeout(configured: Callable[[str, str], Host]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = configured(
+            "silent", f"Host silent\nHostName 127.0.0.1\nPort {silent.getsockname()[1]}\nConnectTimeout 1"
+        )
+        began = time.monotonic()
+
+        with pytest.raises(Unreachable, match="127.0.0.1:"):
+            connect(host)
+
+    assert time.monotonic() - began < 10
+
+
+def test_a_jump_host_is_gone_through(configured: Callable[[str, str], Host], connect_to: Connect) -> None:
+    there = connect_to(configured("py38-bash", "Host py38-bash\nProxyJump py36-dash,py37-bash"))
+
+    assert there.facts.version[:2] == (3, 8)
+
+
+def test_the_key_of_a_jump_host_is_checked_too(configured: Callable[[str, str], Host]) -> None:
+    with pytest.raises(HostKeyError, match="is unknown"):
+        connect(configured("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
+
+
+def test_a_proxy_command_is_gone_through(configured: Callable[[str, str], Host], connect_to: Connect, lab: Any) -> None:
+    line = f"Host py38-bash\nProxyCommand ssh -F {lab.ssh_config} -W %h:%p py36-bash"
+
+    assert connect_to(configured("py38-bash", line)).facts.version[:2] == (3, 8)
+
+
+def test_what_is_not_done_is_refused_by_name(configured: Callable[[str, str], Host]) -> None:
+    with pytest.raises(ConfigError, match="asks for knownhostscommand"):
+        connect(configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true"))
+
+
+def test_a_host_that_goes_silent_is_noticed_and_reached_again(lab_host: LabHost, connect_to: Connect) -> None:
+    there = connect_to(lab_host("py36-bash"))
+    stopped = there.facts.pid
+    os.kill(stopped, signal.SIGSTOP)
+    asked = there.run(["echo", "back"])
+    now = time.monotonic()
+
+    there._link.check(now + 20)  # quiet: asks for a sign of life
+    there._link.check(now + 100)  # none came
+
+    assert asked.result(WAIT_S).out == b"back\n"
+    assert there.facts.pid != stopped
+    os.kill(stopped, signal.SIGKILL)
+
+
+def test_a_warm_question_costs_one_round_trip(lab_host: LabHost, connect_to: Connect, record_property: Any) -> None:
+    there = connect_to(lab_host("py36-bash"))
+    times = []
+    for _ in range(200):
+        began = time.monotonic()
+        there.ping().result(WAIT_S)
+        times.append(time.monotonic() - began)
+
+    times.sort()
+    record_property("ping_median_ms", 1000 * times[100])
+    assert times[100] < 0.02
+
+
+def test_closed_connections_leave_no_thread(lab_host: LabHost) -> None:
+    before = threading.active_count()
+    for _ in range(5):
+        transport_for(lab_host("py36-bash")).open("cat").close()
+
+    until(lambda: threading.active_count() <= before)

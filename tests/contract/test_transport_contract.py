@@ -1,0 +1,126 @@
+"""What every transport keeps: bytes both ways as they are, an end that is seen, and a cause for it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clusterfn.transport import Stream, transport_for
+from tests.contract.conftest import until
+from tests.fakes.transport import FakeTransport, Far
+
+Open = Callable[[str], Stream]
+TRANSPORTS = ["fake", "local", pytest.param("paramiko", marks=pytest.mark.lab)]
+LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
+
+
+def play(command: str, far: Far) -> int:
+    """The commands of this suite, as a plain function."""
+    if command == "cat":
+        while data := far.read(65536):
+            far.write(data)
+    if command.startswith("echo"):
+        far.errors = "it hurts"
+        far.write(b"said\n")
+    return 7 if command.endswith("exit 7") else 0
+
+
+@pytest.fixture(params=TRANSPORTS)
+def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
+    """`Transport.open` of each implementation; what it opened is closed."""
+    opened: list[Stream] = []
+    make = {"fake": lambda: FakeTransport(play), "local": lambda: transport_for(local_host)}
+    if request.param == "paramiko":
+        host = request.getfixturevalue("lab_host")("py36-bash")
+        make["paramiko"] = lambda: transport_for(host)
+    transport = make[request.param]()
+
+    def open_one(command: str) -> Stream:
+        opened.append(transport.open(command))
+        return opened[-1]
+
+    yield open_one
+    for stream in opened:
+        stream.close()
+
+
+def read_all(stream: Stream) -> bytes:
+    return b"".join(iter(lambda: stream.read(65536), b""))
+
+
+def test_twenty_megabytes_come_back_as_they_went(open_stream: Open) -> None:
+    stream = open_stream("cat")
+    data = os.urandom(2**20) * 20
+    writer = threading.Thread(target=stream.write, args=(data,))
+    writer.start()
+
+    digest, size = hashlib.sha256(), 0
+    while size < len(data):
+        piece = stream.read(65536)
+        assert piece
+        digest.update(piece)
+        size += len(piece)
+    writer.join()
+
+    assert digest.digest() == hashlib.sha256(data).digest()
+
+
+def test_the_end_of_the_command_is_the_end_of_the_stream_and_has_a_cause(open_stream: Open) -> None:
+    stream = open_stream("echo said; echo it hurts >&2; exit 7")
+
+    assert read_all(stream) == b"said\n"
+    assert stream.cause() == "it ended with exit status 7"
+    assert until(stream.stderr).strip() == "it hurts"
+
+
+def test_close_ends_a_blocked_read_and_has_no_cause(open_stream: Open) -> None:
+    stream = open_stream("cat")
+    seen: list[bytes] = []
+    reader = threading.Thread(target=lambda: seen.append(stream.read(1)))
+    reader.start()
+
+    stream.close()
+    reader.join(10)
+
+    assert (reader.is_alive(), seen, stream.cause()) == (False, [b""], None)
+
+
+def test_close_may_be_called_again(open_stream: Open) -> None:
+    stream = open_stream("cat")
+
+    stream.close()
+    stream.close()
+
+    assert stream.read(1) == b""
+
+
+def test_writing_to_an_ended_stream_is_an_oserror(open_stream: Open) -> None:
+    stream = open_stream("exit 7")
+    read_all(stream)
+    stream.cause()
+
+    with pytest.raises(OSError):
+        for _ in range(100):
+            stream.write(b"x" * 65536)
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("shell", LOGIN_SHELLS)
+def test_a_quoted_command_passes_any_login_shell(lab_host: Any, shell: str) -> None:
+    stream = transport_for(lab_host(f"py36-{shell}")).open('exec /bin/sh -c \'printf "<%s>" "$0" a"  b"\'')
+
+    assert read_all(stream).endswith(b"</bin/sh><a  b>")
+    stream.close()
+
+
+def test_the_local_shell_is_sh(local_host: Any) -> None:
+    stream = transport_for(local_host).open(shlex.join(["printf", "%s", "it's"]))
+
+    assert read_all(stream) == b"it's"
+    stream.close()

@@ -1,0 +1,121 @@
+"""Parts of the agent and of its boot that need no host."""
+
+from __future__ import annotations
+
+import os
+import struct
+
+import pytest
+
+from clusterfn.bridge.agent import Failure, Inbox, Outbox, expand, glob_pattern, pack
+from clusterfn.hostlink.boot import COMMAND, loader
+
+
+def test_frames_come_out_of_any_pieces() -> None:
+    stream = pack({"id": 1}, b"x" * 100) + pack({"id": 2, "path": "\udcff\u00fc"})
+    inbox = Inbox()
+
+    frames = [frame for i in range(len(stream)) for frame in inbox.feed(stream[i : i + 1])]
+
+    assert frames == [({"id": 1}, b"x" * 100), ({"id": 2, "path": "\udcff\u00fc"}, b"")]
+
+
+def test_a_frame_is_two_lengths_a_header_and_a_body() -> None:
+    assert pack({"id": 1}, b"xy") == struct.pack("!IQ", 9, 2) + b'{"id": 1}xy'
+
+
+class Sender:
+    """A transfer that never ends."""
+
+    def __init__(self, name: bytes, hot: bool) -> None:
+        self.name, self._hot, self.queued, self.ended = name, hot, False, False
+
+    def hot(self) -> bool:
+        return self._hot
+
+    def frame(self) -> bytes:
+        return self.name
+
+    def safely(self, action):  # type: ignore[no-untyped-def]
+        return action()
+
+
+def order(out: Outbox, count: int) -> bytes:
+    frames = []
+    for _ in range(count):
+        out.next_frame()
+        frames.append(bytes(out.now))
+    return b"".join(frames)
+
+
+def test_transfers_take_turns() -> None:
+    out = Outbox(-1)
+    for name in (b"a", b"b", b"c"):
+        out.offer(Sender(name, hot=False))  # type: ignore[arg-type]
+
+    assert order(out, 6) == b"abcabc"
+
+
+def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
+    out = Outbox(-1)
+    out.offer(Sender(b"b", hot=False))  # type: ignore[arg-type]
+    out.offer(Sender(b"l", hot=True))  # type: ignore[arg-type]
+    out.answer({"id": 1})
+
+    assert order(out, 11)[-10:] == b"llllllllbl"
+
+
+def test_what_is_sent_no_longer_counts_as_unsent() -> None:
+    out = Outbox(-1)
+    out.answer({"id": 1}, b"x" * 1000)
+    out.offer(Sender(b"b" * 5000, hot=False))  # type: ignore[arg-type]
+
+    order(out, 3)
+
+    assert out.size == 0
+
+
+@pytest.mark.parametrize(
+    ("glob", "name", "found"),
+    [
+        ("*.pt", "a.pt", True),
+        ("*.pt", "d/a.pt", False),
+        ("**/*.pt", "d/e/a.pt", True),
+        ("d/**", "d/e/a.pt", True),
+        ("[!a].pt", "b.pt", True),
+        ("[!a].pt", "a.pt", False),
+        ("a+(b).pt", "a+(b).pt", True),
+        ("[", "[", True),
+    ],
+)
+def test_globs(glob: str, name: str, found: bool) -> None:
+    assert bool(glob_pattern(glob).match(name)) is found
+
+
+def test_paths_know_the_hosts_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+
+    found = [expand("$SCRATCH/x"), expand("/a/$NOT_SET_HERE")]
+    assert found == ["/scratch/me/x", "/a/$NOT_SET_HERE"]
+    assert expand("~/x") == os.path.expanduser("~/x")
+
+
+@pytest.mark.parametrize("path", ["x", "", "a/b", "/a\0b"])
+def test_a_path_that_is_not_absolute_is_refused(path: str) -> None:
+    with pytest.raises(Failure, match="not an absolute path"):
+        expand(path)
+
+
+def test_the_remote_command_passes_every_login_shell() -> None:
+    inside = COMMAND[len("exec /bin/sh -c '") : -1]
+
+    assert COMMAND == f"exec /bin/sh -c '{inside}'"
+    assert not set("!\n\\'") & set(inside)
+    assert len(COMMAND) < 1024
+
+
+def test_the_marker_does_not_stand_in_what_is_sent() -> None:
+    marker = "0123456789abcdef0123456789abcdef"
+
+    assert marker.encode() not in loader(marker)
+    assert loader(marker).count(b"\n") == 2

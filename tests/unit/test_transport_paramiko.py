@@ -1,0 +1,41 @@
+"""paramiko's stream and its errors, without a network."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from clusterfn.transport.paramiko import ParamikoStream
+
+
+class BrokenChannel:
+    """As paramiko's when the connection dies in the middle of a call: EOFError, which is no OSError."""
+
+    status_event = threading.Event()
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    def recv(self, size: int) -> bytes:
+        raise EOFError
+
+    def sendall(self, data: bytes) -> None:
+        raise EOFError
+
+
+def test_a_read_that_breaks_is_the_end() -> None:
+    assert ParamikoStream(BrokenChannel(), []).read(1) == b""  # type: ignore[arg-type]
+
+
+def test_a_write_that_breaks_is_an_oserror() -> None:
+    with pytest.raises(OSError, match="the connection was lost"):
+        ParamikoStream(BrokenChannel(), []).write(b"x")  # type: ignore[arg-type]
+
+
+def test_importing_host_does_not_import_paramiko() -> None:
+    program = "import sys, clusterfn.host; print('paramiko' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "False"

@@ -1,0 +1,123 @@
+"""Addresses and ssh configurations: what is understood, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host
+from clusterfn.transport.sshconfig import Address, parse_address, resolve
+
+HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
+
+
+def host_with(config: Path, address: str = "lab8") -> Host:
+    return Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=str(config))
+
+
+@pytest.fixture(params=["ssh -G", "paramiko"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file to be written; read by ssh, or by paramiko where there is no ssh."""
+    if request.param == "paramiko":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path / "ssh_config"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("lab8", Address("lab8")),
+        ("me@lab8:2222", Address("lab8", "me", 2222)),
+        ("me@[::1]:22", Address("::1", "me", 22)),
+        ("me@realm@lab8", Address("lab8", "me@realm")),
+        ("10.0.0.1:22", Address("10.0.0.1", None, 22)),
+    ],
+)
+def test_an_address_has_three_parts(text: str, address: Address) -> None:
+    assert parse_address(text, HOST) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-oProxyCommand=x", "me@-oProxyCommand=x", "-l@lab8", "a b", "lab8\n", "lab8:", "lab8:ssh", "", "a\x00b", "a@"],
+)
+def test_what_could_be_an_option_or_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a host"):
+        parse_address(text, HOST)
+
+
+def test_the_configuration_is_resolved(config: Path) -> None:
+    config.write_text(
+        "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n IdentityFile ~/.ssh/%h\n IdentitiesOnly yes\n"
+        " UserKnownHostsFile /k/h\n ConnectTimeout 7\n ProxyJump a,b@c:3\n HostKeyAlias cluster\n"
+    )
+
+    found = resolve(host_with(config))
+
+    assert (found.hostname, found.port, found.user, found.timeout_s) == ("10.1.2.3", 2222, "me", 7.0)
+    assert (found.identity_files, found.identities_only) == ((Path.home() / ".ssh/10.1.2.3",), True)
+    assert (found.proxy_jump, found.key_name, found.known_hosts[0]) == (("a", "b@c:3"), "cluster", Path("/k/h"))
+
+
+def test_what_the_address_says_comes_first(config: Path) -> None:
+    config.write_text("Host lab8\n Port 2222\n User me\n")
+
+    found = resolve(host_with(config, "you@lab8:22"))
+
+    assert (found.user, found.port, found.key_name) == ("you", 22, "lab8")
+
+
+def test_a_port_is_part_of_the_name_in_known_hosts(config: Path) -> None:
+    config.write_text("Host lab8\n HostName Lab8.Example\n Port 2222\n")
+
+    assert resolve(host_with(config)).key_name == "[lab8.example]:2222"
+
+
+def test_none_turns_a_proxy_off(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyJump none\nHost *\n ProxyJump a\n")
+
+    assert resolve(host_with(config)).proxy_jump == ()
+
+
+@pytest.mark.parametrize("line", ["RemoteCommand tmux", "BindAddress 10.0.0.1", "PKCS11Provider /x.so"])
+def test_what_is_not_done_is_refused_by_name(config: Path, line: str) -> None:
+    config.write_text(f"Host lab8\n {line}\n")
+
+    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which this transport does not do"):
+        resolve(host_with(config))
+
+
+def test_a_token_that_is_not_known_is_refused(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyCommand nc %C %h\n")
+
+    with pytest.raises(ConfigError, match="uses %C"):
+        resolve(host_with(config))
+
+
+def test_a_broken_line_is_named(config: Path) -> None:
+    config.write_text("Host lab8\n HostName\n")
+
+    with pytest.raises(ConfigError) as caught:
+        resolve(host_with(config))
+
+    assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["Include other", "Match tagged x", "Match !exec true"])
+def test_without_ssh_what_only_ssh_understands_is_refused_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "config").write_text(f"Host a\n{line}\n")
+
+    with pytest.raises(ConfigError, match="config:2 can only be understood by ssh itself"):
+        resolve(host_with(tmp_path / "config"))
+
+
+def test_without_ssh_a_trailing_comment_is_no_part_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "config").write_text("Host lab8\n User me #comment\n")
+
+    assert resolve(host_with(tmp_path / "config")).user == "me"
