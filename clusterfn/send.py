@@ -30,13 +30,13 @@ def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: J
     connection = session.connection
     before = [*_lay_out(session, ready), *_contents(session, payload)]
     folder = connection.put_tree(layout.job_dir(job.root, job.id), _job_files(job, payload), after=before)
-    start = session.scheduler.submission(job)
+    sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        spawned.add_done_callback(lambda _: _spawned(tracker, made, spawned))
+        spawned.add_done_callback(lambda _: _spawned(tracker, made, spawned, sent))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
+        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
 
 
 def _lay_out(session: Session, ready: Ready) -> list[Reply[Any]]:
@@ -144,10 +144,10 @@ def spec_json(job: JobSpec) -> bytes:
     return json.dumps(record, indent=1).encode()
 
 
-def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
+def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence[Reply[Any]]) -> None:
     error = reply.exception()
     if error is not None:
-        made.on_lost(_refused(error, tracker))
+        made.on_lost(_refused(_first_of(sent, error), tracker))
         tracker.end()
         return
     process = reply.result(0)
@@ -162,13 +162,13 @@ def _script_ended(tracker: Tracker, exited: Reply[int | None]) -> None:
         tracker.witness.process_ended()
 
 
-def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
+def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: Sequence[Reply[Any]]) -> None:
     scheduler = tracker.session.scheduler
     try:
         answer = _answer(reply.result(0))
         scheduler_id = "" if scheduler.ambiguous(answer) else scheduler.submitted(answer)
     except ClusterfnError as error:
-        made.on_lost(_refused(error, tracker))
+        made.on_lost(_refused(_first_of(sent, error), tracker))
         tracker.end()
         return
     tracker.started(made, scheduler_id)
@@ -176,6 +176,12 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> Non
 
 def _answer(ran: Completed) -> Answer:
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+
+
+def _first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException:
+    """What failed first: what comes after it is only skipped, and its error is of no kind."""
+    failed = [reply.exception(0) for reply in sent if reply.done()]
+    return next((each for each in failed if each is not None), error)
 
 
 def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
