@@ -4,10 +4,11 @@ Also keeps the heart beating. Says what it finds by raising `Verdict`; ends noth
 """
 
 import os
+import re
 import signal
 import time
 
-from ...layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, TIME
+from ...layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, SCHEDULER_LOG, TIME
 from .text import duration
 from .verdict import Fenced, Verdict
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
+_LOG_TAIL = 4096
+# While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
+_ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
+_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
 
 
@@ -133,6 +138,8 @@ def scheduler_verdict(job: "Job") -> "Optional[Verdict]":
     state = facts.get("JobState", "")
     if int(facts.get("Restarts") or 0) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
         return Verdict(PREEMPTED, "the scheduler took the resources back and starts the job again", stage="scheduler")
+    if state == "COMPLETING":
+        state = _state_by_log(job)
     if state.startswith("CANCELLED"):
         return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
     if state in ("TIMEOUT", "DEADLINE"):
@@ -141,6 +148,17 @@ def scheduler_verdict(job: "Job") -> "Optional[Verdict]":
     if state in ("PREEMPTED", "REVOKED"):
         return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
     return None
+
+
+def _state_by_log(job: "Job") -> str:
+    """The state that a job which SLURM is ending will have; "" if its log does not say."""
+    try:
+        with open(job.path(SCHEDULER_LOG), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+            said = _ENDS.findall(file.read())
+    except OSError:
+        return ""
+    return _STATES.get(said[-1], "") if said else ""
 
 
 def _ask_slurm() -> "dict[str, str]":
