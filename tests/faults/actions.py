@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import attach, dispatch
+import clusterfn
+from clusterfn import dispatch
 
 if TYPE_CHECKING:
     from clusterfn.job import Job
@@ -215,7 +216,7 @@ def restarted_host(case: Case) -> None:
     case.dies_now()
     for name in ("script", "supervisor", "worker"):
         os.kill(pids[name], signal.SIGKILL)
-    second: Job[Any] = attach.attach(case.job.id, case.host)
+    second: Job[Any] = clusterfn.attach(case.job.id, case.host)
     case.error = second.exception(90)
 
 
@@ -228,7 +229,7 @@ def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
         path = case.attempts()[0] / "value.pkl"
         path.write_bytes(change(bytearray(path.read_bytes())))
         case.dies_now()
-        case.error = attach.attach(case.job.id, case.host).exception(60)
+        case.error = clusterfn.attach(case.job.id, case.host).exception(60)
 
     return act
 

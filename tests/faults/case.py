@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import ClusterFunction, attach, spec
+import clusterfn
+from clusterfn import ClusterFunction, spec
 from clusterfn.layout import TAG
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ class Case:
     def attached(self) -> BaseException | None:
         """What a second reader gets."""
         assert self.job is not None
-        return attach.attach(self.job.id, self.host).exception(60)
+        return clusterfn.attach(self.job.id, self.host).exception(60)
 
     def rendered(self) -> str:
         """The error as a traceback would show it."""

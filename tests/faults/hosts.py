@@ -49,7 +49,7 @@ class Kind:
         return self.alias.startswith("slurm")
 
 
-_ODD = "a b 'q' $x ü"
+_ODD = "a b 'q' !x ü"
 HOSTS = {
     "bare": Kind("tensor01-second"),
     "slurm": Kind("slurm-second"),
