@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -89,13 +90,17 @@ def _fetch_one(connection: HostConnection, folder: str, file: RemoteFile, to: Pa
     return target
 
 
-def _safe_parts(name: str) -> tuple[str, ...]:
+# Names that Windows takes for a device, whatever their ending.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+
+
+def _safe_parts(name: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
+    """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
     parts = PurePosixPath(name).parts
-    if (
-        not parts
-        or ".." in parts
-        or parts[0] == "/"
-        or any("\\" in part or ":" in part for part in parts if os.name == "nt")
-    ):
+    if not parts or ".." in parts or name.startswith("/") or "\0" in name or (windows and any(map(_is_odd, parts))):
         raise ClusterfnError(f"the host names a file {name!r}, which would lie outside the chosen folder")
     return parts
+
+
+def _is_odd(part: str) -> bool:
+    return bool(set(part) & set('\\:*?"<>|')) or part.endswith((".", " ")) or _DEVICES.fullmatch(part) is not None

@@ -33,7 +33,7 @@ def make(files: Mapping[str, bytes]) -> Parcel:
     """A parcel of these files, whatever their order."""
     digest = hashlib.sha256()
     for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode("utf-8", "surrogateescape"))
+        digest.update(f"{len(name)} {len(files[name])} {name}".encode("utf-8", "surrogateescape"))
         digest.update(files[name])
     return Parcel(digest.hexdigest(), files)
 

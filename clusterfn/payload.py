@@ -77,7 +77,9 @@ def _keep_registrations() -> None:
     """Modules that the user told their own cloudpickle to send by value, and a child process's copy of __main__."""
     ours = wire.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
     theirs = sys.modules.get("cloudpickle")
-    ours.update(theirs.list_registry_pickle_by_value() if theirs else (), {"__mp_main__"} & sys.modules.keys())
+    wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
+    ours.update(wanted)
+    ours.intersection_update(wanted)  # what was taken back
 
 
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:

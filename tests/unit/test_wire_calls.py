@@ -19,7 +19,9 @@ GROUPS = ("a nested group and its own class", "a group of more than a hundred")
 
 @functools.lru_cache(maxsize=None)
 def version(python: str) -> str:
-    return subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1].rpartition(".")[0]
+    return (
+        subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1].rpartition(".")[0]
+    )
 
 
 @pytest.fixture(scope="module", params=roundtrip.pythons(), ids=version)

@@ -57,7 +57,7 @@ def test_plain_values_come_back(value, sources):
     assert container.loads(whole(value, sources={f"<{name}>": text for name, text in sources.items()})) == value
 
 
-@pytest.mark.parametrize("sources", [{}, {"<cell>": "a, \"crc\": 3}\n"}], ids=["plain", "with sources"])
+@pytest.mark.parametrize("sources", [{}, {"<cell>": 'a, "crc": 3}\n'}], ids=["plain", "with sources"])
 def test_a_flipped_byte_is_seen_wherever_it_is(sources):
     good = whole({"a": list(range(20))}, sources=sources)
     for position in range(len(good)):

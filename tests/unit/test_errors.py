@@ -1,0 +1,63 @@
+"""The error tree: every class keeps its facts, through pickle too, and says them in the same order."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import copy
+import inspect
+import pickle
+
+import pytest
+
+from clusterfn import errors
+
+TREE = [
+    cls for _, cls in sorted(vars(errors).items()) if inspect.isclass(cls) and issubclass(cls, errors.ClusterfnError)
+]
+FACTS = {
+    "host": "tensor01", "job": "7f3a", "stage": "function", "evidence": ("line 1", "line 2"), "hint": "do this",
+    "log": "tensor01:/x", "retryable": True,
+}  # fmt: skip
+SAID = """it failed
+  where: host tensor01, job 7f3a, stage function
+  seen:
+    line 1
+    line 2
+  next:  do this
+  log:   tensor01:/x"""
+
+
+def full(cls):
+    error = cls("it failed", **FACTS)
+    error.code, error.signal, error.type_name, error.traceback = 3, "SIGSEGV", "mod.Odd", "text"
+    error.__dict__["__notes__"] = ["a note"]
+    return error
+
+
+@pytest.mark.parametrize("cls", TREE)
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_survives_with_all_its_facts(cls, again):
+    error = again(full(cls))
+
+    assert type(error) is cls
+    assert vars(error) == vars(full(cls)) and error.args == ("it failed",)
+    assert str(error) == str(full(cls))
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_an_error_says_what_where_seen_next_and_log(cls):
+    assert str(full(cls)) == SAID
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_facts_that_are_not_known_are_not_said(cls):
+    assert str(cls("it failed")) == "it failed"
+
+
+@pytest.mark.parametrize("cls", TREE)
+def test_each_class_stands_in_the_drawing_and_explains_itself(cls):
+    assert cls.__name__ in errors.__doc__ and cls.__doc__
+
+
+def test_cancelled_is_what_concurrent_futures_calls_cancelled():
+    assert issubclass(errors.Cancelled, concurrent.futures.CancelledError)

@@ -1,0 +1,224 @@
+"""Which modules are the user's own, and what of them travels."""
+
+from __future__ import annotations
+
+import importlib
+import py_compile
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import modules
+from clusterfn.errors import PayloadError
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder on sys.path, as the script's own folder is; what is imported from it is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = folder / (name.replace("__", "/").replace("/init", "/__init__") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def sent(*names: str) -> set[str]:
+    parcel = modules.sources(names)
+    return set(parcel.files) if parcel else set()
+
+
+def test_a_module_beside_the_script_travels(project):
+    write(project, mine_a="A = 1")
+
+    assert sent("mine_a") == {"mine_a.py"}
+
+
+def test_what_it_imports_travels_wherever_the_import_stands(project):
+    write(project, mine_a="def f():\n    import mine_b.c", mine_b__init="", mine_b__c="from mine_d import x", mine_d="")
+
+    assert sent("mine_a") == {"mine_a.py", "mine_b/__init__.py", "mine_b/c.py", "mine_d.py"}
+
+
+def test_modules_that_import_each_other_end(project):
+    write(project, mine_a="import mine_b", mine_b="import mine_a")
+
+    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
+
+
+def test_a_package_travels_whole_with_its_data(project):
+    write(project, mine__init="", mine__deep__x="")
+    (project / "mine/table.csv").write_text("a")
+    (project / "mine/large.bin").write_bytes(bytes(2 << 20))
+    for left_out in (".git", "__pycache__", "node_modules"):
+        (project / "mine" / left_out).mkdir()
+        (project / "mine" / left_out / "x.py").touch()
+
+    assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv"}
+
+
+def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(project, monkeypatch, tmp_path_factory):
+    second = tmp_path_factory.mktemp("second")
+    write(second, spread__a="SECOND = 1", spread__b="")
+    write(project, spread__a="FIRST = 1")
+    monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path])
+
+    assert sent("spread") == {"spread/a.py", "spread/b.py"}
+    assert modules.sources(["spread"]).files["spread/a.py"] == b"FIRST = 1"
+
+
+@pytest.mark.parametrize(
+    "name", ["json", "sys", "pytest", "clusterfn.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "not_there", ""]
+)  # fmt: skip
+def test_what_is_there_already_does_not_travel(name):
+    assert not modules.is_own(name)
+
+
+def test_a_folder_named_like_a_module_of_the_standard_library_travels_if_it_is_imported(project):
+    write(project, pipes2="import profile", profile__init="MINE = 1", json__data="")
+    sys.modules.pop("profile", None)
+
+    assert sent("pipes2") == {"pipes2.py", "profile/__init__.py"}
+    assert not modules.is_own("json")
+
+
+def test_a_pth_file_makes_an_editable_install_ones_own(tmp_path, monkeypatch):
+    write(tmp_path, source__mine_e="")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages/mine.pth").write_text(f"{tmp_path / 'source'}\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    import site
+
+    site.addsitedir(str(tmp_path / "site-packages"))
+
+    assert sent("mine_e") == {"mine_e.py"}
+
+
+def test_a_finder_of_an_editable_install_is_asked(tmp_path, monkeypatch):
+    write(tmp_path, src__mine_f__init="")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            if name != "mine_f":
+                return None
+            return importlib.util.spec_from_file_location(name, tmp_path / "src/mine_f/__init__.py")
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+
+    assert sent("mine_f") == {"mine_f/__init__.py"}
+
+
+def test_what_is_installed_does_not_travel(tmp_path, monkeypatch):
+    write(tmp_path, **{"site-packages/installed": ""})
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
+
+    assert not modules.is_own("installed")
+
+
+def test_a_compiled_extension_is_refused_by_name(project):
+    write(project, mine__init="")
+    (project / "mine/fast.cpython-311-x86_64-linux-gnu.so").touch()
+
+    with pytest.raises(PayloadError, match="mine/fast.*is a compiled extension") as caught:
+        sent("mine")
+    assert "install that package" in caught.value.hint
+
+
+def test_more_than_50_mb_are_refused_with_the_largest_named(project):
+    write(project, mine__init="")
+    for number in range(52):
+        (project / f"mine/{number}.dat").write_bytes(bytes(1 << 20))
+
+    with pytest.raises(PayloadError, match="larger than 50 MB") as caught:
+        sent("mine")
+    assert any("1.0 MB  mine/" in line for line in caught.value.evidence)
+
+
+def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
+    monkeypatch.setattr(modules, "_MAX_ALL", 1000)
+    write(project, mine__init="")
+    for number in range(3000):
+        (project / f"mine/{number}.dat").write_bytes(b"x" * 100)
+    looked: list[Path] = []
+    monkeypatch.setattr(modules, "_travels", lambda path: not looked.append(path))
+
+    with pytest.raises(PayloadError):
+        sent("mine")
+    assert len(looked) < 20
+
+
+def test_a_source_that_cannot_be_parsed_still_travels(project):
+    write(project, mine_a="this is (not Python")
+
+    assert sent("mine_a") == {"mine_a.py"}
+
+
+def test_nothing_is_imported_or_run(project):
+    write(project, mine_a="import mine_b", mine_b="raise SystemExit('run')")
+
+    assert sent("mine_a") == {"mine_a.py", "mine_b.py"}
+    assert "mine_a" not in sys.modules
+
+
+def test_a_module_edited_since_its_import_is_told_once(project):
+    write(project, mine_a="A = 1")
+    importlib.import_module("mine_a")
+    assert modules.edited(["mine_a"]) == []
+
+    write(project, mine_a="A = 22")
+
+    assert modules.edited(["mine_a"]) == ["mine_a"]
+    assert modules.edited(["mine_a"]) == []
+
+
+def test_an_edit_before_the_first_call_is_told(project, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(project, mine_a="A = 1")
+    importlib.import_module("mine_a")
+
+    write(project, mine_a="A = 22")
+
+    assert modules.edited(["mine_a"]) == ["mine_a"]
+
+
+def test_a_module_that_was_reloaded_is_not_told(project, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(project, mine_a="A = 1")
+    module = importlib.import_module("mine_a")
+    modules.edited(["mine_a"])
+
+    write(project, mine_a="A = 22")
+    importlib.invalidate_caches()
+    importlib.reload(module)
+
+    assert modules.edited(["mine_a"]) == []
+
+
+def test_an_old_byte_code_file_says_nothing_where_none_is_written(project, monkeypatch):
+    write(project, mine_a="A = 1")
+    py_compile.compile(str(project / "mine_a.py"))
+    write(project, mine_a="A = 22")
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.import_module("mine_a")
+
+    assert modules.edited(["mine_a"]) == []
+
+
+def test_modules_that_were_never_imported_are_never_edited(project):
+    write(project, mine_a="")
+
+    assert modules.edited(["mine_a", "not_there"]) == []
+
+
+def test_the_names_of_what_travels(project):
+    write(project, mine__init="", mine__deep__x="", mine_a="import mine")
+
+    assert modules.names(modules.sources(["mine_a"])) == ["mine", "mine.deep.x", "mine_a"]

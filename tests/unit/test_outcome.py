@@ -1,0 +1,197 @@
+"""An outcome that a host published, as a value or an exception."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import traceback
+import types
+
+import pytest
+
+from clusterfn import errors, layout, outcome, wire
+
+container, exceptions = wire.part("container"), wire.part("exceptions")
+PLACE = outcome.Place("tensor01", "7f3a", "/root/jobs/7f3a")
+DIED = sorted(layout.KINDS - {layout.RETURNED, layout.RAISED})
+
+
+class StillHere(Exception):
+    pass
+
+
+def written(value: object) -> tuple[dict, bytearray]:
+    file = io.BytesIO()
+    return container.dump(value, file), bytearray(file.getvalue())
+
+
+def returned(value: object, **facts):
+    about, data = written(value)
+    return outcome.value_of({"kind": "returned", "value": about, **facts}, data, PLACE)
+
+
+def raised(error: BaseException) -> BaseException:
+    about, data = written(exceptions.to_records(error))
+    published = {"kind": "raised", "value": about, "exception": exceptions.summary(error), "stage": "function"}
+    return outcome.exception_of(published, data, PLACE)
+
+
+def thrown(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as caught:
+        return caught
+
+
+def test_a_value_is_returned():
+    assert returned({"a": 1}) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", DIED)
+def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
+    published = {
+        "kind": kind, "message": "it ended", "stage": "function", "evidence": ["e"], "hint": "h", "attempt": 2, "node": "n1",
+        "code": 3, "signal": "SIGSEGV",
+    }  # fmt: skip
+    with pytest.raises(errors.ClusterfnError, match="it ended") as caught:
+        outcome.value_of(published, None, PLACE)
+
+    error = caught.value
+    assert type(error) is outcome.ERRORS.get(kind, errors.JobError)
+    assert (error.host, error.job, error.stage) == ("tensor01 (n1)", "7f3a", "function")
+    assert (error.evidence, error.hint) == (("e",), "h")
+    assert error.log == "tensor01:/root/jobs/7f3a/attempts/2"
+
+
+def test_every_final_kind_but_value_and_exception_is_in_the_table():
+    assert set(outcome.ERRORS) >= set(DIED) - {layout.SUPERSEDED}
+    assert set(outcome.ERRORS) <= layout.KINDS
+
+
+def test_code_and_signal_are_attributes():
+    assert outcome.exception_of({"kind": "exited", "message": "m", "code": 3}, None, PLACE).code == 3
+    assert (
+        outcome.exception_of({"kind": "signal", "message": "m", "signal": "SIGKILL"}, None, PLACE).signal == "SIGKILL"
+    )
+
+
+@pytest.mark.parametrize("message", ["the moon was full", None])
+def test_a_kind_of_a_later_version_is_a_job_error(message):
+    error = outcome.exception_of({"kind": "moonstruck", "message": message}, None, PLACE)
+
+    assert type(error) is errors.JobError and (message or "moonstruck") in str(error)
+
+
+def test_a_missing_module_is_named(monkeypatch):
+    module = types.ModuleType("only_on_the_host")
+    exec("class Thing: pass", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_on_the_host", module)
+    about, data = written(module.Thing())
+    monkeypatch.delitem(sys.modules, "only_on_the_host")
+
+    with pytest.raises(errors.ResultError, match="needs the module only_on_the_host") as caught:
+        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
+    assert caught.value.stage == "result" and "install only_on_the_host" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda data: data[:-1], lambda data: data[:-1] + b"x", lambda data: bytearray(), lambda data: None]
+)  # fmt: skip
+def test_a_damaged_value_is_a_result_error(spoil):
+    about, data = written([1, 2, 3])
+
+    with pytest.raises(errors.ResultError, match="the value is damaged") as caught:
+        outcome.value_of({"kind": "returned", "value": about}, spoil(data), PLACE)
+    assert "attach('7f3a')" in caught.value.hint
+
+
+def test_a_value_of_another_python_names_both(monkeypatch):
+    about, data = written(1)
+    monkeypatch.setattr(sys, "version_info", (3, 8, 1))
+
+    with pytest.raises(errors.ResultError, match=r"made by Python 3\.\d+, but this is Python 3\.8") as caught:
+        outcome.value_of({"kind": "returned", "value": about}, data, PLACE)
+    assert caught.value.hint.startswith("attach to the job from Python 3.")
+
+
+class RaisesHere:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def test_a_value_that_raises_when_loaded_is_a_result_error():
+    with pytest.raises(errors.ResultError, match="cannot be loaded here: ValueError: invalid literal"):
+        returned(RaisesHere())
+
+
+def test_the_users_exception_is_itself_with_the_remote_traceback():
+    error = raised(thrown(StillHere("why")))
+
+    assert type(error) is StillHere and error.args == ("why",)
+    assert isinstance(error.__cause__, outcome.RemoteTraceback)
+    assert "on tensor01, job 7f3a" in str(error.__cause__) and "raise error" in str(error.__cause__)
+
+
+def test_the_users_own_cause_stays():
+    error = StillHere("why")
+    error.__cause__ = KeyError("mine")
+
+    got = raised(thrown(error))
+
+    assert type(got.__cause__) is KeyError and isinstance(got.__cause__.__cause__, outcome.RemoteTraceback)
+
+
+def test_an_exception_that_counts_as_false_keeps_its_place():
+    class Empty(Exception):
+        def __len__(self):
+            return 0
+
+    error = StillHere("why")
+    error.__cause__ = Empty()
+
+    assert type(raised(thrown(error)).__cause__) is Empty
+
+
+def test_a_printed_traceback_holds_both_sides():
+    text = "".join(traceback.format_exception(type(error := raised(thrown(StillHere("why")))), error, None))
+
+    assert text.index("on tensor01") < text.index("StillHere: why")
+
+
+def test_the_hint_at_a_file_that_is_only_here(tmp_path):
+    (tmp_path / "x.csv").touch()
+
+    error = raised(thrown(FileNotFoundError(2, "No such file or directory", str(tmp_path / "x.csv"))))
+
+    assert "but it is here: pass clusterfn.File(" in str(error) and error.errno == 2
+
+
+def test_no_hint_at_a_file_that_is_nowhere(tmp_path):
+    error = raised(thrown(FileNotFoundError(2, "No such file or directory", str(tmp_path / "x.csv"))))
+
+    assert "clusterfn.File" not in str(error)
+
+
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), StopIteration(1), StopAsyncIteration()]
+)
+def test_what_would_end_more_than_the_call_is_a_function_error(error):
+    got = raised(thrown(error))
+
+    assert type(got) is errors.FunctionError and got.type_name == type(error).__name__
+
+
+@pytest.mark.parametrize("facts", [{}, {"exception": None}, {"exception": {"type": "mod.Odd"}}])
+@pytest.mark.parametrize("value", [None, bytearray(), bytearray(b"nonsense")])
+def test_an_exception_of_which_little_is_left_is_a_function_error(facts, value):
+    got = outcome.exception_of({"kind": "raised", "message": "mod.Odd: text", **facts}, value, PLACE)
+
+    assert type(got) is errors.FunctionError and "the function raised" in str(got)
+
+
+def test_a_function_error_pickles_with_its_facts():
+    got = pickle.loads(pickle.dumps(raised(thrown(SystemExit(3)))))
+
+    assert (got.type_name, got.message) == ("SystemExit", "the function raised SystemExit: 3")
+    assert "raise error" in got.traceback

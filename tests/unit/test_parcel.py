@@ -1,0 +1,87 @@
+"""What is sent once to every host."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import layout, parcel
+from tests.fixtures import roundtrip
+
+
+def test_the_digest_is_of_names_and_contents_not_of_their_order():
+    assert parcel.make({"a": b"1", "b": b"2"}).digest == parcel.make({"b": b"2", "a": b"1"}).digest
+
+
+@pytest.mark.parametrize(
+    "other", [{"a": b"1", "b": b"3"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"12", "b": b""}, {"a11 1 b": b"2"}]
+)  # fmt: skip
+def test_other_files_have_another_digest(other):
+    assert parcel.make({"a": b"1", "b": b"2"}).digest != parcel.make(other).digest
+
+
+def test_a_name_that_is_no_utf8_is_possible():
+    assert parcel.make({"\udcff": b""}).digest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        layout.SUPERVISE, layout.WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn/bridge/supervisor/main.py",
+        "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py", "library/clusterfn/decorator.py",
+    ],
+)  # fmt: skip
+def test_the_bridge_is_laid_out_as_the_architecture_says(name):
+    assert parcel.bridge().files[name]
+
+
+def test_the_bridge_is_source_alone_and_small():
+    files = parcel.bridge().files
+
+    assert all(name.endswith(".py") and ".." not in name and not name.startswith("/") for name in files)
+    assert sum(map(len, files.values())) < 2 << 20
+
+
+@pytest.mark.parametrize("python", roundtrip.pythons(), ids=lambda path: Path(path).parents[1].name)
+def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python):
+    for name, data in parcel.bridge().files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "from _clusterfn_wire import container, exceptions, pickler, stand_ins, unpicklable; import clusterfn, clusterfn.errors"
+    )
+
+    subprocess.run([python, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")], check=True)
+
+
+OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), None) or shutil.which("python3.6")
+
+
+@pytest.mark.skipif(OLD is None, reason="there is no Python 3.6 here")
+def test_what_runs_in_the_hosts_python_compiles_under_3_6(tmp_path):
+    old = [
+        "_clusterfn/layout.py",
+        layout.SUPERVISE,
+        *(n for n in parcel.bridge().files if n.startswith("_clusterfn/bridge/supervisor/")),
+    ]
+    agent = Path(parcel.__file__).parent / "bridge" / "agent.py"
+    texts = [parcel.bridge().files[name] for name in old] + [agent.read_bytes()]
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.py").write_bytes(text)
+
+    done = subprocess.run([str(OLD), "-m", "compileall", "-q", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_second_interpreter_makes_the_same_bridge():
+    code = "from clusterfn import parcel; print(parcel.bridge().digest)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=roundtrip.LIBRARY.parent
+    )
+
+    assert done.stdout.strip() == parcel.bridge().digest

@@ -1,0 +1,195 @@
+"""A call as bytes: what goes with it, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import fractions
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+from clusterfn import PayloadError, payload, wire
+from clusterfn.files import Directory, File
+from tests.fixtures import roundtrip
+
+BIG = b"x" * (2 << 20)
+
+
+def pack(*args, **kwargs):
+    return payload.pack(len, args, kwargs)
+
+
+def test_a_plain_call_needs_nothing_else():
+    packed = pack([1], key={"a": 2})
+
+    assert (packed.sources, packed.shipments, packed.edited, dict(packed.blobs)) == (None, (), (), {})
+    assert wire.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
+
+
+@pytest.mark.parametrize("value", [BIG, bytearray(BIG)], ids=["bytes", "bytearray"])
+def test_large_bytes_travel_once_under_their_hash(value):
+    packed = pack(value, value)
+
+    assert {digest: bytes(data) for digest, data in packed.blobs.items()} == {hashlib.sha256(BIG).hexdigest(): BIG}
+    assert len(packed.data) < 2000
+
+
+def test_the_same_content_has_the_same_bytes_at_each_call():
+    assert pack(BIG).data == pack(bytes(bytearray(BIG))).data
+
+
+def test_small_bytes_stay_in_the_call():
+    assert not pack(b"x" * 1000).blobs
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "where"),
+    [
+        ([threading.Lock()], {}, "args[0]"),
+        ([1, {"a": [threading.Lock()]}], {}, "args[1]['a'][0]"),
+        ([], {"model": threading.Lock()}, "kwargs['model']"),
+        ([(i for i in ())], {}, "args[0]: cannot pickle 'generator' object"),
+    ],
+)
+def test_what_cannot_travel_is_named_before_anything_is_sent(args, kwargs, where):
+    with pytest.raises(PayloadError, match="the call cannot travel: ") as caught:
+        pack(*args, **kwargs)
+    assert where in caught.value.message and caught.value.hint and caught.value.stage == "submit"
+
+
+def test_what_the_function_holds_and_cannot_travel_is_named():
+    lock = threading.Lock()
+
+    with pytest.raises(PayloadError, match=r"closure variable lock\): cannot pickle '_thread.lock'"):
+        payload.pack(lambda: lock, (), {})
+
+
+def test_a_file_beside_what_cannot_travel_is_not_blamed():
+    with pytest.raises(PayloadError, match=r"args\[1\]"):
+        pack(File(__file__), threading.Lock())
+
+
+def test_a_reduce_that_raises_anything_is_a_payload_error():
+    class Odd:
+        def __reduce__(self):
+            raise SystemError("odd")
+
+    with pytest.raises(PayloadError, match=r"args\[0\]: odd"):
+        pack(Odd())
+
+
+def test_files_and_directories_are_listed_once(tmp_path):
+    (tmp_path / "a.txt").write_text("a")
+    file, folder = File(tmp_path / "a.txt"), Directory(tmp_path)
+
+    packed = pack(file, [file], {"d": folder})
+
+    assert sorted((item.name, item.is_directory) for item in packed.shipments) == [
+        ("a.txt", False),
+        (tmp_path.name, True),
+    ]
+
+
+def test_a_missing_file_is_told_at_the_call(tmp_path):
+    with pytest.raises(PayloadError, match="cannot be read"):
+        pack(File(tmp_path / "none"))
+
+
+def test_an_edited_module_of_the_same_package_is_told(tmp_path, monkeypatch):
+    (tmp_path / "mine_p").mkdir()
+    (tmp_path / "mine_p/__init__.py").write_text("from .other import value\ndef f():\n    return value()\n")
+    (tmp_path / "mine_p/other.py").write_text("def value():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine_p
+
+    assert payload.pack(mine_p.f, (), {}).edited == ()
+    (tmp_path / "mine_p/other.py").write_text("def value():\n    return 22\n")
+
+    assert payload.pack(mine_p.f, (), {}).edited == ("mine_p.other",)
+    assert payload.pack(mine_p.f, (), {}).edited == ()
+    for name in ("mine_p", "mine_p.other"):
+        del sys.modules[name]
+
+
+def test_a_function_of_a_compiled_extension_of_ones_own_is_refused(tmp_path, monkeypatch):
+    extension = tmp_path / "fastmine.so"
+    extension.touch()
+    module = types.ModuleType("fastmine")
+    loader = importlib.machinery.ExtensionFileLoader("fastmine", str(extension))
+    module.__spec__ = importlib.util.spec_from_file_location("fastmine", extension, loader=loader)
+    monkeypatch.setitem(sys.modules, "fastmine", module)
+
+    with pytest.raises(PayloadError, match="fastmine.so is a compiled extension"):
+        payload.pack(lambda: module, (), {})
+
+
+def test_an_attribute_named_like_a_folder_beside_the_script_is_no_import(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/large.csv").write_text("a")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    scope = {"__name__": "__main__"}
+    exec("def f(x):\n    return x.data", scope)
+
+    assert payload.pack(scope["f"], (1,), {}).sources is None
+
+
+def test_a_module_registered_with_the_users_cloudpickle_goes_by_value(tmp_path, monkeypatch):
+    import cloudpickle
+
+    (tmp_path / "mine_v.py").write_text("def f():\n    return 5\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import mine_v
+
+    cloudpickle.register_pickle_by_value(mine_v)
+    packed = payload.pack(mine_v.f, (), {})
+    cloudpickle.unregister_pickle_by_value(mine_v)
+    again = payload.pack(mine_v.f, (), {})
+    del sys.modules["mine_v"]
+
+    assert packed.sources is None and b"mine_v.py" in packed.data
+    assert set(again.sources.files) == {"mine_v.py"}
+
+
+def test_many_small_objects_do_not_slow_a_call():
+    values = [fractions.Fraction(number) for number in range(20_000)]
+    start = time.monotonic()
+    pack(values)
+
+    assert time.monotonic() - start < 1.5
+
+
+HOME = """
+import sys, time
+sys.path.insert(0, {site!r})
+from clusterfn import payload
+import helper_of_mine
+def f():
+    import late_of_mine
+    return late_of_mine, helper_of_mine.x, (1).real
+payload.pack(len, (), {{}})
+start = time.monotonic()
+packed = payload.pack(f, (), {{}})
+print(sorted(packed.sources.files), time.monotonic() - start < 0.4)
+"""
+
+
+def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
+    site = roundtrip.site_packages(tmp_path / "elsewhere")
+    home = tmp_path / "home"
+    home.mkdir()
+    for number in range(15_000):
+        os.close(os.open(home / f"file{number}", os.O_CREAT))
+    (home / "helper_of_mine.py").write_text("x = 1")
+    (home / "late_of_mine.py").touch()
+    (home / "script.py").write_text(HOME.format(site=str(site)))
+
+    told = subprocess.run([sys.executable, "script.py"], cwd=home, capture_output=True, text=True)
+
+    assert told.stdout == "['helper_of_mine.py', 'late_of_mine.py'] True\n", told.stderr
