@@ -118,7 +118,8 @@ class ParamikoStream:
 
 def _close(hops: list[paramiko.Transport]) -> None:
     for ssh in reversed(hops):
-        ssh.close()
+        with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
+            ssh.close()
 
 
 def _connect(host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None) -> paramiko.Transport:

@@ -96,7 +96,8 @@ def test_paths_know_the_hosts_variables(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SCRATCH", "/scratch/me")
 
     found = [expand("$SCRATCH/x"), expand("/a/$NOT_SET_HERE")]
-    assert found == ["/scratch/me/x", "/a/$NOT_SET_HERE"]
+    wanted = ["/scratch/me/x", "/a/$NOT_SET_HERE"]
+    assert found == wanted
     assert expand("~/x") == os.path.expanduser("~/x")
 
 
