@@ -75,8 +75,9 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
 
 
 @pytest.mark.parametrize(
-    "name", ["json", "sys", "pytest", "clusterfn.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "not_there", ""]
-)  # fmt: skip
+    "name",
+    ["json", "sys", "pytest", "clusterfn.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "none", ""],
+)
 def test_what_is_there_already_does_not_travel(name):
     assert not modules.is_own(name)
 

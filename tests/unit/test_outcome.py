@@ -51,8 +51,8 @@ def test_a_value_is_returned():
 @pytest.mark.parametrize("kind", DIED)
 def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
     published = {
-        "kind": kind, "message": "it ended", "stage": "function", "evidence": ["e"], "hint": "h", "attempt": 2, "node": "n1",
-        "code": 3, "signal": "SIGSEGV",
+        "kind": kind, "message": "it ended", "stage": "function", "evidence": ["e"], "hint": "h", "attempt": 2,
+        "node": "n1", "code": 3, "signal": "SIGSEGV",
     }  # fmt: skip
     with pytest.raises(errors.ClusterfnError, match="it ended") as caught:
         outcome.value_of(published, None, PLACE)

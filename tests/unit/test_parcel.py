@@ -31,7 +31,8 @@ def test_a_name_that_is_no_utf8_is_possible():
 @pytest.mark.parametrize(
     "name",
     [
-        layout.SUPERVISE, layout.WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn/bridge/supervisor/main.py",
+        layout.SUPERVISE, layout.WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py",
+        "_clusterfn/bridge/supervisor/main.py",
         "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py", "library/clusterfn/decorator.py",
     ],
 )  # fmt: skip
@@ -53,7 +54,8 @@ def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python)
         (tmp_path / name).write_bytes(data)
     code = (
         "import sys; sys.path[:0] = sys.argv[1:];"
-        "from _clusterfn_wire import container, exceptions, pickler, stand_ins, unpicklable; import clusterfn, clusterfn.errors"
+        "from _clusterfn_wire import container, exceptions, pickler, stand_ins, unpicklable;"
+        "import clusterfn, clusterfn.errors"
     )
 
     subprocess.run([python, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")], check=True)

@@ -17,7 +17,7 @@ ENDS = ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "Ca
 GROUPS = ("a nested group and its own class", "a group of more than a hundred")
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def version(python: str) -> str:
     return (
         subprocess.run([python, "-V"], capture_output=True, text=True, check=True).stdout.split()[1].rpartition(".")[0]

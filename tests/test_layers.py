@@ -1,0 +1,196 @@
+"""The directions of docs/architecture.md, read from the sources: who may import whom, and what stands nowhere."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+
+LIBRARY = Path(clusterfn.__file__).parent
+FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*.py"))
+
+# From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
+ROOMS = [
+    ["_version", "errors", "layout", "spec"],
+    ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "wire"],
+    ["transport", "scheduler", "environment"],
+    ["hostlink", "host", "watch"],
+    ["job", "group"],
+    ["session", "witness", "tracker", "live"],
+    ["send", "dispatch"],
+    ["decorator", "executor", "lookup", "attach"],
+    ["__init__"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
+
+# Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
+BLIND = {
+    "bridge/agent.py": "the agent's outermost frame",
+    "bridge/supervisor/child.py": "after a fork nothing may run on",
+    "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
+    "bridge/worker.py": "runs the user's function",
+    "cli/__init__.py": "the command's outermost frame",
+    "hostlink/link.py": "a thread's outermost frames",
+    "job.py": "a thread's outermost frame; loads the user's value",
+}
+THERE = [name for name in FILES if name.startswith("bridge/") or name == "layout.py"]
+
+
+@functools.cache
+def tree(name: str) -> ast.Module:
+    return ast.parse((LIBRARY / name).read_text(encoding="utf-8"))
+
+
+def module(name: str) -> str:
+    """`clusterfn.x.y` for a file."""
+    return ".".join(["clusterfn", *Path(name).with_suffix("").parts]).removesuffix(".__init__")
+
+
+def statements(node: ast.AST, late: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every import, and whether it runs only when a function does; those for types alone are left out."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.Import, ast.ImportFrom)):
+            yield child, late
+        elif isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            yield from (found for part in child.orelse for found in statements(ast.Module([part], []), late))
+        else:
+            yield from statements(child, late or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
+def imported(name: str, late: bool = False) -> set[str]:
+    """The modules that a file imports, by their full names; within clusterfn the module, not the name in it."""
+    found = set()
+    for statement, is_late in statements(tree(name)):
+        if is_late != late:
+            continue
+        if isinstance(statement, ast.Import):
+            found |= {alias.name for alias in statement.names}
+        else:
+            package = module(name).split(".") if name.endswith("__init__.py") else module(name).split(".")[:-1]
+            base = package[: len(package) - statement.level + 1] if statement.level else []
+            origin = ".".join([*base, *([statement.module] if statement.module else [])])
+            found |= {
+                f"{origin}.{alias.name}" if is_module(f"{origin}.{alias.name}") else origin for alias in statement.names
+            }
+    return found
+
+
+def is_module(name: str) -> bool:
+    path = LIBRARY.joinpath(*name.split(".")[1:])
+    return name.startswith("clusterfn.") and (path.with_suffix(".py").exists() or (path / "__init__.py").exists())
+
+
+def room(name: str) -> str:
+    """The part of a module's name that the rooms know; "__init__" for clusterfn itself."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+OURS = [name for name in FILES if not name.startswith("bridge/")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_every_module_has_a_room(name):
+    assert room(module(name)) in RANK, "put it into a room of docs/architecture.md, and here"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_imports_lead_downwards(name):
+    upward = {
+        target
+        for target in imported(name)
+        if target.split(".")[0] == "clusterfn" and RANK.get(room(target), -1) > RANK[room(module(name))]
+    }
+    assert not upward
+
+
+def test_there_is_no_cycle():
+    graph = {
+        module(name): {target for target in imported(name) if is_module(target)} - {module(name)} for name in FILES
+    }
+    while graph:
+        leaves = {name for name, targets in graph.items() if not targets & graph.keys()}
+        assert leaves, f"these import each other: {sorted(graph)}"
+        graph = {name: targets for name, targets in graph.items() if name not in leaves}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="older Pythons do not list their standard library")
+@pytest.mark.parametrize("name", THERE)
+def test_what_travels_imports_the_standard_library_and_itself(name):
+    for target in imported(name) | imported(name, late=True):
+        top = target.split(".")[0]
+        allowed = target.startswith(("clusterfn.bridge", "clusterfn.layout"))
+        borrowed = "bridge/wire" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
+        arrays = name == "bridge/wire/pickler.py" and target == "numpy"  # where the value itself is numpy's
+        own = top in ("_clusterfn", "_clusterfn_wire")
+        assert allowed or borrowed or arrays or own or top in sys.stdlib_module_names or top == "__future__", target
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if "bridge/wire/" in name])
+def test_wire_knows_nothing_of_its_surroundings(name):
+    targets = imported(name) | imported(name, late=True)
+
+    assert not {target for target in targets if target.startswith("clusterfn.") and ".bridge.wire" not in target}
+
+
+def test_the_agent_is_one_file():
+    assert not {target for target in imported("bridge/agent.py") if target.startswith(("clusterfn", "_clusterfn"))}
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if not name.startswith("cli/")])
+def test_nothing_prints_outside_the_command(name):
+    assert "print" not in {node.func.id for node in calls(name) if isinstance(node.func, ast.Name)}
+
+
+def calls(name: str) -> list[ast.Call]:
+    return [node for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_blind_except_but_where_it_is_explained(name):
+    swallowing = [
+        handler.lineno
+        for handler in ast.walk(tree(name))
+        if isinstance(handler, ast.ExceptHandler) and is_blind(handler.type) and not ends_in_raise(handler)
+    ]
+    assert not swallowing or name in BLIND
+
+
+def is_blind(kind: ast.expr | None) -> bool:
+    return kind is None or ast.unparse(kind) in ("Exception", "BaseException")
+
+
+def ends_in_raise(handler: ast.ExceptHandler) -> bool:
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+@pytest.mark.parametrize("name", sorted(clusterfn.__all__))
+def test_every_public_name_can_be_imported_and_explains_itself(name):
+    found = getattr(importlib.import_module("clusterfn"), name)
+
+    assert name == "__version__" or inspect.getdoc(found)
+
+
+def test_what_is_public_stands_in_order_and_nothing_else_is():
+    assert clusterfn.__all__ == sorted(clusterfn.__all__) == dir(clusterfn)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        clusterfn.nothing
+
+
+def test_every_error_is_public():
+    from clusterfn import errors
+
+    ours = {
+        name for name, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, errors.ClusterfnError)
+    }
+    assert ours <= set(clusterfn.__all__)
