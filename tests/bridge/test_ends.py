@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +105,7 @@ def test_a_killed_supervisor_takes_its_tree_along_and_job_sh_concludes(bench: Be
 def test_a_killed_supervisor_kills_its_worker_at_once(bench: Bench):
     job = bench.job(SLEEP)
     script = job.start()
+    job.wait_for_text("sleeping")
     worker, supervisor = job.worker_pid(), job.supervisor_pid()
     os.kill(script.pid, signal.SIGKILL)  # nobody is left to sweep
 
@@ -248,6 +251,31 @@ def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):
 
     until(job.has_outcome)
     assert job.outcome()["kind"] == "memory"
+
+
+def test_a_kill_by_the_kernel_for_memory_is_told(bench: Bench, memory_group: Path):
+    job = bench.job(GREEDY, 300, 0)
+    path = job.folder / "job.sh"
+    path.write_text(path.read_text().replace("trap", f"echo $$ > '{memory_group}/cgroup.procs'\ntrap", 1))
+
+    outcome = job.run()
+
+    assert (outcome["kind"], outcome["signal"]) == ("memory", "SIGKILL")
+    assert "the kernel counted an out-of-memory kill" in outcome["message"]
+
+
+@pytest.fixture
+def memory_group(as_root: None) -> Iterator[Path]:
+    """A control group of 128 MB, where the machine has version 1 of them."""
+    parent = Path("/sys/fs/cgroup/memory")
+    if not (parent / "memory.limit_in_bytes").exists():
+        pytest.skip("no control groups of version 1 here")
+    group = parent / f"clusterfn-test-{os.getpid()}"
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(128 << 20))
+    yield group
+    until(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
 
 
 def test_a_missing_interpreter_is_an_error_of_the_environment(bench: Bench):

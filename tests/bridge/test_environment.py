@@ -121,7 +121,11 @@ def test_cwd_changes_it(bench: Bench, tmp_path: Path):
 
 
 def test_stdin_is_empty(bench: Bench):
-    job, _ = bench.run("def f():\n    import sys\n    return sys.stdin.read()\n")
+    job = bench.job("def f():\n    import sys\n    return sys.stdin.read()\n")
+    script = job.folder / "job.sh"
+    script.write_text(script.read_text().replace("trap", "exec < /etc/passwd\ntrap", 1))
+
+    job.run()
 
     assert job.value() == ""
 

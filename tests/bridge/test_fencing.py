@@ -122,6 +122,22 @@ def test_a_verdict_from_outside_ends_a_living_attempt(bench: Bench):
     assert job.tagged() == []
 
 
+def test_a_verdict_from_outside_ends_what_a_dead_supervisor_left(bench: Bench):
+    source = "def f():\n    import subprocess\n    print('up', flush=True)\n    subprocess.run(['sleep', '60'])\n"
+    job = bench.job(source)
+    script = job.start()
+    job.wait_for_text("up")
+    until(lambda: len(job.tagged()) == 2)
+    supervisor = job.supervisor_pid()
+    for pid in (script.pid, supervisor):
+        os.kill(pid, signal.SIGKILL)
+
+    job.call("conclude", stdin=json.dumps({"kind": "lost", "message": "gone"}))
+
+    assert job.tagged() == []
+    assert job.outcome()["kind"] == "lost"
+
+
 def test_a_fenced_supervisor_ends_its_tree_within_seconds(bench: Bench):
     """Without a sweep from outside, as on another node."""
     job = bench.job(SLEEP)

@@ -20,6 +20,8 @@ class Cores:
         self.chosen = self._choose(wanted)
 
     def _choose(self, wanted: int) -> "Optional[set[int]]":
+        if not hasattr(os, "sched_getaffinity"):  # not Linux
+            return None
         allowed = sorted(os.sched_getaffinity(0))
         if wanted >= len(allowed):
             return None

@@ -1,7 +1,7 @@
 """The supervisor's commands: run a job, conclude after a dead supervisor, conclude on request, list the jobs.
 
-Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`, `list`). It must never
-unpickle anything or import the user's code.
+Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`, `list`). It must
+never unpickle anything or import the user's code.
 """
 
 import errno

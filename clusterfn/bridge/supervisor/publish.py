@@ -23,11 +23,7 @@ class Reserve:
         self.path = os.path.join(folder, ".reserve-%d" % os.getpid())
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            os.posix_fallocate(fd, 0, _SPARE_BYTES)
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS):
-                raise
-            os.write(fd, b"\0" * _SPARE_BYTES)
+            _write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
         finally:
             os.close(fd)
 
@@ -75,13 +71,17 @@ def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Res
 def _write(path: str, data: bytes, flags: int) -> None:
     fd = os.open(path, flags, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        _write_all(fd, data)
         os.ftruncate(fd, len(data))
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 def _link(temporary: str, folder: str, name: str) -> bool:

@@ -225,9 +225,15 @@ class Run:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what would not go."""
-        left = tree.end(lambda: tree.descendants(os.getpid()), self._reap)
+        left = tree.end(self._living, self._reap)
         self._turn_once()
         self.notes += ["could not be ended: %s" % name for name in left]
+
+    def _living(self) -> "list[int]":
+        found = tree.descendants(os.getpid())
+        if self._child is not None and self._status is None and self._child.pid not in found:
+            found.append(self._child.pid)
+        return found
 
     def _turn_once(self) -> None:
         self._reap()

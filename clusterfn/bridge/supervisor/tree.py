@@ -74,7 +74,10 @@ def _by_parents(pid: int) -> "list[int]":
 
 
 def _all() -> "list[int]":
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    try:
+        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    except FileNotFoundError:  # not Linux: only the worker itself is known then
+        return []
 
 
 def _stat(pid: int) -> "Optional[_Stat]":

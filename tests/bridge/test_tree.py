@@ -1,0 +1,83 @@
+"""Finding processes in a /proc laid out for the test: the cheap way needs a kernel that not every machine has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.supervisor import memory, tree
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tree, "PROC", str(tmp_path))
+    monkeypatch.setattr(memory, "PROC", str(tmp_path))
+    return tmp_path
+
+
+def process(proc: Path, pid: int, parent: int, children: str | None = None, state: str = "S", name: str = "x") -> Path:
+    task = proc / str(pid) / "task" / str(pid)
+    task.mkdir(parents=True)
+    (proc / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {parent} 0 0")
+    if children is not None:
+        (task / "children").write_text(children)
+    return proc / str(pid)
+
+
+def test_descendants_by_the_kernels_lists_of_children(proc: Path):
+    process(proc, 1, 0, "2 3 ")
+    process(proc, 2, 1, "")
+    process(proc, 3, 1, "4 ")
+    process(proc, 4, 3, "")
+    process(proc, 9, 0, "")
+
+    assert sorted(tree.descendants(1)) == [2, 3, 4]
+
+
+def test_descendants_by_parents_where_there_are_no_lists(proc: Path):
+    process(proc, 1, 0)
+    process(proc, 2, 1, name="odd) S 9 (name")
+    process(proc, 3, 2)
+    process(proc, 9, 0)
+
+    assert sorted(tree.descendants(1)) == [2, 3]
+
+
+def test_without_proc_nothing_is_found(proc: Path):
+    proc.rmdir()
+
+    assert (tree.descendants(1), tree.tagged("job", 1), memory.peak_of(1)) == ([], [], 0)
+
+
+def test_zombies_are_dead(proc: Path):
+    process(proc, 1, 0)
+    process(proc, 2, 1, state="Z")
+
+    assert tree.descendants(1) == []
+
+
+def test_what_cannot_be_ended_is_named_within_the_limit():
+    assert tree.end(lambda: [1 << 22], lambda: None, limit_s=0.1) == ["? (pid 4194304)"]
+
+
+def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: Path):
+    (proc / "vmstat").write_text("oom_kill 7\n")
+    killer = memory.Killer()
+    (proc / "vmstat").write_text("oom_kill 8\n")
+
+    assert "was at work in that second" in (killer.seen() or "")
+    for _ in range(2):
+        killer._next = 0.0
+        killer.look()
+    assert killer.seen() is None
+
+
+def test_pages_of_old_kernels_are_counted_as_they_can_be(proc: Path):
+    folder = process(proc, 5, 1)
+    (folder / "statm").write_text("100 10 0 0 0 0 0")
+    assert memory.proportional(5) == 10 * memory._PAGE
+    (folder / "smaps_rollup").write_text("5-6 ---p 0 00:00 0 [rollup]\nRss: 50 kB\nPss: 40 kB\n")
+    assert memory.proportional(5) == 40 << 10
+    (folder / "smaps_rollup").write_text("x\nPss: 40 kB\nPss_Anon: 20 kB\nPss_Shmem: 3 kB\n")
+    assert memory.proportional(5) == 23 << 10
