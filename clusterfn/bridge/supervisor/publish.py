@@ -24,6 +24,9 @@ class Reserve:
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
+        except OSError:
+            _remove(self.path)  # what was taken is needed to say so
+            raise
         finally:
             os.close(fd)
 
