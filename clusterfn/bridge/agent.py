@@ -738,7 +738,6 @@ class Program:
         )  # fmt: skip
         self.pid = self.process.pid
         agent.children[self.pid] = self.on_exit
-        agent.programs.add(self)
         self.connect_pipes()
         agent.at(header.get("timeout_s") or 60, self.on_timeout)
 
@@ -804,7 +803,6 @@ class Program:
         if self.finished:
             return
         self.finished = True
-        self.agent.programs.discard(self)
         for fd in self.output:
             self.agent.readers.pop(fd, None)
         self.agent.writers.pop(self.stdin, None)
@@ -1182,7 +1180,6 @@ class Agent:
         self.requests = {}  # type: Dict[int, Request]
         self.failed = {}  # type: Dict[int, str]
         self.children = {}  # type: Dict[int, Callable[[int], None]]
-        self.programs = set()  # type: Set[Program]
         self.readers = {}  # type: Dict[int, Callable[[int], None]]
         self.writers = {}  # type: Dict[int, Callable[[int], None]]
         self.timers = []  # type: List[Tuple[float, int, Callable[[], None]]]
@@ -1290,8 +1287,6 @@ class Agent:
         except (BrokenPipeError, ConnectionResetError):
             self.open = False
         finally:
-            for program in list(self.programs):
-                program.kill()
             for request in list(self.requests.values()):
                 request.release()
 

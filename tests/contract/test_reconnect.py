@@ -87,15 +87,16 @@ def test_get_goes_on_where_it_broke(there: HostConnection, broken: Break, folder
     assert bytes(got) == data
 
 
-def test_put_is_sent_again(there: HostConnection, broken: Break, folder: str) -> None:
-    data = os.urandom(2**20) * 40
-    put = there.put(f"{folder}/big", data)
-    until(lambda: put.done() or os.listdir(folder))
+def test_puts_are_sent_again(there: HostConnection, broken: Break, folder: str) -> None:
+    data = [os.urandom(2**20) * 20 for _ in range(3)]
+    puts = [there.put(f"{folder}/{i}", each) for i, each in enumerate(data)]
+    until(lambda: puts[0].done() or os.listdir(folder))
     broken()
 
-    put.result(WAIT_S)
+    for put in puts:
+        put.result(WAIT_S)
 
-    assert Path(folder, "big").read_bytes() == data
+    assert [Path(folder, str(i)).read_bytes() for i in range(3)] == data
 
 
 def test_follow_and_wait_lose_no_line_and_double_none(there: HostConnection, broken: Break, folder: str) -> None:

@@ -112,7 +112,7 @@ class FakeTransport:
     """Runs `program(command, far)` in a thread per stream; the int that it returns is its exit status.
 
     Attributes:
-        commands: What was opened so far.
+        commands: What was to be opened so far.
         streams: Each stream so far, the newest last.
         error: If set, `open` raises it.
     """
@@ -124,9 +124,9 @@ class FakeTransport:
         self.error: Exception | None = None
 
     def open(self, command: str) -> FakeStream:
+        self.commands.append(command)
         if self.error is not None:
             raise self.error
-        self.commands.append(command)
         stream = FakeStream(Far())
         self.streams.append(stream)
         threading.Thread(target=self._run, args=(command, stream), daemon=True).start()

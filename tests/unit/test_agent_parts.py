@@ -110,7 +110,7 @@ def test_a_path_that_is_not_absolute_is_refused(path: str) -> None:
 def test_the_remote_command_passes_every_login_shell() -> None:
     inside = COMMAND[len("exec /bin/sh -c '") : -1]
 
-    assert COMMAND == f"exec /bin/sh -c '{inside}'"
+    assert f"exec /bin/sh -c '{inside}'" == COMMAND
     assert not set("!\n\\'") & set(inside)
     assert len(COMMAND) < 1024
 

@@ -204,6 +204,7 @@ def test_a_refused_login_is_not_tried_again(connected: Connected, kind: type[Hos
 
     with pytest.raises(kind):
         reply.result(WAIT_S)
+    assert len(transport.commands) == 2
     assert not connection.usable()
     with pytest.raises(kind):
         connection.ping()
