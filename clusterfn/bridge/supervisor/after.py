@@ -151,7 +151,8 @@ def conclude(folder: str) -> int:
 def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
     facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
     facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
-    return dict(facts, by="conclude", node=job.node)
+    # SLURM's job ran on a node, and this is asked on the login node.
+    return dict(facts, by="conclude", node=None if job.slurm else job.node)
 
 
 def _open_attempt(job: Job) -> Attempt:
