@@ -199,7 +199,9 @@ def shorten_limit(case: Case) -> None:
     """An administrator gives the running job one minute."""
     case.await_up()
     assert case.world is not None
-    case.world.lab.slurm.run("scontrol", "update", f"jobid={scheduler_id(case)}", "timelimit=1")
+    number = scheduler_id(case)
+    case.world.lab.slurm.run("scontrol", "update", f"jobid={number}", "timelimit=1")
+    case.world.lab.slurm.wait_job(number, "COMPLETING", "TIMEOUT", timeout_s=150)
     case.dies_now()
 
 

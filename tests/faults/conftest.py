@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import clusterfn
 from tests.faults.case import Case
 
 MATRIX = pytest.StashKey[list[Case]]()
@@ -41,6 +42,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         return
     text = matrix(cases)
     terminalreporter.section("truth matrix")
+    terminalreporter.write_line(f"clusterfn from {Path(clusterfn.__file__).parent}")
     terminalreporter.write_line(text)
     if config.getoption("--write-matrix"):
         _FILE.parent.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,176 @@
+"""For each row of the table a change to the library that removes what the row proves. Data; `test_mutations` applies it.
+
+An edit is (file below clusterfn/, text that stands there exactly once, text in its place). The file may be one that travels:
+the mutated copy is what is sent to the hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Edit = tuple[str, str, str]
+
+WORKER = "bridge/worker.py"
+CONTAINER = "bridge/wire/container.py"
+_S = "bridge/supervisor/"
+WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
+SLURM, WORDS, BARE = "scheduler/slurm.py", "scheduler/slurm_words.py", "scheduler/bare.py"
+OUTCOME, SEND, WITNESS, SESSION, BOOT = "outcome.py", "send.py", "witness.py", "session.py", "hostlink/boot.py"
+
+BELIEVES_ANY_WITNESS: Sequence[Edit] = (
+    ("watch.py", "        if trouble:\n", "        if False:\n"),
+    (WITNESS, "lambda there: None if there[0] else self._ask()", "lambda there: self._ask()"),
+    (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
+    (
+        WORDS,
+        "return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None",
+        "return _forgotten(evidence)",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A change, and the cases (row-host) that must then fail.
+
+    Attributes:
+        name: What is taken away.
+    """
+
+    name: str
+    edits: Sequence[Edit]
+    rows: Sequence[str]
+
+
+def _one(name: str, file: str, old: str, new: str, *rows: str) -> Mutation:
+    return Mutation(name, ((file, old, new),), rows)
+
+
+MUTATIONS: list[Mutation] = [
+    # the worker
+    _one("the value is not kept", WORKER, "return RETURNED, value", "return RETURNED, None",
+         "returns-bare", "40 lines-bare", "inner lru_cache-bare", "walrus-bare", "local class-bare", "odd values-bare"),
+    _one("the function loses its globals", WORKER, "value = function(*args, **kwargs)",
+         "value = type(function)(function.__code__, {})(*args, **kwargs)", "40 lines, helper-bare", "globals-bare"),
+    _one("an exception ends the worker", WORKER, "        return RAISED, error\n", "        os._exit(1)\n",
+         "ValueError-bare", "odd constructor-bare", "recursion-bare", "MemoryError-bare", "foreign exception-bare",
+         "sys.exit(2)-bare", "sys.exit('x')-bare"),
+    _one("only Exception is caught", WORKER, "except BaseException as error:  # whatever the function raises",
+         "except Exception as error:  # whatever the function raises", "KeyboardInterrupt-bare", "sys.exit(2)-bare"),
+    _one("no stack of a crash", WORKER, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
+    _one("descriptors stay low", WORKER, "_HIGH_FDS = (900, 200, 3)", "_HIGH_FDS = (3,)", "closes its output-bare"),
+    _one("the version is not looked at", WORKER, "if wanted != here:", "if False:", "environment changed-bare"),
+    _one("an exception that finds no room is lost", WORKER,
+         "    except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already\n        return report",
+         "    except KeyError:\n        return report", "disk full in the function-tiny"),
+    _one("a full disk is not told from a bad value", WORKER,
+         "if isinstance(error, OSError) and error.errno in _FULL:", "if False:", "value does not fit-tiny"),
+    _one("what cannot be pickled is not named", WORKER, 'path = unpicklable.where(value, "result")', 'path = "result"',
+         "unpicklable-bare"),
+    _one("no word about generators", WORKER, 'if hasattr(value, "__next__")', "if False", "generator-bare"),
+    # bytes
+    _one("no check sum", CONTAINER, "if line != _sealed(", "if False and line != _sealed(",
+         "payload: a bit flipped-bare", "payload: cut-bare", "value: a bit flipped-bare"),
+    _one("blobs are believed", CONTAINER, "if hashlib.sha256(data).hexdigest() != digest:", "if False:",
+         "blob: a bit flipped-bare"),
+    _one("the size is believed", OUTCOME, "if value is None or len(value) != wanted:", "if value is None:", "value: cut-bare"),
+    _one("large arguments are not sent", SEND, "    for path in missing:\n", "    for path in ():\n", "20 MB there-bare"),
+    _one("the value does not come along", "tracker.py", "with_files=[(posixpath.join(folder, layout.VALUE), value.extend)],",
+         "with_files=[],", "20 MB back-bare", "300 MB back-bare"),
+    # the client
+    _one("the remote traceback takes the cause's place", OUTCOME, "object.__setattr__(_end_of_chain(error),",
+         "object.__setattr__(error,", "chained cause-bare"),
+    _one("StopIteration is raised here", OUTCOME, "    StopIteration,\n", "", "StopIteration-bare"),
+    _one("SystemExit is raised here", OUTCOME, "    SystemExit,\n", "", "sys.exit(2)-bare", "sys.exit('x')-bare"),
+    _one("a foreign exception has no error", OUTCOME, "error is None or isinstance(", "isinstance(", "foreign exception-bare"),
+    _one("no exit code", OUTCOME, 'error.code = outcome.get("code")', "pass", "os._exit(3)-bare"),
+    _one("no signal", OUTCOME, 'error.signal = outcome.get("signal") or ""', "pass", "worker killed-bare",
+         "worker and job.sh killed-bare"),
+    _one("a missing module is not named", OUTCOME, "except ModuleNotFoundError as error:", "except ZeroDivisionError as error:",
+         "numpy array-bare"),
+    # the supervisor
+    _one("exit 0 is taken for an error's", JUDGE, "return _exited(os.WEXITSTATUS(status), stage)",
+         "return _exited(os.WEXITSTATUS(status) or 1, stage)", "os._exit(0)-bare"),
+    _one("no last lines", RUN, "for pump in reversed(self._pumps):", "for pump in ():", "prints a scheduler's words-bare"),
+    _one("output has no limit", f"{_S}pump.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
+         "70 MB of noise-bare"),
+    _one("a removed folder stays away", RUN, "if os.path.exists(self.attempt.path(VALUE)):", "if True:",
+         "removes its folder-bare"),
+    _one("nothing is ended", f"{_S}tree.py", "    deadline = time.monotonic() + limit_s\n    empty = 0\n", "    return []\n",
+         "leaves children-bare"),
+    _one("a thread may go on for ever", RUN, "and time.monotonic() < until and not self._asked", "and not self._asked",
+         "leaves a thread-bare"),
+    _one("the kernel's killer is not seen", f"{_S}memory.py", "            if _oom_kills(path) > before:\n",
+         "            return None\n            if _oom_kills(path) > before:\n", "kernel OOM-cgroup"),
+    _one("memory is not limited", RUN, "raise judge.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",
+         "memory of the tree-bare"),
+    _one("time is not limited", WATCH, "            raise self._too_long()\n", "            pass\n", "time limit-bare"),
+    _one("the file `cancel` is not seen", f"{_S}job.py", "return os.path.exists(self.path(CANCEL))", "return False",
+         "Job.stop()-bare", "Job.stop()-slurm"),
+    _one("a full disk is no reason", RUN, "if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():", "if False:",
+         "disk full, then dies-tiny"),
+    _one("a SIGTERM is always for all", RUN, "        if self.watch.is_ending():\n            raise self.watch.terminated()",
+         "        raise self.watch.terminated()", "worker told to end-bare"),
+    _one("a terminated supervisor leaves nothing to do", MAIN, "_EXIT_LEFT_TO_AFTER = 143", "_EXIT_LEFT_TO_AFTER = 10",
+         "supervisor told to end-bare"),
+    _one("job.sh does not conclude", "templates/job.sh", "    @@python @@supervise after @@job", "    : after @@job",
+         "supervisor killed-bare", "supervisor killed-slurm"),
+    _one("the death of job.sh ends the job", WATCH, "([signal.SIGUSR1] if self._job.slurm else [])", "[signal.SIGUSR1]",
+         "job.sh killed-bare"),
+    _one("a failed setup is a lost supervisor", AFTER, "    if not status.isdigit():", '    if status == "x":', "setup: fails-bad-setup"),
+    _one("a module is a setup line", AFTER, '    if what == "module":', "    if False:", "no such module-bare"),
+    _one("an interpreter that is away says nothing", f"{_S}child.py", "        os.write(report, (json.dumps(",
+         "        bytes((json.dumps(", "environment went away-bare"),
+    _one("strings stay as they are", f"{_S}text.py", '        return os.fsdecode(value.encode("utf-8", "surrogateescape"))',
+         "        return value", "odd names-bare", "odd home-odd-home"),
+    # SLURM, as the supervisor sees it
+    _one("a cancelled job is a lost one", WATCH, '_STATES = {b"": "CANCELLED"', '_STATES = {b"": ""',
+         "scancel-slurm", "scancel by admin-slurm"),
+    _one("SLURM's time limit is not known", WATCH, 'b"TIME LIMIT": "TIMEOUT"', 'b"TIME LIMIT": ""', "SLURM's time limit-slurm"),
+    _one("a requeue is an end", WATCH, '    if int(facts.get("Restarts") or 0) >', "    if 9**9 <",
+         "requeued-slurm", "preempted-low"),
+    _one("earlier attempts are not fenced", f"{_S}attempt.py", "        for number in self.job.attempts():\n            if number >=",
+         "        for number in ():\n            if number >=", "slurmd killed-slurm"),
+    # SLURM, as the client sees it
+    _one("a lost node is a lost job", WORDS, '"NODE_FAIL": (layout.NODE,', '"NODE_FAIL": (layout.LOST,', "node lost-no-requeue"),
+    _one("the words about memory are not read", WORDS, "if _MEMORY_TEXT.search(log) and", "if False and",
+         "SLURM's memory limit-slurm-memory"),
+    _one("what SLURM calls over is not looked at", WITNESS, "if self._gone >= _LOOKS:", "if False:", "scancel, waiting-later"),
+    _one("a withdrawn job counts as started", "tracker.py", "won = witness.standing(standing).get(\"won\") is True", "won = False",
+         "Job.stop(), waiting-later", "Job.cancel(), waiting-later"),
+    Mutation("any witness is believed", BELIEVES_ANY_WITNESS,
+             ["squeue fails-squeue-fails", "squeue says rubbish-squeue-garbage", "left squeue, and lives-squeue-empty",
+              "slurmctld dead for a while-slurm"]),
+    _one("a silent job is a dead one", BARE, "return None if _same_process(stat, process) else _gone(evidence)",
+         "return _gone(evidence)", "silent, and lives-bare"),
+    _one("a silent job is a dead one, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:",
+         "silent, and lives-slurm"),
+    _one("sbatch's silence is a refusal", SLURM, "answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))",
+         "answer.rc is None", "sbatch timed out-sbatch-late"),
+    _one("a forgotten job is not concluded", WORDS, "return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None",
+         "return None", "purged and dead-purged"),
+    _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-slurm"),
+    _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-slurm"),
+    _one("what was refused stays there", SEND, '    tracker.connection.run(["rm", "-rf", "--", tracker.folder])\n', "",
+         "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
+    _one("cards are not counted", SESSION, "if gpus and self.host.scheduler", "if False and self.host.scheduler",
+         "too many GPUs, bare-bare"),
+    _one("nobody concludes from outside, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if True:",
+         "job.sh killed, SLURM-slurm", "supervisor and job.sh killed-slurm", "all killed together-slurm"),
+    _one("nobody concludes from outside", BARE, "return None if _same_process(stat, process) else _gone(evidence)",
+         "return None", "supervisor and job.sh killed-bare", "all killed together-bare"),
+    _one("another boot is the same", BARE, "if boot != submitted_boot:", "if False:", "host restarted-bare"),
+    # before the job
+    _one("the last error counts", SEND, "return next((each for each in failed if each is not None), error)", "return error",
+         "disk full at upload-tiny"),
+    _one("no advice about a root", "hostlink/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
+    _one("any Python will do", SESSION, "if found.version != CALLER:", "if False:", "other Python-bare"),
+    _one("% is sent to SLURM", SLURM, 'if "%" in folder or', "if False and", "odd home, SLURM-odd-home-slurm"),
+    _one("nothing is quoted", "script.py", "    return shlex.quote(value)", "    return value", "odd root, SLURM-odd-root-slurm"),
+    _one("bash is taken for granted", BOOT, '    "exec /bin/sh -c \'"', '    "x=$(true); exec /bin/sh -c \'"',
+         "tcsh and fish-tcsh"),
+    _one("an agent that never was", BOOT, "raise _no_agent(host, stream, printed)", 'rest = b""',
+         "nologin-nologin", "exit in .bashrc-exits"),
+    _one("no empty lines before the agent", BOOT, 'b"\\n" * 8 + ', "", "noisy .bashrc-noisy"),
+]  # fmt: skip
