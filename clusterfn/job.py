@@ -56,6 +56,7 @@ class Job(concurrent.futures.Future[R]):
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
+        self._settling = threading.RLock()
         self._now: tuple[str, str] = (PENDING, "")
 
     # what a user asks
@@ -131,12 +132,12 @@ class Job(concurrent.futures.Future[R]):
         """
         if self.done() or self.running():
             return self.cancelled()
-        if not self._tracker.withdraw():
-            return False
-        cancelled = super().cancel()
-        self.set_running_or_notify_cancel()
+        with self._settling:  # the outcome of our own withdrawal comes back too, and must find the job cancelled
+            if self.done() or not self._tracker.withdraw() or not super().cancel():
+                return self.cancelled()
+            self.set_running_or_notify_cancel()
         self._set_state(CANCELLED, "withdrawn before it started")
-        return cancelled
+        return True
 
     def __await__(self) -> Generator[Any, None, R]:
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
@@ -170,8 +171,11 @@ class Job(concurrent.futures.Future[R]):
 
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""
-        if self.done():
-            return
+        with self._settling:
+            if not self.done():
+                self._settle(published, value)
+
+    def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published
         place = outcome.Place(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:

@@ -1,0 +1,385 @@
+"""A job is a concurrent.futures.Future: giving up waiting never touches it; stopping it ends all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import time
+
+import pytest
+
+from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, jobs
+from tests.e2e.conftest import give_to, wait_until
+
+pytestmark = pytest.mark.lab
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+
+
+@pytest.fixture
+def gate(hosts, tmp_path):
+    """A folder that the jobs see too; a job ends when it finds the file `go` in it."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
+
+
+def until_told(gate, value="value"):
+    """A function that writes `began`, prints a line, and returns once `go` is there."""
+    folder = str(gate)
+
+    def wait():
+        import os
+        import time
+
+        os.close(os.open(os.path.join(folder, "began"), os.O_WRONLY | os.O_CREAT))
+        print("began", flush=True)
+        deadline = time.monotonic() + 60
+        while not os.path.exists(os.path.join(folder, "go")):
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody said go")
+            time.sleep(0.02)
+        return value
+
+    return wait
+
+
+def after(seconds, value):
+    import time
+
+    time.sleep(seconds)
+    return value
+
+
+after.__module__ = "__main__"
+
+
+def running(job):
+    return wait_until(lambda: job.state == "RUNNING")
+
+
+def test_as_completed_gives_the_first_that_is_ready(hosts):
+    function = cluster(host="tensor01")(after)
+    slow, quick = function.submit(1.0, "slow"), function.submit(0.0, "quick")
+
+    assert [job.result() for job in concurrent.futures.as_completed([slow, quick], 20)] == ["quick", "slow"]
+
+
+def test_wait_returns_at_the_first_exception(hosts, gate):
+    waiting = cluster(host="tensor01")(until_told(gate)).submit()
+    failing = cluster(host="tensor01")(lambda: 1 // 0).submit()
+
+    done, pending = concurrent.futures.wait([waiting, failing], 20, concurrent.futures.FIRST_EXCEPTION)
+
+    assert (done, pending) == ({failing}, {waiting})
+    assert isinstance(failing.exception(), ZeroDivisionError)
+    (gate / "go").touch()
+    assert waiting.result(20) == "value"
+
+
+@BOTH
+def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
+    job = cluster(host=host)(until_told(gate)).submit()
+
+    with pytest.raises(concurrent.futures.TimeoutError):
+        job.result(timeout=0.1)
+
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+
+
+def test_awaiting_with_a_timeout_leaves_the_job_alone(hosts, gate):
+    job = cluster(host="tensor01")(until_told(gate)).submit()
+
+    async def impatient():
+        await asyncio.wait_for(job, 0.3)
+
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(impatient())
+
+    assert not job.cancelled()
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+
+
+def test_a_cancelled_task_leaves_the_job_alone(hosts, gate):
+    job = cluster(host="tensor01")(until_told(gate)).submit()
+
+    async def give_up():
+        task = asyncio.ensure_future(wait_for_it())
+        await asyncio.sleep(0.1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def wait_for_it():
+        await job
+
+    asyncio.run(give_up())
+
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+
+
+def test_jobs_can_be_gathered(hosts):
+    function = cluster(host="tensor01")(after)
+
+    async def gather():
+        return await asyncio.gather(*(function.submit(0.0, n) for n in range(5)))
+
+    assert asyncio.run(gather()) == [0, 1, 2, 3, 4]
+
+
+def test_an_awaited_exception_is_the_functions_own(hosts):
+    job = cluster(host="tensor01")(lambda: {}["key"]).submit()
+
+    async def wait_for_it():
+        await job
+
+    with pytest.raises(KeyError, match="key"):
+        asyncio.run(wait_for_it())
+
+
+def test_an_executor_maps_in_order(hosts):
+    with Executor("tensor01", cores=1) as executor:
+        assert list(executor.map(lambda a, b: a * 10 + b, range(5), range(5))) == [0, 11, 22, 33, 44]
+
+
+def test_one_failing_item_of_an_executor_spoils_no_other(hosts):
+    with Executor("tensor01") as executor:
+        results = executor.map(lambda n: 10 // n, [1, 0, 2])
+        assert next(results) == 10
+        with pytest.raises(ZeroDivisionError):
+            next(results)
+        sent = [executor.submit(lambda n: 10 // n, n) for n in (1, 0, 2)]
+
+    assert [job.exception() is None for job in sent] == [True, False, True]
+    assert sent[2].result() == 5
+
+
+def test_an_executor_that_is_shut_down_takes_no_more(hosts):
+    executor = Executor("tensor01")
+    executor.shutdown()
+
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(after, 0, 0)
+
+
+@pytest.mark.xfail(reason="the supervisor has claimed the job when it waits for cards, so withdraw() finds it started")
+def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
+    first, second = gate / "first", gate / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        give_to("cfbash", folder)
+    holder = cluster(host="tensor01", gpus=8)(until_told(first)).submit()
+    running(holder)
+    waiting = cluster(host="tensor01", gpus=1)(until_told(second)).submit()
+    wait_until(lambda: "8 of 8 GPUs held by cfbash (8)" in waiting.status)
+
+    assert waiting.cancel() is True
+
+    assert waiting.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result(5)
+    (first / "go").touch()
+    assert holder.result(20) == "value"
+    probe = cluster(host="tensor01", gpus=8)(after)
+    assert probe(0, "all cards are free again") == "all cards are free again"
+    assert not (second / "began").exists()
+
+
+def test_a_pending_job_of_slurm_can_be_withdrawn_and_never_runs(hosts, gate, lab, monkeypatch, tmp_path):
+    config = tmp_path / "closed.yml"
+    lines = hosts.config.read_text().replace("{cpu: short, gpu: gpu}", "closed")
+    config.write_text(lines)
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    job = cluster(host="slurm")(until_told(gate)).submit()
+    wait_until(lambda: job.reason)
+
+    assert job.status.startswith("PENDING (")
+    assert job.cancel() is True
+    assert job.cancelled()
+    wait_until(lambda: job.id not in lab.slurm.run("squeue", "-h", "-o", "%j").stdout)
+    assert not (gate / "began").exists()
+
+
+@BOTH
+def test_a_running_job_cannot_be_withdrawn(hosts, gate, host):
+    job = cluster(host=host)(until_told(gate)).submit()
+    running(job)
+
+    assert job.cancel() is False
+
+    assert not job.cancelled()
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+    assert job.cancel() is False
+
+
+@BOTH
+def test_stopping_ends_the_whole_tree(hosts, lab, host):
+    @cluster(host=host)
+    def family():
+        import subprocess
+        import sys
+        import time
+
+        code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        time.sleep(600)
+
+    job = family.submit()
+    wait_until(lambda: len(lab.processes(f"{job.id}/1")) == 3)
+
+    job.stop()
+
+    with pytest.raises(Cancelled) as caught:
+        job.result(30)
+    assert isinstance(caught.value, concurrent.futures.CancelledError)
+    assert job.id in str(caught.value)
+    assert job.state == "CANCELLED"
+    assert not job.cancelled()  # that word means: withdrawn before the start
+    wait_until(lambda: lab.processes(f"{job.id}/1") == [])
+
+
+def test_callbacks_are_called_once(hosts):
+    called = []
+    job = cluster(host="tensor01")(lambda: 5).submit()
+    job.add_done_callback(called.append)
+
+    assert job.result(20) == 5
+    wait_until(lambda: called)
+    job.add_done_callback(called.append)
+    assert called == [job, job]
+
+
+@BOTH
+def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
+    @cluster(host=host, name="told")
+    def tell():
+        import pathlib
+        import sys
+
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        pathlib.Path("plots").mkdir()
+        pathlib.Path("plots/a.txt").write_text("aaa")
+        pathlib.Path("b.bin").write_bytes(bytes(1000))
+        block = bytearray(60 << 20)
+        return sum(1 for n in range(300_000) if n % 7 == block[n])
+
+    job = tell.submit()
+    job.result(30)
+
+    assert (job.name, job.host, job.state) == ("told", host, "RETURNED")
+    assert repr(job) == f"<Job {job.id} told on {host}: RETURNED>"
+    assert job.logs() == "to stdout\n"
+    assert job.logs("stderr") == "to stderr\n"
+    assert sorted((file.name, file.size) for file in job.files) == [("b.bin", 1000), ("plots/a.txt", 3)]
+    assert job.usage["wall_s"] > 0
+    assert job.usage["cpu_s"] > 0
+    assert job.usage["peak_memory_bytes"] > 60 << 20
+    fetched = job.download("plots/*", to=tmp_path / "got")
+    assert fetched == [tmp_path / "got" / "plots" / "a.txt"]
+    assert fetched[0].read_text() == "aaa"
+    with pytest.raises(ClusterfnError, match=r"no-such[\s\S]*b.bin"):
+        job.download("no-such*")
+
+
+def test_logs_can_be_read_while_the_job_runs(hosts, gate):
+    job = cluster(host="tensor01")(until_told(gate)).submit()
+
+    assert wait_until(job.logs) == "began\n"
+    assert not job.done()
+    assert job.usage == {}
+    (gate / "go").touch()
+    job.result(20)
+
+
+ATTACHING = """
+import json, sys
+from dataclasses import dataclass
+import clusterfn
+
+@dataclass
+class Point:
+    x: int
+    tag: str = "here"
+
+@clusterfn.cluster(host="tensor01")
+def make(x):
+    print("made there")
+    return Point(x)
+
+if sys.argv[1] == "send":
+    print(json.dumps(make.submit(7).id))
+else:
+    job = clusterfn.attach(sys.argv[1])
+    point = job.result(20)
+    print(json.dumps([isinstance(point, Point), type(point) is Point, point.x, job.id, job.name, job.logs()]))
+"""
+
+
+def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, run_script):
+    job_id = run_script(ATTACHING, "send")
+
+    expected = [True, True, 7, job_id, "make", "made there\n"]
+    assert run_script(ATTACHING, job_id) == expected
+    assert run_script(ATTACHING, job_id[:6]) == expected
+
+
+def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
+    sent = cluster(host="tensor01")(until_told(gate)).submit()
+    running(sent)
+
+    again = attach(sent.id, "tensor01")
+    running(again)
+    again.stop()
+
+    for job in (sent, again):
+        with pytest.raises(Cancelled):
+            job.result(30)
+
+
+def test_an_attached_exception_is_the_functions_own(hosts):
+    job = cluster(host="tensor01")(lambda: {}["lost"]).submit()
+    concurrent.futures.wait([job], 20)
+
+    with pytest.raises(KeyError, match="lost"):
+        attach(job.id).result(20)
+
+
+def test_attaching_to_what_is_not_there_says_so(hosts):
+    cluster(host="tensor01")(lambda: 1)()
+
+    with pytest.raises(ConfigError, match="there is no job 0123456789abcdef"):
+        attach("0123456789abcdef", "tensor01")
+    with pytest.raises(ConfigError, match="four digits"):
+        attach("ab")
+
+
+def test_the_jobs_of_a_host_are_listed_newest_first(hosts, gate):
+    good = cluster(host="tensor01", name="good")(lambda: 1).submit()
+    good.result(20)
+    bad = cluster(host="tensor01", name="bad")(lambda: 1 // 0).submit()
+    concurrent.futures.wait([bad], 20)
+    waiting = cluster(host="tensor01", name="waiting")(until_told(gate)).submit()
+    running(waiting)
+
+    listed = {info.id: info for info in jobs("tensor01")}
+    (gate / "go").touch()
+
+    assert [listed[job.id].state for job in (good, bad, waiting)] == ["RETURNED", "RAISED", "RUNNING"]
+    assert "ZeroDivisionError" in listed[bad.id].message
+    assert [info.id for info in listed.values()][:3] == [waiting.id, bad.id, good.id]
+    assert abs(listed[good.id].started - time.time()) < 60
+    waiting.result(20)
+
+
+def test_a_decorated_function_can_still_be_called_here(hosts):
+    where = cluster(host="tensor01")(os.getpid)
+
+    assert where.local() == os.getpid()
+    assert where() != os.getpid()
