@@ -63,7 +63,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         )
     session, folder = _find(job_id, host)
     spec = json.loads(download.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
-    tracker = Tracker(session, spec["id"], spec["name"], live)
+    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job)
     return job
@@ -77,10 +77,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     """
     chosen, _ = config.load().resolve(host)
     session = open_session(chosen)
-    argv = [session.connection.facts.python, posixpath.join(session.bridge, layout.SUPERVISE), "list", session.root]
-    if not session.has_bridge:
-        return []
-    answer = session.connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+    answer = session.supervise("list", session.root).result(_TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not list its jobs", host=chosen.name, evidence=said)

@@ -6,8 +6,11 @@ by `dispatch`.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import posixpath
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,45 +32,53 @@ def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: J
     """Put everything on the stream; `made` hears of a refusal later."""
     connection = session.connection
     before = [*_lay_out(session, ready), *_contents(session, payload)]
-    folder = connection.put_tree(layout.job_dir(job.root, job.id), _job_files(job, payload), after=before)
+    queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
+    place, files = layout.job_dir(job.root, job.id), _job_files(job, payload)
+    folder = connection.put_tree(place, files, sync=queued, after=before)
     sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
+        _finish_before_exit(spawned)
         spawned.add_done_callback(lambda _: _spawned(tracker, made, spawned, sent))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
+        _finish_before_exit(ran)
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
 
 
-def _lay_out(session: Session, ready: Ready) -> list[Reply[Any]]:
+_unanswered: set[Reply[Any]] = set()
+_EXIT_TIMEOUT_S = 60.0
+
+
+def _finish_before_exit(start: Reply[Any]) -> None:
+    """A script may end right after `submit()`: its jobs must have been started by then."""
+    _unanswered.add(start)
+    start.add_done_callback(_unanswered.discard)
+
+
+@atexit.register
+def _finish_all() -> None:
+    until = time.monotonic() + _EXIT_TIMEOUT_S
+    for start in list(_unanswered):
+        with contextlib.suppress(ClusterfnError, TimeoutError):  # the job's own future has told
+            start.result(max(0.0, until - time.monotonic()))
+
+
+def _lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     """The bridge, and folders that the environment wants."""
-    replies: list[Reply[Any]] = []
-    if not session.has_bridge:
-        files = [TreeFile(name, data, _PRIVATE) for name, data in parcel.bridge().files.items()]
-        replies.append(session.connection.put_tree(session.bridge, files))
-        replies[-1].add_done_callback(lambda reply: _remember(session, session.bridge, reply))
+    replies = session.lay_out_bridge()
     for path, folder in ready.folders.items():
         if path not in session.there:
             files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-            replies.append(session.connection.put_tree(path, files))
+            replies.append(session.remember(path, session.connection.put_tree(path, files)))
     return replies
 
 
-def _remember(session: Session, path: str, reply: Reply[Any]) -> None:
-    if reply.exception() is None:
-        session.there.add(path)
-
-
-def _contents(session: Session, payload: Payload) -> list[Reply[Any]]:
+def _contents(session: Session, payload: Payload) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(_named_by_content(session.root, payload))
     missing = session.missing(list(wanted)) if wanted else set()
-    replies = []
-    for path in missing:
-        reply = _put(session.connection, path, wanted[path])
-        reply.add_done_callback(lambda done, path=path: _remember(session, path, done))  # type: ignore[misc]
-        replies.append(reply)
-    return replies
+    return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
 
 
 def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
@@ -85,7 +96,7 @@ def shipment_path(root: str, item: Shipment) -> str:
     return posixpath.join(root, layout.FILES, item.digest, item.name)
 
 
-def _put(connection: HostConnection, path: str, what: Any) -> Reply[Any]:
+def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
     if isinstance(what, parcel.Parcel):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if isinstance(what, Shipment):
@@ -94,7 +105,7 @@ def _put(connection: HostConnection, path: str, what: Any) -> Reply[Any]:
     return connection.put(path, data, mode=_READABLE, sha256=digest)
 
 
-def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[Any]:
+def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[bool]:
     if item.is_directory:
         return connection.put_tree(path, [TreeFile(name, source, _READABLE) for name, source in item.members])
     return connection.put(path, item.members[0][1], mode=_READABLE, sha256=item.digest)

@@ -15,6 +15,7 @@ from clusterfn import host as hosts
 from clusterfn import layout, parcel
 from clusterfn.environment import existing
 from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
+from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
 from clusterfn.spec import Host, Interpreter
@@ -71,8 +72,35 @@ class Session:
 
     @property
     def has_bridge(self) -> bool:
-        """Whether the bridge lies there already."""
+        """Whether the bridge of this version lies there already."""
         return self.connection.facts.have[:1] == (True,) or self.bridge in self.there
+
+    def lay_out_bridge(self) -> list[Reply[bool]]:
+        """Send the bridge if it is not there; what needs it goes after these."""
+        if self.has_bridge:
+            return []
+        files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
+        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
+
+    def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
+        """Know, once it has arrived, that this path is on the host."""
+
+        def arrived(reply: Reply[bool]) -> None:
+            if reply.exception() is None:
+                self.there.add(path)
+
+        sent.add_done_callback(arrived)
+        return sent
+
+    def supervise(self, command: str, *args: str, bridge: str = "", stdin: bytes = b"") -> Reply[hosts.Completed]:
+        """Run one of the supervisor's commands, `conclude`, `list` or `expire`, beside whatever jobs run.
+
+        Args:
+            bridge: The folder of the bridge that a job was sent with; else this version's.
+        """
+        before = [] if bridge else self.lay_out_bridge()
+        argv = [self.connection.facts.python, posixpath.join(bridge or self.bridge, layout.SUPERVISE), command, *args]
+        return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, after=before)
 
     @functools.cached_property
     def scheduler(self) -> Scheduler:

@@ -38,10 +38,12 @@ class Tracker:
         job_id: Its id.
         name: The function's name.
         live: Whether what it prints is followed.
+        bridge: The folder of the bridge that it was sent with; "" for this version's.
     """
 
-    def __init__(self, session: Session, job_id: str, name: str, live: bool = False) -> None:
+    def __init__(self, session: Session, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
         self.session = session
+        self.bridge = bridge
         self.folder = layout.job_dir(session.root, job_id)
         self.scheduler_name = layout.job_name(name, job_id)
         self.scheduler_id = ""

@@ -100,10 +100,8 @@ class Witness:
 
     def conclude(self, verdict: Verdict) -> Reply[Completed]:
         """Ask the host to publish this verdict, unless the job has spoken."""
-        session = self._tracker.session
-        supervise = posixpath.join(session.bridge, layout.SUPERVISE)
-        argv = [session.connection.facts.python, supervise, "conclude", self._tracker.folder]
-        return session.connection.run(argv, stdin=json.dumps(verdict.as_dict()).encode(), unset=session.scheduler.unset)
+        tracker, asked = self._tracker, json.dumps(verdict.as_dict()).encode()
+        return tracker.session.supervise("conclude", tracker.folder, bridge=tracker.bridge, stdin=asked)
 
 
 def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:

@@ -58,7 +58,8 @@ def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
         return EnvironmentSpec(kind, value)
     raise ConfigError(
         f"environment={text!r} names no environment that this version can use",
-        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
+        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"; '
+        "building one from a specification is not in this version",
     )
 
 
