@@ -209,7 +209,7 @@ def _cannot_travel(
     where = wire.part("unpicklable").where
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path = where(part, name, _Needs().look)
+        path = where(part, name)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(
                 f"the call cannot travel: {path}",

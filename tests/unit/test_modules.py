@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import modules
+from clusterfn import modules, wire
 from clusterfn.errors import PayloadError
 
 
@@ -68,7 +68,7 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
     second = tmp_path_factory.mktemp("second")
     write(second, spread__a="SECOND = 1", spread__b="")
     write(project, spread__a="FIRST = 1")
-    monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path])
+    monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path[1:]])
 
     assert sent("spread") == {"spread/a.py", "spread/b.py"}
     assert modules.sources(["spread"]).files["spread/a.py"] == b"FIRST = 1"
@@ -79,6 +79,7 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
     ["json", "sys", "pytest", "clusterfn.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "none", ""],
 )
 def test_what_is_there_already_does_not_travel(name):
+    wire.part("stand_ins")
     assert not modules.is_own(name)
 
 
@@ -188,6 +189,7 @@ def test_an_edit_before_the_first_call_is_told(project, monkeypatch):
     write(project, mine_a="A = 22")
 
     assert modules.edited(["mine_a"]) == ["mine_a"]
+    assert modules.edited(["mine_a"]) == []
 
 
 def test_a_module_that_was_reloaded_is_not_told(project, monkeypatch):

@@ -21,7 +21,7 @@ _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MAX_RECORDS = 100
 _MAX_STATE = 16 << 20
 # Attributes of built-in exceptions that are kept elsewhere, or (AttributeError.obj) may be anything of any size.
-_NOT_KEPT = frozenset(["__suppress_context__", "message", "exceptions", "obj"])
+_NOT_KEPT = frozenset(["__suppress_context__", "message", "exceptions", "obj", "object"])
 
 
 class CannotRebuild(Exception):
@@ -115,9 +115,12 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _dumps_or_repr(value: object) -> bytes:
-    """The pickled value; what cannot travel, or is very large, is stood in for by its repr."""
+    """The pickled value; what cannot travel, or is very large, is stood in for by its repr.
+
+    Plain bytes always travel: a UnicodeDecodeError holds all that it should decode, and is nothing without it.
+    """
     data, _ = attempt(pickler.dumps, value)
-    if data is None or len(data) > _MAX_STATE:
+    if data is None or (len(data) > _MAX_STATE and type(value) is not bytes):
         shown, _ = attempt(repr, value)
         return pickler.dumps((shown or f"<{type(value).__name__}>")[:1000])
     return bytes(data)

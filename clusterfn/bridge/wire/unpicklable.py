@@ -17,46 +17,43 @@ from .foreign import attempt
 _LIMIT_S = 1.5
 _SHOWN = 60
 
-OnObject = Callable[[object], Any]
 
-
-def where(value: object, name: str, on_object: OnObject | None = None) -> str:
+def where(value: object, name: str) -> str:
     """The innermost part of `value` that cannot be pickled, as an expression, and why.
 
     Args:
         value: What could not be pickled.
         name: What to call it.
-        on_object: What `container.pack` was given, if it was.
 
     Example:
         >>> where({"model": open("/dev/null")}, "result")
         "result['model']: cannot pickle '_io.TextIOWrapper' object"
     """
-    path, reason = name, _failure(value, on_object)
+    path, reason = name, _failure(value)
     deadline = time.monotonic() + _LIMIT_S
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
         parts = [(step, part) for step, part in _parts(value) if id(part) not in seen]
-        found = _first_failing([part for _, part in parts], on_object, deadline)
+        found = _first_failing([part for _, part in parts], deadline)
         if found is None:
             break
         step, value = parts[found]
-        path, reason = path + step, _failure(value, on_object)
+        path, reason = path + step, _failure(value)
         passed.append(value)
     return f"{path}: {reason or 'cannot be pickled'}"
 
 
-def _first_failing(parts: Sequence[object], on_object: OnObject | None, deadline: float) -> int | None:
+def _first_failing(parts: Sequence[object], deadline: float) -> int | None:
     """The place of the first part that fails, by halving: a million parts are pickled about twice."""
     low, high = 0, len(parts)
-    if _failure(list(parts), on_object) is None:
+    if _failure(list(parts)) is None:
         return None
     while high - low > 1:
         if time.monotonic() > deadline:
             return None
         middle = (low + high) // 2
-        if _failure(parts[low:middle], on_object) is None:
+        if _failure(parts[low:middle]) is None:
             low = middle
         else:
             high = middle
@@ -71,8 +68,8 @@ class _Nowhere:
         return len(data)
 
 
-def _failure(value: object, on_object: OnObject | None) -> str | None:
-    _, reason = attempt(pickler.Pickler(_Nowhere(), lambda buffer: None, on_object).dump, value)  # type: ignore[arg-type]
+def _failure(value: object) -> str | None:
+    _, reason = attempt(pickler.Pickler(_Nowhere(), lambda buffer: None).dump, value)  # type: ignore[arg-type]
     return None if reason is None else _said(str, reason) or type(reason).__name__
 
 
