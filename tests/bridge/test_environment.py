@@ -69,6 +69,8 @@ def test_jobs_at_the_same_time_use_different_cores(monkeypatch: pytest.MonkeyPat
     assert 9003 in third.chosen
     assert len(third.chosen) == 2
     assert Cores(4).chosen is None
+    for cores in (first, second, third):
+        cores.release()
 
 
 def test_python_is_the_environments_python(bridge, tmp_path):

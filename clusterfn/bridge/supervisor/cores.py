@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class Cores:
-    """The CPUs of one job, held until the process ends."""
+    """The CPUs of one job, marked as in use until released.
+
+    Attributes:
+        chosen: Their numbers; None if the job may use all.
+    """
 
     def __init__(self, wanted: int) -> None:
         self._held: "list[_socket.socket]" = []
@@ -32,6 +36,11 @@ class Cores:
         shift = os.getpid() % len(allowed)
         others = [cpu for cpu in allowed[shift:] + allowed[:shift] if cpu not in free]
         return set((free + others)[:wanted])
+
+    def release(self) -> None:
+        """Take the marks away."""
+        for mark in self._held:
+            mark.close()
 
     def _take(self, cpu: int) -> bool:
         mark = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

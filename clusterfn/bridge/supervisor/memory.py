@@ -21,7 +21,7 @@ _MOST_OF_A_CPU = 0.02
 
 
 class Sampler:
-    """Samples the tree, never using more than 2 % of a CPU for it.
+    """Samples the tree, never using more than 2 % of a CPU's time for it (time that passes on a busy machine is no cost).
 
     Attributes:
         peak: Most bytes seen.
@@ -37,25 +37,24 @@ class Sampler:
         """Whether it is time for a sample."""
         return time.monotonic() >= self._next
 
-    def over(self, pids: "list[int]", started: float) -> bool:
-        """Take a sample; True if the tree uses more than its limit. `started`: when looking for the pids began."""
+    def over(self, pids: "list[int]", spent: float) -> bool:
+        """Take a sample; True if the tree uses more than its limit. `spent`: process time when looking for pids began."""
         used = sum(_resident(pid) for pid in pids)
         limit = self._limit
         if used > self.peak or (limit and used > limit):
             used = self._exactly(pids, used)
-        now = time.monotonic()
-        self._next = now + max(_EVERY_S, (now - started) / _MOST_OF_A_CPU)
+        self._next = time.monotonic() + max(_EVERY_S, (time.process_time() - spent) / _MOST_OF_A_CPU)
         return bool(limit and used > limit)
 
     def _exactly(self, pids: "list[int]", used: int) -> int:
-        began = time.monotonic()
+        began = time.process_time()
         over = bool(self._limit and used > self._limit)
-        if not over and (len(pids) < 2 or began < self._next_exact):
+        if not over and (len(pids) < 2 or time.monotonic() < self._next_exact):
             self.peak = max(self.peak, used if len(pids) < 2 else 0)
             return used
         exact = sum(proportional(pid) for pid in pids)
-        now = time.monotonic()
-        self._next_exact = now + max(_EXACT_EVERY_S, (now - began) / _MOST_OF_A_CPU)
+        cost = time.process_time() - began
+        self._next_exact = time.monotonic() + max(_EXACT_EVERY_S, cost / _MOST_OF_A_CPU)
         self.peak = max(self.peak, exact)
         return exact
 

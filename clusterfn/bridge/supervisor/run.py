@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
+    from .cores import Cores
     from .job import Job
     from .lease import Cards
     from .watch import Watch
@@ -51,6 +52,7 @@ class Run:
         self._killer = memory.Killer()
         self._secrets = list(job.secrets().values())
         self._held: "list[Cards]" = []
+        self._cores: "Optional[Cores]" = None
         self._child: "Optional[child.Child]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
@@ -182,7 +184,7 @@ class Run:
         if self._child is None or not self._sampler.due():
             return
         self._killer.look()
-        began = time.monotonic()
+        began = time.process_time()
         if self._sampler.over(tree.descendants(os.getpid()), began) and self._done is None:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
 
@@ -311,3 +313,5 @@ class Run:
         """Give the cards back."""
         for held in self._held:
             held.release()
+        if self._cores is not None:
+            self._cores.release()
