@@ -1,0 +1,187 @@
+"""Ctrl-C once: the job goes on and its id is told. Twice: it ends, with all its processes. Whatever ends the caller
+besides, the job goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clusterfn import Cancelled, attach
+from tests.e2e.conftest import give_to, wait_until
+
+pytestmark = pytest.mark.lab
+
+SCRIPT = """
+import os, sys, time
+from clusterfn import cluster
+
+@cluster(host=sys.argv[1], on_interrupt=sys.argv[3])
+def wait(folder):
+    import os, subprocess, sys, time
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    print("began", flush=True)
+    deadline = time.monotonic() + 60
+    while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.kill()
+    return "value"
+
+if __name__ == "__main__":
+    print("result:", wait(sys.argv[2]))
+"""
+
+
+class Caller:
+    """A script that waits in a call, as a terminal would start it: in a process group of its own."""
+
+    def __init__(self, path, host, folder, on_interrupt):
+        argv = [sys.executable, "-u", str(path), host, str(folder), on_interrupt]
+        # a shell's background job has SIGINT ignored, and so would what pytest starts there
+        self.process = subprocess.Popen(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )  # fmt: skip
+        self.job_id = re.match(r"clusterfn: (\w{16}) wait on ", self.process.stderr.readline())[1]
+        assert self.process.stdout.readline() == "began\n"
+
+    def interrupt(self):
+        """What the terminal does at Ctrl-C: SIGINT to the whole group."""
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self):
+        """(stdout, stderr) after its end."""
+        return self.process.communicate(timeout=30)
+
+
+@pytest.fixture
+def gate(hosts, tmp_path):
+    """A folder that the job sees too; it returns when it finds the file `go` in it."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
+
+
+@pytest.fixture
+def call(hosts, tmp_path, gate):
+    """Start a script that waits in a call."""
+    path = tmp_path / "waits.py"
+    path.write_text(SCRIPT)
+    started = []
+
+    def start(host="tensor01", on_interrupt="detach"):
+        started.append(Caller(path, host, gate, on_interrupt))
+        return started[-1]
+
+    yield start
+    for caller in started:
+        caller.process.kill()
+        caller.process.communicate()
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
+    caller = call(host)
+    begin = time.monotonic()
+
+    caller.interrupt()
+
+    out, err = caller.end()
+    assert 2.5 < time.monotonic() - begin < 8  # the time in which a second one counts
+    short = caller.job_id[:4]
+    assert f"{caller.job_id} goes on on {host}" in err
+    assert f"clusterfn result {short}" in err
+    assert f"clusterfn.attach('{caller.job_id}').result()" in err
+    assert f"clusterfn cancel {short}" in err
+    assert "KeyboardInterrupt" in err
+    assert "result:" not in out
+    job = attach(caller.job_id, host)
+    wait_until(lambda: job.state == "RUNNING")
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_twice_ends_the_job_and_its_tree(call, lab, host):
+    caller = call(host)
+    assert len(lab.processes(f"{caller.job_id}/1")) == 2
+
+    caller.interrupt()
+    while "Ctrl-C again within 3 s" not in caller.process.stderr.readline():
+        assert caller.process.poll() is None
+    caller.interrupt()
+
+    _, err = caller.end()
+    assert f"{caller.job_id} was stopped" in err
+    with pytest.raises(Cancelled):
+        attach(caller.job_id, host).result(20)
+    wait_until(lambda: lab.processes(f"{caller.job_id}/1") == [])
+
+
+def test_once_ends_the_job_where_that_was_chosen(call, lab):
+    caller = call(on_interrupt="stop")
+
+    caller.interrupt()
+
+    _, err = caller.end()
+    assert f"{caller.job_id} was stopped" in err
+    with pytest.raises(Cancelled):
+        attach(caller.job_id, "tensor01").result(20)
+    wait_until(lambda: lab.processes(f"{caller.job_id}/1") == [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_caller_leaves_the_job_running(call, gate, number):
+    caller = call()
+
+    caller.process.send_signal(number)
+
+    caller.end()
+    assert caller.process.returncode == -number
+    job = attach(caller.job_id, "tensor01")
+    wait_until(lambda: job.state == "RUNNING")
+    (gate / "go").touch()
+    assert job.result(20) == "value"
+
+
+SUBMITTING = """
+import json, sys
+from clusterfn import cluster
+
+@cluster(host=sys.argv[1])
+def value():
+    return 42
+
+job = value.submit()
+print(json.dumps(job.id))
+"""
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_a_script_that_submits_and_ends_has_submitted(hosts, run_script, host):
+    job_id = run_script(SUBMITTING, host)
+
+    assert attach(job_id, host).result(20) == 42
+
+
+def test_ctrl_c_on_this_machine_leaves_a_local_job_running(tmp_path, monkeypatch):
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    path = tmp_path / "waits.py"
+    path.write_text(SCRIPT)
+    caller = Caller(path, "here", tmp_path, "detach")
+
+    caller.interrupt()
+
+    caller.end()
+    job = attach(caller.job_id, "here")
+    wait_until(lambda: job.state == "RUNNING")
+    (tmp_path / "go").touch()
+    assert job.result(20) == "value"
