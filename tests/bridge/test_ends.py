@@ -23,7 +23,8 @@ WITH_CHILDREN = """def f():
 
 LARGE = """def f():
     import time
-    block = bytearray(b'1' * (95 << 20))
+    block = bytearray(95 << 20)
+    block[::4096] = b'1' * len(block[::4096])
     print('up', flush=True)
     time.sleep(60)
 """

@@ -21,7 +21,7 @@ _MOST_OF_A_CPU = 0.02
 
 
 class Sampler:
-    """Samples the tree, never using more than 2 % of a CPU's time for it (time that passes on a busy machine is no cost).
+    """Samples the tree, never using more than 2 % of a CPU's time for it; waiting on a busy machine is no cost.
 
     Attributes:
         peak: Most bytes seen.
@@ -38,7 +38,7 @@ class Sampler:
         return time.monotonic() >= self._next
 
     def over(self, pids: "list[int]", spent: float) -> bool:
-        """Take a sample; True if the tree uses more than its limit. `spent`: process time when looking for pids began."""
+        """Take a sample; True if the tree uses more than its limit. `spent`: process time before the pids were found."""
         used = sum(_resident(pid) for pid in pids)
         limit = self._limit
         if used > self.peak or (limit and used > limit):
