@@ -26,6 +26,7 @@ PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
 _FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
 SHORT = 4
+_OUTPUT = (layout.STDOUT, layout.STDERR)
 
 Listener = Callable[[str, Any], None]
 
@@ -55,6 +56,7 @@ class Job(concurrent.futures.Future[R]):
         self._outputs_to = Path.cwd()
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
+        self._unheard: list[tuple[str, Any]] = []
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._now: tuple[str, str] = (PENDING, "")
@@ -151,13 +153,18 @@ class Job(concurrent.futures.Future[R]):
         """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done"."""
         with self._lock:
             self._listeners.append(listener)
+            unheard, self._unheard = self._unheard, []
+        for kind, what in unheard:
+            listener(kind, what)
         if self.done():
             listener("done", None)
 
     def tell(self, kind: str, what: Any) -> None:
-        """Pass on to the listeners."""
+        """Pass on to the listeners; the first one hears what the function printed before it came."""
         with self._lock:
             listeners = list(self._listeners)
+            if not listeners and kind in _OUTPUT:
+                self._unheard.append((kind, what))
         for listener in listeners:
             listener(kind, what)
 

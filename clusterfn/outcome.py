@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,10 @@ _NOT_RAISED_HERE = (
     concurrent.futures.CancelledError,
     asyncio.CancelledError,
 )
+
+
+# Modules that travelled lie in a folder named by their content, which says nothing to a reader.
+_SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,8 @@ def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: 
 def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
-    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{what["traceback"].rstrip()}\n"""')
+    what["traceback"] = _SENT_SOURCES.sub('File "', what["traceback"].rstrip())
+    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{what["traceback"]}\n"""')
     error = _rebuilt(outcome, value)
     if error is None or isinstance(error, _NOT_RAISED_HERE):
         return _function_error(what, _facts(outcome, place), remote)
@@ -180,7 +186,7 @@ def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseExcepti
 
 
 def _function_error(what: Mapping[str, str], facts: dict[str, Any], remote: RemoteTraceback) -> errors.FunctionError:
-    facts["evidence"] = what["traceback"].rstrip().splitlines()
+    facts["evidence"] = what["traceback"].splitlines()
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     error.__cause__ = remote

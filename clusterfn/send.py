@@ -149,6 +149,7 @@ def spec_json(job: JobSpec) -> bytes:
         "secrets": sorted(job.secrets),
         "cwd": job.cwd,
         "outputs": list(job.outputs),
+        "keep_days": job.host.keep_days,
         "log_limit_bytes": job.log_limit_bytes,
         "grace_s": job.grace_s,
     }

@@ -112,7 +112,7 @@ class Existing:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
         if self.spec.kind == "found":
             return EnvironmentBuildError(
-                f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH, which this process runs on",
+                f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
                 evidence=said, stage="environment",
                 hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…")',
             )  # fmt: skip

@@ -69,7 +69,11 @@ def run(folder: str) -> int:
         attempt.supersede(by)
         state(by, None, False)
         return EXIT_RETURNED
-    return _see_through(job, attempt, Watch(job, attempt, signals))
+    status = _see_through(job, attempt, Watch(job, attempt, signals))
+    from . import expire
+
+    expire.once_a_day(job)
+    return status
 
 
 def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
