@@ -184,7 +184,7 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
     site = roundtrip.site_packages(tmp_path / "elsewhere")
     home = tmp_path / "home"
     home.mkdir()
-    for number in range(15_000):
+    for number in range(8_000):
         os.close(os.open(home / f"file{number}", os.O_CREAT))
     (home / "helper_of_mine.py").write_text("x = 1")
     (home / "late_of_mine.py").touch()
