@@ -38,7 +38,7 @@ class Sampler:
         return time.monotonic() >= self._next
 
     def over(self, pids: "list[int]", spent: float) -> bool:
-        """Take a sample; True if the tree uses more than its limit. `spent`: process time before the pids were found."""
+        """Take a sample; True if the tree uses more than its limit. `spent`: CPU time before the pids were found."""
         used = sum(_resident(pid) for pid in pids)
         limit = self._limit
         if used > self.peak or (limit and used > limit):
