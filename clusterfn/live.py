@@ -54,7 +54,8 @@ class _Shown:
         self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self.line = ""
         _say(f"clusterfn: {job.id} {where}\n")
-        job.listen(lambda kind, what: self.queue.put((kind, what)))
+        tell = self.queue.put  # not self, which holds the job: they would keep each other
+        job.listen(lambda kind, what: tell((kind, what)))
 
     def until_done(self) -> None:
         self._status()

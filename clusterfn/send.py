@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterfn import layout, parcel, script
-from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.files import Shipment
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply, TreeFile
 from clusterfn.job import Job
@@ -39,7 +39,7 @@ def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: J
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
         _finish_before_exit(spawned)
-        spawned.add_done_callback(lambda _: _spawned(tracker, made, spawned, sent))
+        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply, sent))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
         _finish_before_exit(ran)
@@ -175,10 +175,16 @@ def _script_ended(tracker: Tracker, exited: Reply[int | None]) -> None:
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: Sequence[Reply[Any]]) -> None:
-    scheduler = tracker.session.scheduler
+    scheduler, scheduler_id = tracker.session.scheduler, ""
     try:
-        answer = _answer(reply.result(0))
-        scheduler_id = "" if scheduler.ambiguous(answer) else scheduler.submitted(answer)
+        answer = _answer(reply)
+        scheduler_id = scheduler.submitted(answer)
+    except SubmitError as refusal:
+        if not scheduler.ambiguous(answer):
+            made.on_lost(_refused(refusal, tracker))
+            tracker.end()
+            return
+        tracker.doubt = refusal
     except ClusterfnError as error:
         made.on_lost(_refused(_first_of(sent, error), tracker))
         tracker.end()
@@ -186,7 +192,14 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
     tracker.started(made, scheduler_id)
 
 
-def _answer(ran: Completed) -> Answer:
+def _answer(reply: Reply[Completed]) -> Answer:
+    """What sbatch said; one that was killed because it took too long may have submitted all the same."""
+    try:
+        ran = reply.result(0)
+    except HostError as error:
+        if getattr(error, "kind", "") != "timeout":
+            raise
+        return Answer(None, "", error.message)
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import download, layout, witness
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.host import HostConnection, Reply
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
@@ -47,6 +47,7 @@ class Tracker:
         self.folder = layout.job_dir(session.root, job_id)
         self.scheduler_name = layout.job_name(name, job_id)
         self.scheduler_id = ""
+        self.doubt: SubmitError | None = None
         self.attempt = 1
         self.live = live
         self.witness = Witness(self)
@@ -137,7 +138,8 @@ class Tracker:
             self._follow_next(job, outcome)
             return
         self.end()
-        _in_thread(lambda: job.on_outcome(outcome, self._value))
+        value, self._value = self._value, bytearray()
+        _in_thread(lambda: job.on_outcome(outcome, value))
 
     def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
         following = outcome.get("superseded_by") or self.attempt + 1
@@ -147,7 +149,8 @@ class Tracker:
         self.witness.listen()
 
     def end(self) -> None:
-        """The job needs no more looks."""
+        """The job needs no more looks, and nothing of it is held any longer."""
+        self._follows = []
         self.session.watch.remove(self.scheduler_name)
         self.witness.end()
 

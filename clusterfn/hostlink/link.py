@@ -92,8 +92,8 @@ class Link:
         """
         with self._changed:
             self._check()
-            request.reply.id = next(self._numbers)
-            request.cancel = lambda: self.cancel(request)
+            number = request.reply.id = next(self._numbers)
+            request.cancel = lambda: self.cancel(number)
             self._requests[request.id] = request
             skipped = next((self._failures[number] for number in request.after if number in self._failures), None)
             if skipped is None and self._connected:
@@ -102,10 +102,11 @@ class Link:
         if skipped is not None:
             self._end(request, {"ok": False, "error": {"kind": "skipped", "message": skipped}}, b"")
 
-    def cancel(self, request: Request[Any]) -> None:
-        """Forget the request, and tell the host to stop it."""
+    def cancel(self, number: int) -> None:
+        """Forget the request of that number, and tell the host to stop it."""
         with self._changed:
-            if self._requests.pop(request.id, None) is None:
+            request = self._requests.pop(number, None)
+            if request is None:
                 return
             self._note_failure(request.id, "it was cancelled")
             if self._connected and os.getpid() == self._pid:
@@ -252,7 +253,7 @@ class Link:
     def _give_up(self, request: Request[Any], error: Exception) -> None:
         """End the request with an error of this side."""
         request.fail(error)
-        self.cancel(request)
+        self.cancel(request.id)
 
     def _connect_again(self, cause: str) -> None:
         """Once somebody wants something: try until it works, is refused for good, or the link is closed."""

@@ -7,6 +7,7 @@ the link's reader thread; `header` and `chunks` by whoever connects or writes.
 from __future__ import annotations
 
 import concurrent.futures
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO, Generic, TypeVar, Union
 from clusterfn.hostlink.frames import CHUNK, Header, pack
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Reply[Any]")
 Data = Union[bytes, memoryview, Path]
 Sink = Union[Callable[[bytes], Any], BinaryIO]
 
@@ -52,9 +54,16 @@ class Reply(Generic[T]):
         """Whether the answer is here."""
         return self._future.done()
 
-    def add_done_callback(self, callback: Callable[[Reply[T]], None]) -> None:
+    def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
         """Call `callback(self)` once the answer is here, on the reader thread; at once if it already is."""
-        self._future.add_done_callback(lambda _: callback(self))
+        # Held weakly, and `_cancel` is dropped: in a circle, large values would live until the garbage collector comes.
+        itself = weakref.ref(self)
+
+        def answered(_: object) -> None:
+            if (reply := itself()) is not None:
+                callback(reply)
+
+        self._future.add_done_callback(answered)
 
     def cancel(self) -> None:
         """Want no more of it: the host is told to stop, `result` raises CancelledError. Nothing if it has ended."""
@@ -64,11 +73,17 @@ class Reply(Generic[T]):
         """For requests only: the answer."""
         if not self._future.done():
             self._future.set_result(value)
+            self._cancel = _nothing
 
     def reject(self, error: BaseException) -> None:
         """For requests only: the error."""
         if not self._future.done():
             self._future.set_exception(error)
+            self._cancel = _nothing
+
+
+def _nothing() -> None:
+    """What there is to cancel once the answer is here."""
 
 
 class Request(Generic[T]):
