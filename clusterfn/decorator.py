@@ -115,7 +115,8 @@ class ClusterFunction(Generic[P, R]):
         return payload.reduce_decorated(self.__wrapped__)
 
     def __repr__(self) -> str:
-        return f"<cluster function {self.__wrapped__.__module__}.{self.__qualname__}>"
+        name = getattr(self.__wrapped__, "__qualname__", repr(self.__wrapped__))
+        return f"<cluster function {getattr(self.__wrapped__, '__module__', '')}.{name}>"
 
     __name__: str
     __qualname__: str

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from clusterfn import spec
+from clusterfn.decorator import ClusterFunction
 from clusterfn.job import Job
 
 R = TypeVar("R")
@@ -55,7 +56,9 @@ class Executor(concurrent.futures.Executor):
 
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
-        job: Job[R] = dispatch.submit(getattr(fn, "__wrapped__", fn), args, kwargs, self._options)
+        job: Job[R] = dispatch.submit(
+            fn.__wrapped__ if isinstance(fn, ClusterFunction) else fn, args, kwargs, self._options
+        )
         with self._lock:
             self._jobs.append(job)
         return job

@@ -10,8 +10,10 @@ import atexit
 import contextlib
 import json
 import posixpath
+import stat
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from clusterfn import layout, parcel, script
@@ -107,8 +109,14 @@ def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
 
 def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[bool]:
     if item.is_directory:
-        return connection.put_tree(path, [TreeFile(name, source, _READABLE) for name, source in item.members])
-    return connection.put(path, item.members[0][1], mode=_READABLE, sha256=item.digest)
+        return connection.put_tree(path, [TreeFile(name, source, _read_mode(source)) for name, source in item.members])
+    source = item.members[0][1]
+    return connection.put(path, source, mode=_read_mode(source), sha256=item.digest)
+
+
+def _read_mode(source: Path) -> int:
+    """Nobody may change what others share by its content; a program stays one."""
+    return _READABLE | (stat.S_IXUSR & source.stat().st_mode)
 
 
 def _job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:

@@ -127,8 +127,22 @@ def test_what_is_not_there_or_of_the_other_kind_is_refused(tmp_path, make, messa
     assert caught.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can read everything")
-def test_a_folder_that_cannot_be_read_is_refused_by_name(tmp_path):
+@pytest.fixture
+def as_nobody(tmp_path):
+    """Root can read everything, so this is somebody else, to whom tmp_path belongs."""
+    if os.geteuid() != 0:
+        yield
+        return
+    nobody = 65534
+    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    os.chown(tmp_path, nobody, nobody)
+    os.seteuid(nobody)
+    yield
+    os.seteuid(0)
+
+
+def test_a_folder_that_cannot_be_read_is_refused_by_name(tmp_path, as_nobody):
     write(tmp_path / "d/secret/a")
     (tmp_path / "d/secret").chmod(0)
 
