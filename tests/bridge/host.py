@@ -194,7 +194,8 @@ class Bench:
             "format": 1, "id": job_id, "name": "f", "host": "test", "scheduler": "bare", "root": str(self.root),
             "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None, "lease": "socket",
             "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
-            "secrets": sorted(secret or {}), "cwd": None, "outputs": [], "keep_days": 14.0, "log_limit_bytes": 1 << 20, "grace_s": 2.0,
+            "secrets": sorted(secret or {}), "cwd": None, "outputs": [],
+            "keep_days": 14.0, "log_limit_bytes": 1 << 20, "grace_s": 2.0,
             **spec,
         }  # fmt: skip
         (folder / "spec.json").write_text(json.dumps(facts))
