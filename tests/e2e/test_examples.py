@@ -1,0 +1,154 @@
+"""The examples do what they say, on every kind of host; the six functions that failed elsewhere return their values."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+
+
+def run(name, *argv, timeout_s=110.0, **variables):
+    """stdout of an example."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *argv],
+        capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **variables}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def six_results(out):
+    """What examples/tensor01.py printed: name -> value, and the lines that the functions printed."""
+    names = ("simple_test", "gpu_detection", "torch_version", "gpu_maths", "complex_gpu_test", "matrix_computation")
+    lines = [line for line in out.splitlines() if line.partition(" ")[0] in names]
+    assert [line.partition(" ")[0] for line in lines] == list(names)
+    values = dict(line.split(" ", 1) for line in lines)
+    read = {name: text if name == "torch_version" else ast.literal_eval(text) for name, text in values.items()}
+    return read, [line for line in out.splitlines() if line not in lines]
+
+
+def check_six(out, cards):
+    found, printed = six_results(out)
+    assert found["simple_test"]["python_version"].startswith(f"3.{sys.version_info[1]}.")
+    assert found["simple_test"]["conda_env"] == "torch"
+    assert found["simple_test"]["test_result"] == "SUCCESS"
+    assert found["gpu_detection"]["gpu_count"] == len(found["gpu_detection"]["gpus"]) == cards
+    assert found["torch_version"].startswith("VERSION:2.")
+    assert found["torch_version"].endswith(", CUDA:False")
+    assert printed == ["adding on cpu", "RESULT:[4.0, 6.0]"]
+    assert found["gpu_maths"] == {"device": "cpu", "sum": [4.0, 6.0]}
+    check_complex(found["complex_gpu_test"], cards)
+    check_matrices(found["matrix_computation"])
+
+
+def check_complex(found, cards):
+    assert found["gpu_count"] == cards
+    assert found["detection"] == ("SUCCESS" if cards else "no nvidia-smi")
+    assert found["version"]["TORCH_VERSION"].startswith("2.")
+    assert found["version"]["CUDA_AVAILABLE"] == "False"
+    assert found["maths"] == {"DEVICE": "cpu", "RESULT": "[4.0, 6.0]"}
+    assert found["memory"]["MEMORY_CPU"] == "$HOME `quoted` \"twice\" 'once' \\ and ä"
+    assert found["nested"] == "a failure that is expected, and the one that follows"
+    assert found["test_result"] == "SUCCESS"
+
+
+def check_matrices(found):
+    assert (found["size"], found["device"], found["right"], found["trace"]) == (512, "cpu", True, 1024.0)
+    assert 0 < found["seconds"] < 60
+    assert found["memory_mb"] > 50
+    assert found["text"] == "quotes \" and ''' and $HOME and `id` and ü"
+
+
+@pytest.fixture
+def torch(lab):
+    """The environment with PyTorch, as `--environment` names it."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    return f"python:{lab.torch_python}"
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("gpus", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_the_six_functions_on_a_box_of_eight_gpus(hosts, torch, gpubox_reset, gpus):
+    out = run("tensor01.py", "--host", "tensor01", "--environment", torch, "--gpus", str(gpus))
+
+    check_six(out, cards=8)
+
+
+@pytest.mark.lab
+def test_the_six_functions_on_slurm(hosts, torch):
+    out = run("tensor01.py", "--host", "slurm", "--environment", torch)
+
+    check_six(out, cards=0)
+
+
+@pytest.mark.lab
+@pytest.mark.long
+@pytest.mark.parametrize("host", ["py36", "py38", "py313"])
+def test_the_six_functions_on_other_hosts(hosts, torch, host):
+    check_six(run("tensor01.py", "--host", host, "--environment", torch), cards=0)
+
+
+def test_the_first_example_needs_no_server_and_no_configuration(tmp_path, monkeypatch):
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+
+    out = run("first.py", HOME=str(tmp_path))
+
+    assert "primes below a million: 78498" in out
+    assert "caught: this was raised in the other process" in out
+    here, there = (line.rpartition(" ")[2] for line in out.splitlines()[:2])
+    assert here != there
+
+
+MANY = {"1000 points: 3.1", "2000 points: 3.2", "0 points: ZeroDivisionError('division by zero')"}
+
+
+def test_many_calls_here(here):
+    first, *others = run("many_calls.py").splitlines()
+
+    assert first == "mean of 8 estimates: 3.14"
+    assert set(others) == MANY
+
+
+@pytest.mark.lab
+def test_many_calls_on_a_host(hosts):
+    first, *others = run("many_calls.py", "tensor01").splitlines()
+
+    assert first == "mean of 8 estimates: 3.14"
+    assert set(others) == MANY
+
+
+FILES = [
+    "means: {'height': 175.0, 'weight': 70.0}",
+    "left there: means.tsv",
+    "fetched: ['height\\t175.0', 'weight\\t70.0']",
+]
+
+
+def test_files_here(here):
+    assert run("files.py").splitlines() == FILES
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_files_on_a_host(hosts, host):
+    assert run("files.py", host).splitlines() == FILES
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_each_example_says_how_it_is_run(name):
+    told = ast.get_docstring(ast.parse((EXAMPLES / name).read_text(encoding="utf-8")))
+
+    assert told is not None
+    assert f"python examples/{name}" in told
+
+
+def test_every_script_is_run_by_a_test():
+    assert SCRIPTS == ["files.py", "first.py", "many_calls.py", "tensor01.py"]
