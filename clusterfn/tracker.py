@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
+_UNREACHABLE = "the scheduler is unreachable"
 _TIMEOUT_S = 60.0
 
 
@@ -39,6 +40,9 @@ class Tracker:
         name: The function's name.
         live: Whether what it prints is followed.
         bridge: The folder of the bridge that it was sent with; "" for this version's.
+
+    Attributes:
+        doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
     def __init__(self, session: Session, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
@@ -120,10 +124,12 @@ class Tracker:
     def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
         """What the scheduler said of the job at one look."""
         if isinstance(seen, Silent):
-            job.on_state(job.state, f"the scheduler is unreachable since {seen.for_s:.0f} s")
+            job.on_state(job.state, f"{_UNREACHABLE} since {seen.for_s:.0f} s")
             return
+        if job.reason.startswith(_UNREACHABLE):
+            job.on_state(job.state, "")
         if seen is not None:
-            self.scheduler_id = seen.scheduler_id
+            self.scheduler_id, self.doubt = seen.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 job.on_state(PENDING, self.session.scheduler.in_words(seen))
         self.witness.scheduler_said(seen)
@@ -138,8 +144,17 @@ class Tracker:
             self._follow_next(job, outcome)
             return
         self.end()
+        if self.doubt is not None and outcome["stage"] == "submit":
+            self._never_submitted(job, self.doubt)
+            return
         value, self._value = self._value, bytearray()
         _in_thread(lambda: job.on_outcome(outcome, value))
+
+    def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
+        """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
+        self.cancel_at_scheduler()
+        self.connection.run(["rm", "-rf", "--", self.folder])
+        job.on_lost(refusal)
 
     def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
         following = outcome.get("superseded_by") or self.attempt + 1

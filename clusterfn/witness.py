@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 _LOOKS = 2
+_LOOKS_UNSEEN = 4  # of a job that somebody else may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
 
 
@@ -66,7 +67,7 @@ class Witness:
         if verdict is not None and self._hopeless == _LOOKS:
             self._conclude_and_cancel(verdict)
         self._gone = self._gone + 1 if seen is None or seen.phase == base.FINAL else 0
-        if self._gone >= _LOOKS:
+        if self._gone >= (_LOOKS if self._tracker.scheduler_id or self._tracker.doubt else _LOOKS_UNSEEN):
             self.process_ended()
 
     def process_ended(self) -> None:
@@ -80,17 +81,31 @@ class Witness:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask the second witness."""
+        """Ask the second witness about the submission that holds the claim: another of this job has long ended."""
         if self._ended:
             return
-        tracker, scheduler = self._tracker, self._tracker.session.scheduler
-        log = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
-        answer = tracker.connection.run(scheduler.evidence_command(tracker.scheduler_id), unset=scheduler.unset)
-        _then(log, lambda tail: _then(answer, lambda said: self._explain(said, tail)))
+        tracker = self._tracker
+        claim = tracker.connection.run(["cat", posixpath.join(tracker.folder, layout.CLAIM)])
+        _then(claim, lambda read: self._ask_about(read.out.decode("ascii", "replace").strip() or tracker.scheduler_id))
 
-    def _explain(self, said: Completed, log: Completed) -> None:
+    def _ask_about(self, submission: str) -> None:
+        tracker, scheduler = self._tracker, self._tracker.session.scheduler
+        if not submission:
+            self._never_seen()
+            return
+        log = tracker.connection.run(["tail", "-c", str(_LOG_TAIL), tracker.log_path("scheduler")])
+        answer = tracker.connection.run(scheduler.evidence_command(submission), unset=scheduler.unset)
+        _then(log, lambda tail: _then(answer, lambda said: self._explain(said, tail, submission)))
+
+    def _never_seen(self) -> None:
+        """Neither a claim nor a number, and the looks by name found nothing: it was never submitted."""
+        if self._tracker.session.scheduler.watch_command():
+            message = "the scheduler does not know the job, and it never began"
+            self.conclude(Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True))
+
+    def _explain(self, said: Completed, log: Completed, submission: str) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")
-        evidence = Evidence(text, log.out.decode("utf-8", "replace"), self._tracker.scheduler_id)
+        evidence = Evidence(text, log.out.decode("utf-8", "replace"), submission)
         verdict = self._tracker.session.scheduler.explain(evidence)
         if verdict is not None and not self._ended:
             self.conclude(verdict)
