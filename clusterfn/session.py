@@ -99,7 +99,8 @@ class Session:
             bridge: The folder of the bridge that a job was sent with; else this version's.
         """
         before = [] if bridge else self.lay_out_bridge()
-        argv = [self.connection.facts.python, posixpath.join(bridge or self.bridge, layout.SUPERVISE), command, *args]
+        supervise = posixpath.join(bridge or self.bridge, layout.SUPERVISE)
+        argv = [self.connection.facts.python, "-I", "-S", supervise, command, *args]
         return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, after=before)
 
     @functools.cached_property

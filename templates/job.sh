@@ -15,12 +15,19 @@ ended() {
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;
     esac
-    @@python @@supervise after @@job "$1"
+    @@python -I -S @@supervise after @@job "$1"
     [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
     exit "$clusterfn_status"
 }
 trap ended EXIT
+clusterfn_libraries=${LD_LIBRARY_PATH-}
+clusterfn_modules=${PYTHONPATH-}
 @@lines
+# What these lines set was meant for the function; what was there before was not.
+CLUSTERFN_KEEP=
+[ "${LD_LIBRARY_PATH-}" = "$clusterfn_libraries" ] || CLUSTERFN_KEEP=LD_LIBRARY_PATH
+[ "${PYTHONPATH-}" = "$clusterfn_modules" ] || CLUSTERFN_KEEP="$CLUSTERFN_KEEP PYTHONPATH"
+export CLUSTERFN_KEEP
 clusterfn_stage=supervisor
-@@python @@supervise run @@job
+@@python -I -S @@supervise run @@job
 exit "$?"

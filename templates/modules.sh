@@ -17,6 +17,7 @@ load_module() {
         *:ERROR:* | *"Unable to locate a modulefile"*) no_module "$1" "it could not be loaded on $(uname -n)" ;;
     esac
     cat @@said >&2
+    # shellcheck disable=SC2034  # job.sh reads it
     clusterfn_stage=setup
 }
 no_module() {

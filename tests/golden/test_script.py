@@ -22,6 +22,7 @@ folder = sys.argv[2]
 open(os.path.join(folder, "calls"), "a").write(" ".join([sys.argv[1], *sys.argv[3:]]) + "\n")
 if sys.argv[1] == "run":
     names = ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV", "A")
+    open(os.path.join(folder, "kept"), "w").write(os.environ["CLUSTERFN_KEEP"])
     open(os.path.join(folder, "seen"), "w").write(repr([os.environ.get(n) for n in names] + [os.umask(0)]))
     how = open(os.path.join(folder, "how")).read()
     if how.startswith("signal"):
@@ -96,6 +97,20 @@ def test_after_learns_the_signal_that_ended_the_supervisor(ran, number):
 def test_slurms_variables_do_not_reach_the_job_and_its_files_are_private(ran):
     folder = ran(host=replace(BARE, setup=("export A='b c'",)))[3]
     assert (folder / "seen").read_text() == repr([None, None, "b c", 0o077])
+
+
+@pytest.mark.parametrize(
+    "lines, kept",
+    [
+        ((), ""),
+        (("LD_LIBRARY_PATH=/old",), ""),
+        (("export LD_LIBRARY_PATH=/cuda:$LD_LIBRARY_PATH",), "LD_LIBRARY_PATH"),
+        (("export LD_LIBRARY_PATH=/cuda PYTHONPATH=/site",), "LD_LIBRARY_PATH PYTHONPATH"),
+    ],
+)
+def test_only_what_the_hosts_own_lines_set_is_kept_for_the_function(ran, monkeypatch, lines, kept):
+    monkeypatch.setitem(ENV, "LD_LIBRARY_PATH", "/old")
+    assert (ran(host=replace(BARE, setup=lines))[3] / "kept").read_text() == kept
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ ended() {
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;
     esac
-    /usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
+    /usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
     [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
     exit "$clusterfn_status"
 }
 trap ended EXIT
+clusterfn_libraries=${LD_LIBRARY_PATH-}
+clusterfn_modules=${PYTHONPATH-}
 export SCRATCH=/scratch/ada
 umask 027
 # Environment modules: a batch shell may lack the function `module`, and old versions return 0 after an error.
@@ -41,6 +43,7 @@ load_module() {
         *:ERROR:* | *"Unable to locate a modulefile"*) no_module "$1" "it could not be loaded on $(uname -n)" ;;
     esac
     cat /home/ada/.clusterfn/jobs/7f3a000011112222/module.err >&2
+    # shellcheck disable=SC2034  # job.sh reads it
     clusterfn_stage=setup
 }
 no_module() {
@@ -52,6 +55,11 @@ load_module gcc/12
 load_module cuda/12.4
 load_module openmpi
 nvidia-smi -L || true
+# What these lines set was meant for the function; what was there before was not.
+CLUSTERFN_KEEP=
+[ "${LD_LIBRARY_PATH-}" = "$clusterfn_libraries" ] || CLUSTERFN_KEEP=LD_LIBRARY_PATH
+[ "${PYTHONPATH-}" = "$clusterfn_modules" ] || CLUSTERFN_KEEP="$CLUSTERFN_KEEP PYTHONPATH"
+export CLUSTERFN_KEEP
 clusterfn_stage=supervisor
-/usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
+/usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
 exit "$?"

@@ -15,12 +15,19 @@ ended() {
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;
     esac
-    /usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
+    /usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1"
     [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
     exit "$clusterfn_status"
 }
 trap ended EXIT
+clusterfn_libraries=${LD_LIBRARY_PATH-}
+clusterfn_modules=${PYTHONPATH-}
 
+# What these lines set was meant for the function; what was there before was not.
+CLUSTERFN_KEEP=
+[ "${LD_LIBRARY_PATH-}" = "$clusterfn_libraries" ] || CLUSTERFN_KEEP=LD_LIBRARY_PATH
+[ "${PYTHONPATH-}" = "$clusterfn_modules" ] || CLUSTERFN_KEEP="$CLUSTERFN_KEEP PYTHONPATH"
+export CLUSTERFN_KEEP
 clusterfn_stage=supervisor
-/usr/bin/python3 /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
+/usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222
 exit "$?"
