@@ -35,7 +35,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
-    "bridge/agent.py": "the agent's outermost frame",
+    "bridge/agent/request.py": "the agent's outermost frame",
     "bridge/supervisor/child.py": "after a fork nothing may run on",
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker.py": "runs the user's function",
@@ -143,8 +143,19 @@ def test_wire_knows_nothing_of_its_surroundings(name):
     assert not {target for target in targets if target.startswith("clusterfn.") and ".bridge.wire" not in target}
 
 
-def test_the_agent_is_one_file():
-    assert not {target for target in imported("bridge/agent.py") if target.startswith(("clusterfn", "_clusterfn"))}
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("bridge/agent/")])
+def test_the_agent_knows_itself_alone_and_stays_small(name):
+    """Nothing else is there when it starts; and by relative names, as its package has another name there."""
+    targets = imported(name) | imported(name, late=True)
+    functions = [node for node in ast.walk(tree(name)) if isinstance(node, ast.FunctionDef)]
+
+    assert not {each for each in targets if each.startswith("clusterfn") and ".bridge.agent" not in each}
+    assert not {each for each in targets if each.startswith("_clusterfn")}
+    assert "clusterfn" not in {
+        each.module.split(".")[0] for each, _ in statements(tree(name)) if getattr(each, "module", None)
+    }
+    assert len((LIBRARY / name).read_text(encoding="utf-8").splitlines()) <= 300
+    assert max((each.end_lineno - each.lineno + 1 for each in functions), default=0) <= 60
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if not name.startswith("cli/")])

@@ -9,10 +9,11 @@ import base64
 import contextlib
 import functools
 import importlib.resources
+import json
 import secrets
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clusterfn.errors import ConfigError, HostError
@@ -112,28 +113,35 @@ def loader(marker: str) -> bytes:
 
     The marker stands there in two pieces: a shell that reads and prints these lines does not print the marker.
     """
-    source = agent_source()
+    line = agent_line(agent_sources())
     program = (
         "import os, sys\n"
         "sys.path[:] = [folder for folder in sys.path if folder]\n"
-        "import base64, zlib\n"
+        "import base64, json, zlib\n"
         "data = b''\n"
-        f"while len(data) < {len(source)}:\n"
-        f"    piece = os.read(0, {len(source)} - len(data))\n"
+        f"while len(data) < {len(line)}:\n"
+        f"    piece = os.read(0, {len(line)} - len(data))\n"
         "    if not piece:\n"
         "        os._exit(1)\n"
         "    data += piece\n"
-        "space = {'__name__': 'clusterfn_agent'}\n"
-        "exec(compile(zlib.decompress(base64.b64decode(data)), 'clusterfn-agent', 'exec'), space)\n"
-        f"space['main']('{marker[:8]}' '{marker[8:]}')\n"
+        "sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())\n"
+        "space = {'__name__': 'clusterfn_arrive'}\n"
+        "exec(compile(sources['arrive.py'], 'clusterfn-agent/arrive.py', 'exec'), space)\n"
+        f"space['start'](sources, '{marker[:8]}' '{marker[8:]}')\n"
     )
-    return f"exec({program!r})\n".encode() + source
+    return f"exec({program!r})\n".encode() + line
 
 
 @functools.cache
-def agent_source() -> bytes:
+def agent_sources() -> Mapping[str, str]:
+    """The agent's modules: the name of each file, and its text."""
+    files = importlib.resources.files("clusterfn.bridge.agent").iterdir()
+    return {file.name: file.read_text(encoding="utf-8") for file in files if file.name.endswith(".py")}
+
+
+def agent_line(sources: Mapping[str, str]) -> bytes:
     """The agent as one line."""
-    text = importlib.resources.files("clusterfn.bridge").joinpath("agent.py").read_bytes()
+    text = json.dumps(dict(sorted(sources.items()))).encode()
     return base64.b64encode(zlib.compress(text, 9)) + b"\n"
 
 

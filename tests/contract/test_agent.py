@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import base64
 import hashlib
 import os
 import stat
-import sys
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clusterfn.bridge import agent
 from clusterfn.errors import HostDiskFull, HostError
 from clusterfn.host import HostConnection, Look, TreeFile, connect
-from clusterfn.hostlink import boot
+from clusterfn.hostlink import boot, requests
 from clusterfn.spec import Host
 from tests.contract.conftest import Connect, find_python, until
 
@@ -312,8 +307,11 @@ def test_without_inotify_the_poll_finds_it(
     connect_to: Connect, local_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a network file system, where the kernel hears of this machine's changes only."""
-    blind = without_inotify(boot.agent_source())
-    monkeypatch.setattr(boot, "agent_source", lambda: blind)
+    sources = dict(boot.agent_sources())
+    seeing = 'sys.platform.startswith("linux")'
+    assert sources["inotify.py"].count(seeing) == 1
+    sources["inotify.py"] = sources["inotify.py"].replace(seeing, "False")
+    monkeypatch.setattr(boot, "agent_sources", lambda: sources)
     here = connect_to(local_host)
     seen: list[bytes] = []
     here.follow(str(tmp_path / "later" / "out"), seen.append)
@@ -324,12 +322,6 @@ def test_without_inotify_the_poll_finds_it(
     (tmp_path / "later" / "outcome").write_bytes(b"{}")
 
     assert (wait.result(WAIT_S), seen) == (b"{}", [b"line\n"])
-
-
-def without_inotify(source: bytes) -> bytes:
-    text = zlib.decompress(base64.b64decode(source))
-    assert text.count(b'sys.platform.startswith("linux")') == 1
-    return base64.b64encode(zlib.compress(text.replace(b'sys.platform.startswith("linux")', b"False"))) + b"\n"
 
 
 def test_still_speaks_when_a_file_stops_changing(here: HostConnection, tmp_path: Path) -> None:
@@ -593,8 +585,13 @@ def test_conda_is_found_when_nothing_else_is(
     assert here.facts.version[:2] == (3, 8)
 
 
-def test_the_agent_is_one_file_of_the_standard_library() -> None:
-    tree = ast.parse(Path(agent.__file__).read_text())
-    names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    assert names <= set(sys.stdlib_module_names if sys.version_info >= (3, 10) else names)
-    assert not [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+# what nobody foresaw
+
+
+def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_path: Path) -> None:
+    """Although that host has no such file."""
+    fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
+
+    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in one\n +parts = name.split"):
+        here._send(requests.Plain("put_tree", fields, lambda *_: None)).result(WAIT_S)
+    here.ping().result(WAIT_S)

@@ -7,7 +7,10 @@ import struct
 
 import pytest
 
-from clusterfn.bridge.agent import Failure, Inbox, Outbox, expand, glob_pattern, pack
+from clusterfn.bridge.agent.failures import Failure
+from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.bridge.agent.outbox import Outbox
+from clusterfn.bridge.agent.paths import expand, glob_pattern
 from clusterfn.hostlink.boot import COMMAND, loader
 
 

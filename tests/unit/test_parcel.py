@@ -72,8 +72,8 @@ def test_what_runs_in_the_hosts_python_compiles_under_3_6(tmp_path):
         layout.SUPERVISE,
         *(n for n in parcel.bridge().files if n.startswith("_clusterfn/bridge/supervisor/")),
     ]
-    agent = Path(parcel.__file__).parent / "bridge" / "agent.py"
-    texts = [parcel.bridge().files[name] for name in old] + [agent.read_bytes()]
+    agent = sorted((Path(parcel.__file__).parent / "bridge" / "agent").glob("*.py"))
+    texts = [parcel.bridge().files[name] for name in old] + [path.read_bytes() for path in agent]
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.py").write_bytes(text)
 

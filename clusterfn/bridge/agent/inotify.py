@@ -1,0 +1,51 @@
+"""The kernel's word that something changed, where the kernel has one to give."""
+
+import os
+import struct
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Set
+
+
+class Inotify:
+    """The kernel's word that a folder changed. On network file systems it hears of this machine's changes only."""
+
+    MASK = 0x2 | 0x8 | 0x80 | 0x100  # MODIFY, CLOSE_WRITE, MOVED_TO, CREATE
+    EVENT = struct.Struct("iIII")
+
+    def __init__(self) -> None:
+        import ctypes
+
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+
+    def add(self, folder: str) -> int:
+        """A number for the folder, the same each time; -1 if the kernel refuses."""
+        return int(self.libc.inotify_add_watch(self.fd, os.fsencode(folder), self.MASK))
+
+    def remove(self, number: int) -> None:
+        self.libc.inotify_rm_watch(self.fd, number)
+
+    def events(self) -> "Set[int]":
+        """The folders in which something happened."""
+        try:
+            data = os.read(self.fd, 64 * 1024)
+        except BlockingIOError:
+            return set()
+        found, at = set(), 0
+        while at < len(data):
+            number, _, _, size = self.EVENT.unpack_from(data, at)
+            found.add(number)
+            at += self.EVENT.size + size
+        return found
+
+
+def new_inotify() -> "Optional[Inotify]":
+    try:
+        return Inotify() if sys.platform.startswith("linux") else None
+    except (ImportError, OSError, AttributeError):
+        return None
