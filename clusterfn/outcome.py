@@ -6,10 +6,10 @@ The only place that knows which kind of outcome is which class of error. Reads n
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import os
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,6 @@ _NOT_RAISED_HERE = (
     StopIteration,
     StopAsyncIteration,
     concurrent.futures.CancelledError,
-    asyncio.CancelledError,
 )
 
 
@@ -167,12 +166,18 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     what["traceback"] = _SENT_SOURCES.sub('File "', what["traceback"].rstrip())
     remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{what["traceback"]}\n"""')
     error = _rebuilt(outcome, value)
-    if error is None or isinstance(error, _NOT_RAISED_HERE):
+    if error is None or _must_not_be_raised(error):
         return _function_error(what, _facts(outcome, place), remote)
     if isinstance(error, FileNotFoundError):
         _hint_at_file(error, place)
     object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
     return error
+
+
+def _must_not_be_raised(error: BaseException) -> bool:
+    # Whoever has an error of asyncio here has imported it; all others are spared the import.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    return isinstance(error, _NOT_RAISED_HERE) or isinstance(error, cancelled)
 
 
 def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
