@@ -177,7 +177,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
 def _must_not_be_raised(error: BaseException) -> bool:
     # Whoever has an error of asyncio here has imported it; all others are spared the import.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
-    return isinstance(error, _NOT_RAISED_HERE) or isinstance(error, cancelled)
+    return isinstance(error, (_NOT_RAISED_HERE, cancelled))
 
 
 def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
