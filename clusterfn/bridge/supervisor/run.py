@@ -67,7 +67,7 @@ class Run:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self._started = time.monotonic()
         keep = [fd for held in self._held for fd in held.worker_fds()]
-        self._child = child.start(child.Start(argv, env, spec["cwd"] or self.attempt.path(WORK), cpus, keep))
+        self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
         if spec["resources"]["time_s"] is not None:
             self.watch.deadline = self._started + spec["resources"]["time_s"]
         self._pumps = [
@@ -77,6 +77,11 @@ class Run:
         facts = {"node": self.job.node, "pid": self._child.pid, "gpus": cards or [], "python": spec["python"]}
         self.attempt.event("starting", **facts)
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
+
+    def _folder(self) -> str:
+        """Where the function runs; variables and ~ are the host's."""
+        asked: "Optional[str]" = self.job.spec["cwd"]
+        return os.path.expanduser(os.path.expandvars(asked)) if asked else self.attempt.path(WORK)
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
