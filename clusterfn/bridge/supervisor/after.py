@@ -63,9 +63,10 @@ def after(folder: str, status: str) -> int:
 
 
 def _latest_own(job: Job) -> "Optional[Attempt]":
+    """The attempt of the supervisor that died: never one that a requeue started elsewhere by the same number."""
     for number in reversed(job.attempts()):
         attempt = Attempt(job, number)
-        if attempt.owner() in (job.submission, ""):
+        if attempt.owner() in (job.start, ""):
             return attempt
     return None
 

@@ -58,10 +58,10 @@ class Attempt:
 
     def _write_owner(self) -> None:
         with open(self.path(OWNER), "w") as file:
-            file.write(self.job.submission)
+            file.write(self.job.start)
 
     def owner(self) -> str:
-        """The submission that made this attempt; empty if it died before it could say."""
+        """The start of job.sh that made this attempt; empty if it died before it could say."""
         return (publish.read(self.folder, OWNER) or b"").decode("ascii", "replace").strip()
 
     def prepare(self) -> None:

@@ -21,7 +21,8 @@ class Job:
         folder: jobs/<id>.
         spec: spec.json, strings native.
         id: 16 hex digits.
-        submission: What tells this start of job.sh from another (see `submission_id`).
+        submission: The same for all that one job.sh starts, and after a requeue (see `submission_id`).
+        start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
     """
 
     def __init__(self, folder: str) -> None:
@@ -31,6 +32,8 @@ class Job:
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
         self.submission = submission_id(self.slurm)
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "0") if self.slurm else "0"
+        self.start = self.submission if restarts == "0" else "%s restart %s" % (self.submission, restarts)
 
     def path(self, *names: str) -> str:
         """A path below the job's folder."""
