@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+REPOSITORY = Path(__file__).parents[2]
 MINOR = f"3.{sys.version_info[1]}"
 ALIASES = ("tensor01", "slurm", "py36", "py38", "py313")
 
@@ -100,6 +101,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
     return root
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for another interpreter's PYTHONPATH: clusterfn as an installation would lay it out."""
+    folder = tmp_path_factory.mktemp("installed")
+    shutil.copytree(REPOSITORY / "clusterfn", folder / "clusterfn", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "templates", folder / "clusterfn" / "templates")
+    return folder
 
 
 @pytest.fixture

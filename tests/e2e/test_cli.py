@@ -255,6 +255,19 @@ def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
     assert "PASS  gpus" in ran.stdout
     assert "8 x NVIDIA RTX A6000" in ran.stdout
     assert "(3.6." in ran.stdout
+    assert "nothing to warn of" in ran.stdout
+
+
+@pytest.mark.lab
+def test_check_shows_what_an_rc_file_prints(folder, run, lab):
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  py36-noisy:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
+    )
+
+    ran = run("check", "--no-job", "py36-noisy")
+
+    assert re.search(r"^PASS  warnings +an rc file .*\n +Welcome to the lab", ran.stdout, re.MULTILINE)
+    assert "\033[31m" not in ran.stdout
 
 
 @pytest.mark.lab

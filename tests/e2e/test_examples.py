@@ -14,11 +14,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
 
 
-def run(name, *argv, timeout_s=110.0, **variables):
+def run(name, *argv, cwd=None, **variables):
     """stdout of an example."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *argv],
-        capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **variables}, check=False,
+        capture_output=True, text=True, timeout=110.0, cwd=cwd, env={**os.environ, **variables}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -84,7 +84,7 @@ def test_the_six_functions_on_a_box_of_eight_gpus(hosts, torch, gpubox_reset, gp
 
 @pytest.mark.lab
 def test_the_six_functions_on_slurm(hosts, torch):
-    out = run("tensor01.py", "--host", "slurm", "--environment", torch)
+    out = run("tensor01.py", "--host", "slurm", "--environment", torch, "--memory", "2GB")
 
     check_six(out, cards=0)
 
@@ -99,7 +99,7 @@ def test_the_six_functions_on_other_hosts(hosts, torch, host):
 def test_the_first_example_needs_no_server_and_no_configuration(tmp_path, monkeypatch):
     monkeypatch.delenv("CLUSTERFN_CONFIG")
 
-    out = run("first.py", HOME=str(tmp_path))
+    out = run("first.py", cwd=tmp_path, HOME=str(tmp_path))
 
     assert "primes below a million: 78498" in out
     assert "caught: this was raised in the other process" in out

@@ -1,0 +1,241 @@
+"""Files as arguments and files that a function leaves: named by content, sent once, fetched whole, under any name."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+
+import pytest
+
+from clusterfn import Directory, File, cluster
+
+pytestmark = pytest.mark.lab
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+ODD_NAMES = ["with space.txt", "ünïcode 漢.txt", "new\nline.txt", "quote'\"$`.txt", "-dash", "tab\t.txt"]
+
+
+def read(path):
+    with path.open(encoding="utf-8") as file:
+        return path.name, file.read()
+
+
+read.__module__ = "__main__"
+
+
+def to_send(text):
+    """Lines of f.script() about contents: those that would be sent, and those that are there already."""
+    named = [line for line in text.splitlines() if re.search(r"/(files|blobs|sources)/", line)]
+    there = [line for line in named if "(there already)" in line]
+    return [line for line in named if line not in there], there
+
+
+@BOTH
+def test_a_file_arrives_under_its_name_with_its_content(hosts, host, tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text(f"a,b\n1,ü\n{host}")
+
+    assert cluster(host=host)(read)(File(path)) == ("data.csv", path.read_text())
+
+
+def test_a_file_is_the_path_itself_when_the_function_runs_here(tmp_path):
+    path = tmp_path / "data.csv"
+    path.write_text("here")
+
+    assert cluster(read).local(File(path)) == ("data.csv", "here")
+
+
+def test_a_second_call_sends_nothing_of_it(hosts, tmp_path):
+    path, again = tmp_path / "big.bin", tmp_path / "again.bin"
+    path.write_bytes(os.urandom(3 << 20))
+    again.write_bytes(path.read_bytes())
+    size = cluster(host="tensor01")(lambda path: path.stat().st_size)
+
+    before = to_send(size.script(File(path)))
+    assert size(File(path)) == 3 << 20
+    after = to_send(size.script(File(path)))
+
+    assert [len(lines) for lines in before] == [1, 0]
+    assert "3.0 MB" in before[0][0]
+    assert [len(lines) for lines in after] == [0, 1]
+
+
+def test_a_large_argument_is_sent_once(hosts):
+    data = os.urandom(2 << 20)
+    size = cluster(host="tensor01")(len)
+
+    before = to_send(size.script(data))
+    assert size(data) == 2 << 20
+    after = to_send(size.script(data))
+
+    assert [len(lines) for lines in before] == [1, 0]
+    assert [len(lines) for lines in after] == [0, 1]
+
+
+def test_a_file_that_changed_between_calls_arrives_as_it_is_now(hosts, tmp_path):
+    path = tmp_path / "data.txt"
+    function = cluster(host="tensor01")(read)
+    path.write_text("first")
+    assert function(File(path)) == ("data.txt", "first")
+
+    path.write_text("second")
+
+    assert function(File(path)) == ("data.txt", "second")
+
+
+def test_what_was_sent_cannot_be_altered_by_a_function(hosts, tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("original")
+
+    def alter(path):
+        path.write_text("altered")
+
+    with pytest.raises(PermissionError):
+        cluster(host="tensor01")(alter)(File(path))
+
+    assert cluster(host="tensor01")(read)(File(path)) == ("data.txt", "original")
+
+
+@BOTH
+def test_a_directory_arrives_with_all_that_is_below_it(hosts, host, tmp_path):
+    root = tmp_path / "model v2"
+    (root / "deep" / "er").mkdir(parents=True)
+    (root / "empty").touch()
+    (root / "deep" / "er" / "weights.bin").write_bytes(bytes(range(256)) * 100)
+    (root / "café.txt").write_text("ü", encoding="utf-8")
+
+    @cluster(host=host)
+    def look(folder):
+        found = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+        return folder.name, found
+
+    expected = {"empty": 0, "deep/er/weights.bin": 25600, "café.txt": 2}
+    assert look(Directory(root)) == ("model v2", expected)
+    assert look.local(Directory(root)) == ("model v2", expected)
+
+
+def test_files_inside_lists_and_keywords_travel_too(hosts, tmp_path):
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    first.write_text("A")
+    second.write_text("B")
+
+    @cluster(host="tensor01")
+    def texts(paths, *, more):
+        return [path.read_text() for path in paths] + [path.read_text() for path in more.values()]
+
+    assert texts([File(first), File(second)], more={"again": File(first)}) == ["A", "B", "A"]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_odd_names_arrive_as_they_are(hosts, tmp_path, name):
+    path = tmp_path / name
+    path.write_text("odd")
+
+    assert cluster(host="tensor01")(read)(File(path)) == (name, "odd")
+
+
+@BOTH
+def test_odd_names_are_listed_and_fetched_as_they_are(hosts, host, tmp_path):
+    @cluster(host=host)
+    def leave(names):
+        import pathlib
+
+        pathlib.Path("sub dir").mkdir()
+        for name in names:
+            pathlib.Path("sub dir", name).write_text(name)
+
+    job = leave.submit(ODD_NAMES)
+    job.result(30)
+
+    assert {file.name for file in job.files} == {f"sub dir/{name}" for name in ODD_NAMES}
+    fetched = job.download("**/*", to=tmp_path / "got")
+    assert {path.name: path.read_text() for path in fetched} == {name: name for name in ODD_NAMES}
+
+
+@BOTH
+def test_the_working_directory_is_empty_and_the_jobs_own(hosts, host):
+    @cluster(host=host)
+    def look():
+        import os
+        import pathlib
+
+        listed, where = os.listdir(), os.getcwd()
+        pathlib.Path("left").touch()
+        return listed, where
+
+    first, second = look(), look()
+
+    assert first[0] == second[0] == []
+    assert first[1] != second[1]
+    assert str(hosts.root) in first[1]
+
+
+def test_another_working_directory_can_be_chosen(hosts, lab):
+    function = cluster(host="tensor01", cwd="/tmp")(os.getcwd)
+
+    assert function() == "/tmp"
+
+
+def test_a_working_directory_below_the_home_is_expanded(hosts, lab):
+    function = cluster(host="tensor01", cwd="~/")(os.getcwd)
+
+    assert function() == function.with_options(cwd="$HOME")() == str(lab.home("bash"))
+
+
+@BOTH
+def test_outputs_are_fetched_when_the_call_returns(hosts, host, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    @cluster(host=host, outputs=["*.pt", "plots/*.png"])
+    def train():
+        import pathlib
+
+        pathlib.Path("plots").mkdir()
+        for name in ("a.pt", "b.pt", "c.log", "plots/x.png", "plots/y.svg"):
+            pathlib.Path(name).write_bytes(name.encode() * 1000)
+        return "trained"
+
+    assert train() == "trained"
+
+    found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert found == {"a.pt", "b.pt", "plots/x.png"}
+    assert (tmp_path / "a.pt").read_bytes() == b"a.pt" * 1000
+
+
+def test_outputs_that_are_not_there_warn_and_keep_the_value(hosts):
+    function = cluster(host="tensor01", outputs=["*.pt"])(lambda: 7)
+
+    job = function.submit()
+
+    with pytest.warns(UserWarning, match=r"outputs='\*.pt' was not fetched"):
+        assert wait_in_this_thread(job) == 7
+
+
+def wait_in_this_thread(job):
+    return job.result(30)
+
+
+def test_a_local_path_that_is_not_there_says_how_to_send_it(hosts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("model.zip").write_text("here only")
+
+    @cluster(host="tensor01")
+    def load(name):
+        return pathlib.Path(name).read_text()
+
+    with pytest.raises(FileNotFoundError) as caught:
+        load("model.zip")
+
+    assert "model.zip" in str(caught.value)
+    assert "File(" in str(caught.value)
+    assert caught.value.errno == 2
+
+
+def test_a_path_that_is_nowhere_gives_no_such_hint(hosts):
+    def load():
+        return pathlib.Path("/no/such/file").read_text()
+
+    with pytest.raises(FileNotFoundError) as caught:
+        cluster(host="tensor01")(load)()
+
+    assert "File(" not in str(caught.value)

@@ -1,0 +1,368 @@
+"""Whatever people call functions works on a host of Python 3.6: closures, classes, packages, arrays, pools."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import ExitedEarly, KilledBySignal, ResultError, cluster
+
+pytestmark = pytest.mark.lab
+on_box = cluster(host="tensor01")
+
+
+def test_a_closure(hosts):
+    factor, words = 3, ["a"]
+
+    def scale(n):
+        words.append("b")
+        return n * factor, words
+
+    assert on_box(scale)(4) == (12, ["a", "b"])
+    assert words == ["a"]
+
+
+def test_lambdas_made_in_a_loop_are_different(hosts):
+    jobs = [cluster(host="tensor01")(lambda n=n: n * n).submit() for n in range(4)]
+
+    assert [job.result(20) for job in jobs] == [0, 1, 4, 9]
+
+
+def test_generators_decorators_and_new_syntax_inside(hosts):
+    import functools
+
+    def work(items):
+        @functools.lru_cache
+        def square(n):
+            return n * n
+
+        if (count := len(items)) > 2:
+            total = sum(square(n) for n in items)
+        return count, total, square.cache_info().misses
+
+    assert on_box(work)([1, 2, 2, 3]) == (4, 18, 3)
+
+
+def test_an_async_function(hosts):
+    async def wait(n):
+        import asyncio
+
+        await asyncio.sleep(0)
+        return n
+
+    assert on_box(wait)(5) == 5
+
+
+IN_A_SCRIPT = """
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from clusterfn import cluster
+
+SCALE = 10
+
+class Colour(Enum):
+    RED = "red"
+
+@dataclass
+class Point:
+    x: int
+    tags: list = field(default_factory=list)
+    colour: Colour = Colour.RED
+    def moved(self, by):
+        return Point(self.x + by * SCALE, self.tags + ["moved"], self.colour)
+
+class Line(Point):
+    __slots__ = ()
+    def __eq__(self, other):
+        return type(other) is Line and self.x == other.x
+    __hash__ = None
+
+def helper(n):
+    return n * SCALE
+
+@cluster(host="tensor01")
+def outer(point, line):
+    assert isinstance(point, Point)
+    return point.moved(1), line, helper(2), inner(3), inner.local(3)
+
+@cluster(host="tensor01")
+def inner(n):
+    return n if n == 0 else inner(n - 1) + 1
+
+@cluster(host="tensor01")
+def refused():
+    try:
+        inner.submit(1)
+    except RuntimeError as error:
+        return str(error)
+
+class Model:
+    bias = 5
+    @cluster(host="tensor01")
+    def predict(self, n):
+        return n + self.bias
+
+point, line, two, three, again = outer(Point(1), Line(4))
+print(json.dumps([
+    type(point) is Point, isinstance(point, Point), point == Point(11, ["moved"]), point.colour is Colour.RED,
+    type(line) is Line, line == Line(4), two, three, again, refused(), Model().predict(2), (lambda: 0).__name__,
+]))
+"""
+
+
+def test_classes_and_functions_of_a_script(hosts, run_script):
+    found = run_script(IN_A_SCRIPT)
+
+    assert found[:9] == [True] * 6 + [20, 3, 3]
+    assert "inner.submit() inside a job" in found[9]
+    assert found[10] == 7
+
+
+PROJECT = {
+    "utils/__init__.py": "from .deep import twice\n",
+    "utils/deep.py": "from .numbers import TWO\n\n\ndef twice(n):\n    return n * TWO\n",
+    "utils/numbers.py": "TWO = 2\n",
+    "utils/data.txt": "travelled",
+    "alone.py": "import utils.deep\n\n\nclass Box:\n    def __init__(self, n):\n        self.n = utils.deep.twice(n)\n",
+    "main.py": """
+import json
+from clusterfn import cluster
+from alone import Box
+from utils import twice
+import late_use
+
+@cluster(host="tensor01", cores=1)
+def work(n):
+    from pathlib import Path
+    import utils
+    from lazily import needed
+    text = (Path(utils.__file__).parent / "data.txt").read_text()
+    return Box(n), twice(n), text, needed(), late_use.chain(n)
+
+box, number, text, lazily, chained = work(4)
+print(json.dumps([type(box) is Box, box.n, number, text, lazily, chained]))
+""",
+    "lazily.py": "def needed():\n    return 'imported in the function'\n",
+    "late_use.py": (
+        "from clusterfn import cluster\n\n\n@cluster(host='tensor01')\ndef chain(n):\n    return end(n) + 1\n\n\n"
+        "@cluster(host='slurm')\ndef end(n):\n    return n * 100\n"
+    ),
+}
+
+
+def test_modules_and_packages_of_a_project(hosts, tmp_path):
+    for name, text in PROJECT.items():
+        (tmp_path / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "src" / name).write_text(text)
+
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path / "src", capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == '[true, 8, 8, "travelled", "imported in the function", 401]\n'
+
+
+def test_a_function_of_a_module_that_is_called_from_elsewhere(hosts, tmp_path, monkeypatch):
+    (tmp_path / "my_package_e2e").mkdir()
+    (tmp_path / "my_package_e2e" / "__init__.py").touch()
+    (tmp_path / "my_package_e2e" / "a.py").write_text("from . import b\n\n\ndef f(n):\n    return b.g(n)\n")
+    (tmp_path / "my_package_e2e" / "b.py").write_text("def g(n):\n    raise LookupError(f'g has no {n}')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("my_package_e2e.a")
+
+    with pytest.raises(LookupError, match="g has no 3"):
+        cluster(host="tensor01")(module.f)(3)
+
+
+POOL = """
+import json
+from clusterfn import cluster
+
+OFFSET = 100
+
+def square(n):
+    return n * n + OFFSET
+
+@cluster(host="tensor01", cores=2)
+def pooled(method):
+    import multiprocessing
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        return pool.map(square, range(4))
+
+@cluster(host="tensor01", cores=2)
+def executed():
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return list(pool.map(square, range(4)))
+
+print("top level code runs once, here")
+print(json.dumps([pooled("spawn"), pooled("fork"), executed()]))
+"""
+
+
+def test_pools_of_processes_inside_the_function(hosts, run_script):
+    assert run_script(POOL) == [[100, 101, 104, 109]] * 3
+
+
+NUMPY = """
+import json, sys
+import numpy
+import torch
+from clusterfn import cluster
+
+@cluster(host="tensor01", environment="python:" + sys.argv[1])
+def work(array, scale):
+    return array[:3] * scale, array.sum(), torch.arange(4).float() * scale, {"mask": array > 0}
+
+array = numpy.arange(400_000, dtype=numpy.float64)
+before = work.script(array, 2)
+some, total, tensor, more = work(array, 2)
+after = work.script(array, 2)
+blobs = [[line for line in text.splitlines() if "/blobs/" in line] for text in (before, after)]
+print(json.dumps([
+    some.tolist(), float(total) == float(array.sum()), tensor.tolist(), str(tensor.device),
+    int(more["mask"].sum()), str(some.dtype), [["there already" in line for line in lines] for lines in blobs],
+]))
+"""
+
+
+def test_large_arrays_travel_beside_the_call_and_once(hosts, lab, run_script, installed, monkeypatch):
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    packages = Path(pytest.__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(installed), str(packages)]))
+
+    found = run_script(NUMPY, str(lab.torch_python), python=lab.torch_python)
+
+    assert found[:2] == [[0.0, 2.0, 4.0], True]
+    assert found[2:4] == [[0.0, 2.0, 4.0, 6.0], "cpu"]
+    assert found[4:6] == [399_999, "float64"]
+    assert found[6] == [[False], [True]]
+
+
+# The eleven functions of which the predecessor returned two (requirements, section 2).
+
+ELEVEN = """
+import json
+import functools
+import math
+import os
+import signal
+from clusterfn import ClusterfnError, cluster
+
+N = 3
+
+def helper(n):
+    return n + N
+
+def constant():
+    return 42
+
+def forty_lines():
+    total = 0
+FORTY
+    return total
+
+def raises():
+    raise ValueError("boom")
+
+def calls_a_sibling():
+FORTY
+    return helper(1)
+
+def uses_globals():
+    return math.floor(2.5) + N
+
+def decorated_inside():
+    @functools.lru_cache(maxsize=None)
+    def square(n):
+        return n * n
+    square(3), square(3)
+    return square.cache_info().hits
+
+def walrus():
+    return (n := 10) + n
+
+def exits():
+    os._exit(3)
+
+def crashes():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+def local_class():
+    class Thing:
+        def __init__(self):
+            self.n = 9
+    return Thing()
+
+def outcome(function):
+    try:
+        value = cluster(host="tensor01")(function)()
+    except Exception as error:
+        assert "result_raw" not in str(error)
+        return [type(error).__name__, str(error).splitlines()[0]]
+    return getattr(value, "n", value)
+
+print(json.dumps([outcome(function) for function in (
+    constant, forty_lines, raises, calls_a_sibling, uses_globals, decorated_inside, walrus, exits, crashes, local_class,
+)]))
+""".replace("FORTY", "\n".join(f"    total = {n} if {n} == 0 else total + {n}" for n in range(40)))
+
+
+def test_the_eleven_functions_that_failed_elsewhere(hosts, run_script):
+    found = run_script(ELEVEN)
+
+    assert found[:7] == [42, 780, ["ValueError", "boom"], 4, 5, 1, 20]
+    assert found[7][0] == "ExitedEarly" and "3" in found[7][1]
+    assert found[8][0] == "KilledBySignal" and "SIGSEGV" in found[8][1]
+    assert found[9] == 9
+
+
+def test_the_eleventh_returns_an_array_that_the_host_could_not_read(hosts, lab):
+    @cluster(host="tensor01", environment=f"python:{lab.torch_python}")
+    def array():
+        import numpy
+
+        return numpy.arange(3)
+
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    with pytest.raises(ResultError, match="needs the module numpy, which is not installed here"):
+        array()
+
+
+def test_deaths_have_their_own_types(hosts):
+    with pytest.raises(ExitedEarly) as exited:
+        on_box(lambda: os._exit(3))()
+    with pytest.raises(KilledBySignal) as killed:
+        on_box(lambda: os.kill(os.getpid(), signal.SIGKILL))()
+
+    assert exited.value.code == 3
+    assert killed.value.signal == "SIGKILL"
+
+
+def test_the_remote_traceback_shows_the_users_own_line(hosts):
+    import traceback
+
+    def fails(n):
+        limit = n - 1
+        if limit < 5:
+            raise ValueError("too small")  # this very line
+        return limit
+
+    with pytest.raises(ValueError, match="too small") as caught:
+        on_box(fails)(1)
+
+    text = "".join(traceback.format_exception(caught.type, caught.value, caught.tb))
+    assert 'raise ValueError("too small")  # this very line' in text
+    assert "test_payload.py" in text
+    assert "tensor01" in text
