@@ -131,7 +131,7 @@ class HostError(ClusterfnError):
 
 
 class Unreachable(HostError):
-    """No connection could be made, or it was lost and could not be made again."""
+    """No connection could be made, or it was lost and could not be made again; or the host did not answer in time."""
 
 
 class AuthenticationError(HostError):

@@ -93,12 +93,14 @@ class HostConnection:
 
     Attributes:
         facts: What the host said when it was connected last.
+        noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
 
     def __init__(self, host: Host, transport: Transport, have: Sequence[str] = ()) -> None:
         self.host = host
         opened = boot(transport, host, have)
         self.facts = _facts(opened.hello)
+        self.noise = opened.noise
         self._link = Link(host, lambda: boot(transport, host), opened, self._on_hello)
 
     def _on_hello(self, hello: Header) -> None:

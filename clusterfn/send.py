@@ -62,7 +62,7 @@ def _finish_before_exit(start: Reply[Any]) -> None:
 def _finish_all() -> None:
     until = time.monotonic() + _EXIT_TIMEOUT_S
     for start in list(_unanswered):
-        with contextlib.suppress(ClusterfnError, TimeoutError):  # the job's own future has told
+        with contextlib.suppress(ClusterfnError):  # the job's own future has told
             start.result(max(0.0, until - time.monotonic()))
 
 

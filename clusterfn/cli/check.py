@@ -45,8 +45,6 @@ def _run(step: Step, found: Found, words: dict[str, str]) -> str:
         return _say("FAIL", step.name, str(error), error.evidence, error.hint)
     except ClusterfnError as error:
         return _say("FAIL", step.name, error.message, error.evidence, error.hint or "")
-    except TimeoutError as error:
-        return _say("FAIL", step.name, f"the host gave {error}", (), "try again; then look at the load of the host")
 
 
 def _say(word: str, name: str, what: str, evidence: tuple[str, ...] = (), hint: str = "") -> str:

@@ -41,8 +41,6 @@ def _foreseen(error: BaseException) -> Complaint | None:
     remote = remote_traceback(error)
     if remote is not None:
         return Complaint(_raised_there(error, remote), FAILED)
-    if isinstance(error, TimeoutError):
-        return Complaint(f"TimeoutError: the host gave {error}", FAILED)
     return None
 
 

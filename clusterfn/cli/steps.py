@@ -22,6 +22,7 @@ from clusterfn.transport.sshconfig import resolve
 
 _TIMEOUT_S = 60.0
 _LITTLE_BYTES = 50 * 2**20
+_NOISY_LINES = 5
 
 
 class Failed(Exception):
@@ -146,8 +147,17 @@ def _python(found: Found) -> str:
 
 
 def _warnings(found: Found) -> str:
-    warnings = found.session.connection.facts.warnings
+    connection = found.session.connection
+    warnings = [*connection.facts.warnings, *_noise(connection.noise)]
     return "\n".join(warnings) if warnings else "nothing to warn of"
+
+
+def _noise(text: str) -> list[str]:
+    """An rc file that prints does no harm here, but scp, rsync and sftp fail with it: the user should know."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    more = [f"  … and {len(lines) - _NOISY_LINES} more lines"] if len(lines) > _NOISY_LINES else []
+    shown = [f"  {line}" for line in lines[:_NOISY_LINES]]
+    return ["an rc file there prints this although nobody is at the terminal:", *shown, *more] if lines else []
 
 
 _LINK = (

@@ -26,6 +26,7 @@ MARKER_S = 10.0
 HELLO_S = 60.0
 HELLO_ID = 1
 NOISE_KEPT = 64 * 1024
+NOISE_SHOWN = 2048
 EVIDENCE_LINES = 20
 
 # Free of "!", newlines, backslashes and single quotes inside, and below 1024 bytes: csh and fish pass it through.
@@ -56,11 +57,12 @@ LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login s
 
 @dataclass
 class Opened:
-    """A stream whose agent has said hello."""
+    """A stream whose agent has said hello; `noise` is how what the login shell printed before it begins."""
 
     stream: Stream
     reader: FrameReader
     hello: Header
+    noise: str = ""
 
 
 def boot(transport: Transport, host: Host, have: Sequence[str] = ()) -> Opened:
@@ -105,7 +107,7 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Open
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
     if not answer[0]["ok"]:
         raise error_of(host, answer[0]["error"])
-    return Opened(stream, reader, answer[0])
+    return Opened(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
 
 
 def loader(marker: str) -> bytes:
@@ -156,7 +158,8 @@ def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, byte
             piece = stream.read(CHUNK)
             if not piece:
                 return printed, None
-            printed = (printed + piece)[-NOISE_KEPT:]
+            printed += piece
+            printed = printed[:NOISE_SHOWN] + printed[NOISE_SHOWN:][-NOISE_KEPT:]
     before, _, after = printed.partition(sought)
     return before, after
 

@@ -92,7 +92,8 @@ class Link:
         """
         with self._changed:
             self._check()
-            number = request.reply.id = next(self._numbers)
+            number = next(self._numbers)
+            request.register(number, self.host.name)
             request.cancel = lambda: self.cancel(number)
             self._requests[request.id] = request
             skipped = next((self._failures[number] for number in request.after if number in self._failures), None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, Union
 
+from clusterfn.errors import Unreachable
 from clusterfn.hostlink.frames import CHUNK, Header, pack
 
 T = TypeVar("T")
@@ -30,6 +31,7 @@ class Reply(Generic[T]):
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = 0
+        self._host = self._asked = ""
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
 
@@ -38,17 +40,26 @@ class Reply(Generic[T]):
 
         Raises:
             HostError: What the host refused, or why it can no longer be asked.
-            TimeoutError: No answer within `timeout_s`; the request goes on.
+            Unreachable: No answer within `timeout_s`; the request goes on.
             concurrent.futures.CancelledError: `cancel` was called.
         """
-        concurrent.futures.wait([self._future], timeout_s)
-        if not self._future.done():
-            raise TimeoutError(f"no answer within {timeout_s} s")
+        self._wait(timeout_s)
         return self._future.result()
 
     def exception(self, timeout_s: float | None = None) -> BaseException | None:
-        """The error that `result` would raise, or None."""
-        return self._future.exception(timeout_s)
+        """The error of the request, or None. Raises Unreachable as `result` does."""
+        self._wait(timeout_s)
+        return self._future.exception()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        concurrent.futures.wait([self._future], timeout_s)
+        if not self._future.done():
+            raise Unreachable(
+                f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
+                host=self._host,
+                hint="try again; then look at the load of the host and of its file systems",
+                retryable=True,
+            )
 
     def done(self) -> bool:
         """Whether the answer is here."""
@@ -68,6 +79,10 @@ class Reply(Generic[T]):
     def cancel(self) -> None:
         """Want no more of it: the host is told to stop, `result` raises CancelledError. Nothing if it has ended."""
         self._cancel()
+
+    def register(self, number: int, host: str, asked: str) -> None:
+        """For requests only: by which number, of which host, what was asked."""
+        self.id, self._host, self._asked = number, host, asked
 
     def resolve(self, value: T) -> None:
         """For requests only: the answer."""
@@ -103,6 +118,11 @@ class Request(Generic[T]):
     @property
     def id(self) -> int:
         return self.reply.id
+
+    def register(self, number: int, host: str) -> None:
+        """It is to be sent to this host, by this number."""
+        what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
+        self.reply.register(number, host, f"{self.do} {what}".rstrip())
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         """The request as it is to be sent now, naming only requests that are still open."""
@@ -272,6 +292,10 @@ class SpawnReply(Reply[Spawned]):
     def __init__(self, cancel: Callable[[], None]) -> None:
         super().__init__(cancel)
         self.exited: Reply[int | None] = Reply(cancel)
+
+    def register(self, number: int, host: str, asked: str) -> None:
+        super().register(number, host, asked)
+        self.exited.register(number, host, f"the end of {asked}")
 
 
 class Spawn(Request[Spawned]):

@@ -172,6 +172,23 @@ def test_a_tree_appears_whole_and_only_once(here: HostConnection, tmp_path: Path
     assert list(tree.parent.iterdir()) == [tree]
 
 
+def test_what_a_killed_agent_left_is_removed_when_it_is_a_day_old(here: HostConnection, tmp_path: Path) -> None:
+    old = [tmp_path / "b" / name for name in ("x.part-7-3", "tree.part-7-4", "tree.part-7-4/d", "blob", "x.part-7")]
+    new = [tmp_path / "b" / name for name in ("x.part-7-5", "tree.part-7-6", "tree.part-7-6/d")]
+    for path in (*old, *new):
+        path.mkdir(parents=True) if "tree" in path.name else path.parent.mkdir(exist_ok=True)
+        path.exists() or path.write_bytes(b"x")
+    for path in (*reversed(old), new[1]):
+        os.utime(path, (0, time.time() - 25 * 3600))
+
+    here.put(str(tmp_path / "b" / "y"), b"y").result(WAIT_S)
+
+    until(lambda: not old[0].exists() and not old[1].exists())
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
+        "blob", "tree.part-7-6", "x.part-7", "x.part-7-5", "y",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x", "", "a//b", "."])
 def test_a_name_that_leads_out_of_the_tree_is_refused(here: HostConnection, tmp_path: Path, name: str) -> None:
     with pytest.raises(HostError, match="not a name below the folder"):

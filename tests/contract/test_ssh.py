@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,80 @@ def test_a_port_that_never_answers_is_given_up_after_connect_timeout(configured:
             connect(host)
 
     assert time.monotonic() - began < 10
+
+
+@pytest.fixture
+def busy(configured: Callable[[str, str], Host], monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
+    """Makes the host py36-bash behind an sshd that drops the first connections, as with MaxStartups."""
+    monkeypatch.setattr("clusterfn.transport.paramiko.BUSY_PAUSES_S", (0.01, 0.02, 2.0))
+    opened: list[BusySshd] = []
+
+    def make(drops: int) -> tuple[Host, BusySshd]:
+        opened.append(BusySshd(drops))
+        lines = f"Host py36-bash\nPort {opened[-1].port}\nHostKeyAlias [127.0.0.1]:22006\n"
+        return configured("py36-bash", lines), opened[-1]
+
+    yield make
+    for sshd in opened:
+        sshd.close()
+
+
+class BusySshd:
+    """Hangs up on the first connections without a word; those after them go on to the lab's sshd."""
+
+    def __init__(self, drops: int) -> None:
+        self._drops = drops
+        self._sockets = [socket.create_server(("127.0.0.1", 0))]
+        self.port = self._sockets[0].getsockname()[1]
+        self.came = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._sockets[0].accept()
+                self.came += 1
+                if self.came <= self._drops:
+                    client.close()
+                else:
+                    self._pass_on(client, socket.create_connection(("127.0.0.1", 22006)))
+
+    def _pass_on(self, client: socket.socket, sshd: socket.socket) -> None:
+        self._sockets += [client, sshd]
+        for source, sink in ((client, sshd), (sshd, client)):
+            threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
+
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+
+Busy = Callable[[int], "tuple[Host, BusySshd]"]
+
+
+def test_an_sshd_that_hangs_up_at_once_is_asked_again(busy: Busy, connect_to: Connect) -> None:
+    host, sshd = busy(2)
+
+    connect_to(host).ping().result(WAIT_S)
+
+    assert sshd.came == 3
+
+
+def test_an_sshd_that_always_hangs_up_is_given_up_and_named(busy: Busy) -> None:
+    host, sshd = busy(99)
+
+    with pytest.raises(Unreachable, match=f"127.0.0.1:{sshd.port}") as caught:
+        connect(host)
+
+    assert (sshd.came, caught.value.retryable) == (4, True)
 
 
 def test_a_jump_host_is_gone_through(configured: Callable[[str, str], Host], connect_to: Connect) -> None:

@@ -101,13 +101,23 @@ def test_a_full_disk_says_how_much(connected: Connected) -> None:
     assert error.evidence == ("No such thing", "0.0 MB free, 1.0 MB needed")
 
 
-def test_a_reply_that_does_not_come_is_a_timeout_and_goes_on(connected: Connected) -> None:
+@pytest.mark.parametrize("ask", ["result", "exception"])
+def test_a_reply_that_does_not_come_says_who_did_not_answer_what_and_goes_on(connected: Connected, ask: str) -> None:
     connection, _ = connected(silent)
-    reply = connection.ping()
+    reply = connection.run(["sinfo", "--noheader"])
 
-    with pytest.raises(TimeoutError, match="no answer within 0.01 s"):
-        reply.result(0.01)
-    assert not reply.done()
+    with pytest.raises(Unreachable, match="lab8 did not answer `run sinfo` within 0.01 s") as caught:
+        getattr(reply, ask)(0.01)
+    assert (reply.done(), caught.value.retryable, caught.value.host) == (False, True, "lab8")
+
+
+def test_what_was_asked_is_told_of_files_and_of_ends_too(connected: Connected) -> None:
+    connection, _ = connected(silent)
+
+    with pytest.raises(Unreachable, match="`follow /p`"):
+        connection.follow("/p", print).result(0)
+    with pytest.raises(Unreachable, match="`the end of spawn job.sh`"):
+        connection.spawn(["job.sh"], "/", "/log").exited.result(0)
 
 
 def test_cancel_tells_the_host_to_stop(connected: Connected) -> None:
@@ -222,6 +232,26 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 
     reply.result(WAIT_S)
     until(lambda: states[-1] == "connected")
+
+
+def noisy(noise: bytes) -> FakeTransport:
+    class Noisy(agent):
+        def __call__(self, command: str, far: Far) -> int:
+            far.write(noise)
+            return super().__call__(command, far)
+
+    return FakeTransport(Noisy(answering))
+
+
+@pytest.mark.parametrize("size", [100, 3000, 300_000])
+def test_what_an_rc_file_prints_is_kept_from_its_beginning(size: int) -> None:
+    noise = (b"Welcome to lab8\n" + b"x" * size)[:size]
+
+    connection = HostConnection(HOST, noisy(noise))
+
+    assert connection.noise == (noise + b"noise of an rc file\n")[:2048].decode()
+    connection.ping().result(WAIT_S)
+    connection.close()
 
 
 def test_no_marker_shows_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:

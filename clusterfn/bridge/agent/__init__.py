@@ -5,7 +5,7 @@ drawn in docs/architecture.md. Python 3.6 and up, nothing but the standard libra
 wait, not even for the fsync of a large file. It knows nothing of schedulers, environments or functions, and writes only
 where it is told to.
 
-    files ← failures ← paths     frames ← outbox     inotify ← noticing     facts
+    files ← failures ← paths, leftovers     frames ← outbox     inotify ← noticing     facts
                      request ← hello uploads reading listing, program ← running repeating
                                                                all these ← verbs ← loop
 """

@@ -16,7 +16,7 @@ from .verbs import VERBS, Unknown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Tuple
+    from typing import Callable, Dict, List, Optional, Set, Tuple
 
     from .frames import Header
     from .request import Request
@@ -38,6 +38,7 @@ class Agent:
         self.writers: "Dict[int, Callable[[int], None]]" = {}
         self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
         self.counter = 0
+        self.swept: "Set[str]" = set()
         self.watch = Watch(self)
         self.root = self.machine = ""
         self.heard = time.monotonic()

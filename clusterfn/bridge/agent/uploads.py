@@ -6,6 +6,7 @@ import os
 
 from .failures import Failure, failure_of
 from .files import make_parent, remove_tree, write_all
+from .leftovers import aside, sweep_later
 from .paths import expand
 from .request import Request
 
@@ -35,8 +36,9 @@ class Upload(Request):
         self.digest: "Any" = None
         if self.settled():
             return self.end(existed=True)
-        self.aside = "%s.part-%d-%d" % (self.path, os.getpid(), self.id)
+        self.aside = aside(self.path, self.id)
         make_parent(self.path)
+        sweep_later(self.agent, os.path.dirname(self.path))
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
         return None

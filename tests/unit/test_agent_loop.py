@@ -1,0 +1,113 @@
+"""The agent's loop in this process, its client a pair of pipes that may be slow to read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fcntl")
+
+from clusterfn.bridge.agent.files import CHUNK
+from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.bridge.agent.loop import Agent
+from clusterfn.bridge.agent.outbox import FULL
+from tests.contract.conftest import until
+
+
+class Client:
+    """Asks an agent, lets it take turns, and reads its answers when it is told to."""
+
+    def __init__(self) -> None:
+        source, self.asking = os.pipe()
+        self.answers, sink = os.pipe()
+        self.fds = [source, self.asking, self.answers, sink]
+        for fd in self.fds:
+            os.set_blocking(fd, False)
+        self.agent = Agent(source, sink)
+        self.agent.readers[source] = self.agent.read
+        self.inbox = Inbox()
+        self.heard: list[dict[str, Any]] = []
+
+    def ask(self, **header: Any) -> None:
+        os.write(self.asking, pack(header))
+
+    def turns(self, count: int = 20) -> None:
+        for _ in range(count):
+            self.agent.at(0, lambda: None)  # or it would wait for something to happen
+            self.agent.turn()
+            self.agent.reap()  # no signals are caught here
+
+    def listen(self) -> None:
+        """Read until nothing more comes."""
+        while self.agent.out.pending():
+            self.turns(1)
+            self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    for request in list(made.agent.requests.values()):
+        request.release()
+    for fd in made.fds:
+        os.close(fd)
+
+
+def fill(client: Client) -> None:
+    """More than a megabyte of answers, of which nobody reads anything."""
+    for number in (2, 3):
+        client.ask(id=number, do="run", argv=["head", "-c", str(FULL), "/dev/zero"])
+    until(lambda: client.turns(1) or client.agent.out.size >= FULL)
+
+
+def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
+    fill(client)
+    unheard = client.agent.out.size
+    client.ask(id=4, do="ping")
+    client.turns()
+    then = client.agent.out.size
+
+    client.listen()
+    client.turns()
+    client.listen()
+
+    assert then == unheard >= FULL
+    assert client.heard[-1]["id"] == 4
+
+
+def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "outcome").write_bytes(bytes(FULL))
+    for number in range(2, 10):
+        client.ask(id=number, do="wait", path=str(tmp_path / "outcome"))
+    client.turns()
+
+    assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
+
+
+def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(20 * CHUNK))
+    client.ask(id=2, do="get", path=str(tmp_path / "big"))
+    client.turns()
+
+    ahead = client.agent.requests[2].offset  # type: ignore[attr-defined]
+    client.listen()
+
+    assert ahead == CHUNK
+    assert client.heard[-1]["size"] == 20 * CHUNK
+
+
+def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Client) -> None:
+    client.ask(id=9, do="repeat", argv=["true"], interval_s=3600)
+    client.turns(1)
+    repeat = client.agent.requests[9]
+    until(lambda: client.turns(1) or not client.agent.children)
+    fill(client)
+
+    repeat.turn()  # type: ignore[attr-defined]
+
+    assert client.agent.children == {}
