@@ -1,0 +1,217 @@
+"""A notebook is a place to call from: cells travel, output lies under its cell, the stop button detaches."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
+
+from clusterfn import Cancelled, attach
+from tests.e2e.conftest import give_to, wait_until
+
+# Of Jupyter's own making: its sockets and loops are closed late.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+EXAMPLE = Path(__file__).parents[2] / "examples" / "notebook.ipynb"
+
+
+def run_notebook(notebook, folder, *, failing=False):
+    """Each code cell's (stdout, text of its value, error) after all have run in a kernel."""
+    client = NotebookClient(notebook, timeout=60, kernel_name="python3", allow_errors=failing)
+    client.execute(cwd=str(folder))
+    return [told(cell.outputs) for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def told(outputs):
+    def streams(name):
+        return "".join(o.text for o in outputs if o.output_type == "stream" and o.name == name)
+
+    values = [o.data["text/plain"] for o in outputs if o.output_type == "execute_result"]
+    errors = [o for o in outputs if o.output_type == "error"]
+    return streams("stdout"), (values or [None])[0], (errors or [None])[0]
+
+
+def of_cells(*cells):
+    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in cells])
+
+
+def test_the_example_runs_on_this_machine(here, tmp_path):
+    found = run_notebook(nbformat.read(EXAMPLE, 4), tmp_path)
+
+    assert found[3][0] == "fitting 4 points\nTrue 21.0\n"
+    assert found[4][0] == "1.0\n2.0\n3.0\n"
+
+
+def test_the_example_is_kept_without_outputs():
+    for cell in nbformat.read(EXAMPLE, 4).cells:
+        assert cell.get("outputs", []) == []
+
+
+CELLS = (
+    "from dataclasses import dataclass\nfrom clusterfn import cluster\nSCALE = 2",
+    "@dataclass\nclass Point:\n    x: int\n    def moved(self): return Point(self.x + SCALE)",
+    "@cluster(host='tensor01')\ndef f(p):\n    print('first', p)\n    return p.moved()",
+    "p = f(Point(1))\n(type(p) is Point, isinstance(p, Point), p == Point(3), p.moved().x)",
+    "SCALE = 10\nf(Point(1)).x",
+    "@cluster(host='tensor01')\ndef f(p):\n    print('second', p)\n    return helper(p)\n"
+    "def helper(p):\n    return p.x * 7",
+    "f(Point(2))",
+    "job = f.submit(Point(3))\nawait job",
+    "import asyncio\nawait asyncio.gather(*(f.submit(Point(n)) for n in range(3)))",
+    "%%time\nmagic = f(Point(5))",
+    "magic",
+    "@dataclass\nclass Point:\n    y: int",
+    "@cluster(host='tensor01')\ndef make(): return Point(4)\nmade = make()\n(type(made) is Point, made.y)",
+    "@cluster(host='tensor01')\ndef fails(n):\n    bad = n - 1\n"
+    "    raise ValueError(f'no {bad}')  # in a cell\nfails(8)",
+    "@cluster(host='tensor01')\ndef pooled():\n    import multiprocessing\n"
+    "    with multiprocessing.get_context('spawn').Pool(2) as pool: return pool.map(abs, [-1, -2])\npooled()",
+)
+
+
+@pytest.mark.lab
+def test_what_cells_define_works_elsewhere_and_comes_back(hosts, tmp_path):
+    found = run_notebook(of_cells(*CELLS), tmp_path, failing=True)
+
+    assert found[3][:2] == ("first Point(x=1)\n", "(True, True, True, 5)")
+    assert found[4][:2] == ("first Point(x=1)\n", "11")
+    assert found[6][:2] == ("second Point(x=2)\n", "14")
+    assert found[7][1] == "21"
+    assert found[8][1] == "[0, 7, 14]"
+    assert found[9][0].startswith("second Point(x=5)\n")
+    assert found[10][1] == "35"
+    assert found[12][1] == "(True, 4)"
+    assert found[14][1] == "[1, 2]"
+    assert [index for index, (_, _, error) in enumerate(found) if error is not None] == [13]
+    check_error(found[13][2])
+
+
+def check_error(error):
+    """The function's own exception, and below it the line of the cell that raised it there."""
+    assert (error.ename, error.evalue) == ("ValueError", "no 7")
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+    assert "raise ValueError(f'no {bad}')  # in a cell" in text
+    assert "tensor01" in text
+
+
+WAITING = """
+from clusterfn import cluster
+@cluster(host="tensor01")
+def wait(folder):
+    import os, time
+    print("began")
+    deadline = time.monotonic() + 60
+    while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return "value"
+wait({folder!r})
+"""
+
+
+class Kernel:
+    """A running kernel, one cell at a time."""
+
+    def __init__(self, folder):
+        self.manager = KernelManager(kernel_name="python3")
+        self.manager.start_kernel(cwd=str(folder))
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self.said = ""
+        self.error = None
+
+    def execute(self, code):
+        self.said, self.error = "", None
+        self.client.execute(code)
+
+    def until(self, words, timeout_s=30.0):
+        """Read what the cell says until it says this; "" means: until it has ended."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
+            kind, content = message["msg_type"], message["content"]
+            if kind == "stream":
+                self.said += content["text"]
+            elif kind == "error":
+                self.error = content
+            elif kind == "execute_result":
+                self.said += content["data"]["text/plain"]
+            ended = kind == "status" and content["execution_state"] == "idle"
+            if ended or (words and words in self.said):
+                return
+
+    @property
+    def job_id(self):
+        return re.search(r"clusterfn: (\w{16}) wait on ", self.said)[1]
+
+    def end(self):
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+        self.manager.cleanup_resources()
+
+
+@pytest.fixture
+def gate(hosts, tmp_path):
+    """A folder that the job sees too; it returns when it finds the file `go` in it."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
+
+
+@pytest.fixture
+def waiting(gate, tmp_path):
+    """A kernel whose cell waits in a call."""
+    kernel = Kernel(tmp_path)
+    kernel.execute(WAITING.format(folder=str(gate)))
+    kernel.until("began")
+    yield kernel
+    kernel.end()
+
+
+@pytest.mark.lab
+def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
+    waiting.manager.interrupt_kernel()
+    waiting.until("")
+
+    assert f"{waiting.job_id} goes on on tensor01" in waiting.said
+    assert waiting.error["ename"] == "KeyboardInterrupt"
+    (gate / "go").touch()
+    waiting.execute(f"import clusterfn; clusterfn.attach('{waiting.job_id}').result(20)")
+    waiting.until("")
+    assert "value" in waiting.said
+
+
+@pytest.mark.lab
+def test_the_stop_button_twice_ends_the_job(waiting, lab):
+    job_id = waiting.job_id
+
+    waiting.manager.interrupt_kernel()
+    waiting.until("again within 3 s")
+    waiting.manager.interrupt_kernel()
+    waiting.until("")
+
+    assert f"{job_id} was stopped" in waiting.said
+    with pytest.raises(Cancelled):
+        attach(job_id, "tensor01").result(20)
+    wait_until(lambda: lab.processes(f"{job_id}/1") == [])
+
+
+@pytest.mark.lab
+def test_restarting_the_kernel_leaves_the_job_running(waiting, gate):
+    job_id = waiting.job_id
+
+    waiting.manager.restart_kernel(now=True)
+
+    job = attach(job_id, "tensor01")
+    wait_until(lambda: job.state == "RUNNING")
+    (gate / "go").touch()
+    assert job.result(20) == "value"
