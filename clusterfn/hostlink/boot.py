@@ -115,7 +115,7 @@ def loader(marker: str) -> bytes:
 
     The marker stands there in two pieces: a shell that reads and prints these lines does not print the marker.
     """
-    line = agent_line(agent_sources())
+    line = agent_line()
     program = (
         "import os, sys\n"
         "sys.path[:] = [folder for folder in sys.path if folder]\n"
@@ -135,14 +135,19 @@ def loader(marker: str) -> bytes:
 
 
 @functools.cache
+def agent_line() -> bytes:
+    """The agent as one line; made once, for that takes milliseconds."""
+    return line_of(agent_sources())
+
+
 def agent_sources() -> Mapping[str, str]:
     """The agent's modules: the name of each file, and its text."""
     files = importlib.resources.files("clusterfn.bridge.agent").iterdir()
     return {file.name: file.read_text(encoding="utf-8") for file in files if file.name.endswith(".py")}
 
 
-def agent_line(sources: Mapping[str, str]) -> bytes:
-    """The agent as one line."""
+def line_of(sources: Mapping[str, str]) -> bytes:
+    """Modules as the loader reads them."""
     text = json.dumps(dict(sorted(sources.items()))).encode()
     return base64.b64encode(zlib.compress(text, 9)) + b"\n"
 

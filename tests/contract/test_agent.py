@@ -328,7 +328,7 @@ def test_without_inotify_the_poll_finds_it(
     seeing = 'sys.platform.startswith("linux")'
     assert sources["inotify.py"].count(seeing) == 1
     sources["inotify.py"] = sources["inotify.py"].replace(seeing, "False")
-    monkeypatch.setattr(boot, "agent_sources", lambda: sources)
+    monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     here = connect_to(local_host)
     seen: list[bytes] = []
     here.follow(str(tmp_path / "later" / "out"), seen.append)
