@@ -168,8 +168,9 @@ def main() -> None:
     parser.add_argument("--host", help="a host of clusterfn.yml")
     parser.add_argument("--environment", help='such as "conda:ml" or "python:/path/to/python"')
     parser.add_argument("--gpus", type=int, default=0, help="cards for the functions that calculate")
+    parser.add_argument("--memory", help='for each function, instead of what it asks for, such as "2GB"')
     asked = parser.parse_args()
-    where = {name: value for name, value in [("host", asked.host), ("environment", asked.environment)] if value}
+    where = {name: getattr(asked, name) for name in ("host", "environment", "memory") if getattr(asked, name)}
 
     print("simple_test", simple_test.with_options(**where)())
     print("gpu_detection", gpu_detection.with_options(**where)())
