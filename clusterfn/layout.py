@@ -29,6 +29,8 @@ ATTEMPTS = "attempts"
 
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
+WAITING = "waiting"  # for cards, on the host itself
+BEGUN = "begun"  # "started" or "withdrawn": whichever was linked first, if it had to wait
 STDOUT = "stdout"
 STDERR = "stderr"
 WORK = "work"

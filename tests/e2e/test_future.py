@@ -166,7 +166,6 @@ def test_an_executor_that_is_shut_down_takes_no_more(hosts):
         executor.submit(after, 0, 0)
 
 
-@pytest.mark.xfail(reason="the supervisor has claimed the job when it waits for cards, so withdraw() finds it started")
 def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate, gpubox_reset):
     first, second = gate / "first", gate / "second"
     for folder in (first, second):

@@ -135,11 +135,11 @@ def _tail(path: str) -> bytes:
 
 
 def conclude(folder: str) -> int:
-    """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has been claimed."""
+    """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
     job = Job(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     holder = claim(job, "concluded")
-    if asked.get("withdraw") and holder is not None:
+    if asked.get("withdraw") and holder is not None and not _withdrawn(job):
         state(None, None, False)
         return EXIT_RETURNED
     attempt = _open_attempt(job)
@@ -147,6 +147,12 @@ def conclude(folder: str) -> int:
     if won:
         _sweep(job, attempt.number)
     return _state(attempt, won)
+
+
+def _withdrawn(job: Job) -> bool:
+    """Whether the claimed job still waited for cards, and now never starts."""
+    numbers = job.attempts()
+    return bool(numbers) and Attempt(job, numbers[-1]).withdraw()
 
 
 def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":

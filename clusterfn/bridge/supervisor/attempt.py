@@ -7,7 +7,7 @@ import json
 import os
 import time
 
-from ...layout import ATTEMPTS, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WORK, attempt_dir
+from ...layout import ATTEMPTS, BEGUN, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WAITING, WORK, attempt_dir
 from . import publish
 from .text import portable
 from .verdict import document, superseded
@@ -70,6 +70,19 @@ class Attempt:
         os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
         self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def wait(self, reason: str) -> None:
+        """It waits for something on the host itself, and may be withdrawn until it begins."""
+        os.close(os.open(self.path(WAITING), os.O_WRONLY | os.O_CREAT, 0o600))
+        self.event("pending", reason=reason)
+
+    def begin(self) -> bool:
+        """Whether the worker may start; false if the attempt was withdrawn while it waited."""
+        return not os.path.exists(self.path(WAITING)) or publish.publish(self.folder, BEGUN, b"started")
+
+    def withdraw(self) -> bool:
+        """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""
+        return os.path.exists(self.path(WAITING)) and publish.publish(self.folder, BEGUN, b"withdrawn")
 
     def event(self, name: str, **facts: "Any") -> None:
         """Append one line to events.jsonl. A full disk loses it: events are news, not the record."""

@@ -186,7 +186,7 @@ def take(job: "Job", attempt: "Attempt", watch: "Watch", wanted: int) -> Cards:
         reason = _reason(len(every), wanted, [holder.who for holder in holders], list(strangers.values()))
         if reason != told:
             told = reason
-            attempt.event("pending", reason=reason)
+            attempt.wait(reason)
         if until is not None and time.monotonic() >= until:
             raise _waited(limit, reason)
         _wait(watch, holders, until)

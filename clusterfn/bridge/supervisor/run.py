@@ -9,7 +9,7 @@ import select
 import signal
 import time
 
-from ...layout import DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
+from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
 from . import child, environ, judge, memory, tree
 from .pump import Pump, copy
 from .text import last_lines, masked
@@ -63,6 +63,8 @@ class Run:
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         self.watch.look()
+        if not self.attempt.begin():
+            raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), self.attempt.folder]
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self._started = time.monotonic()
