@@ -180,8 +180,23 @@ class Job(concurrent.futures.Future[R]):
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""
         with self._settling:
-            if not self.done():
+            if self.done():
+                return
+            try:
                 self._settle(published, value)
+            except BaseException as error:  # its thread's outermost frame: whoever waits must hear of it
+                if self.done():
+                    raise
+                self._fail(self._not_taken(error), DIED, "its result could not be taken here")
+
+    def _not_taken(self, error: BaseException) -> ResultError:
+        refused = ResultError(
+            f"the job has ended, but its result could not be taken here: {type(error).__name__}: {error}",
+            host=self.host, job=self.id, stage="result",
+            hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+        )  # fmt: skip
+        refused.__cause__ = error
+        return refused
 
     def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published
@@ -226,5 +241,5 @@ class Job(concurrent.futures.Future[R]):
         for pattern in self._outputs:
             try:
                 self.download(pattern, self._outputs_to)
-            except ClusterfnError as error:
+            except (ClusterfnError, OSError) as error:
                 warnings.warn(f"job {self.id}: outputs={pattern!r} was not fetched: {error}", stacklevel=2)

@@ -140,7 +140,7 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> 
             f"the value was {error}", outcome, place,
             hint="attach to the job from Python {}.{}".format(*error.wanted),
         ) from None  # fmt: skip
-    except Exception as error:  # unpickling runs code of the user's, which may raise anything
+    except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
         raise _result_error(
             f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
             hint="the versions of the packages here and there may differ",

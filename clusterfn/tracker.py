@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import download, layout, witness
-from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.errors import ClusterfnError, JobError, SubmitError
 from clusterfn.host import HostConnection, Reply
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
@@ -140,6 +140,10 @@ class Tracker:
         except ClusterfnError as error:
             job.on_lost(error)
             return
+        except ValueError as error:
+            self.end()
+            job.on_lost(_unreadable(error, job))
+            return
         if outcome["kind"] in layout.NOT_FINAL:
             self._follow_next(job, outcome)
             return
@@ -189,6 +193,11 @@ class Tracker:
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
         if argv:
             self.connection.run(argv, unset=self.session.scheduler.unset)
+
+
+def _unreadable(error: ValueError, job: Job[Any]) -> JobError:
+    message = f"the job has ended, but its {layout.OUTCOME} is damaged: {error}"
+    return JobError(message, host=job.host, job=job.id, stage="result", hint="look at job.logs()", log=job.folder)
 
 
 def _in_thread(work: Callable[[], None]) -> None:
