@@ -7,9 +7,8 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +57,13 @@ def pause(*names: str, seconds: float) -> Action:
 def scheduler_name(case: Case) -> str:
     assert case.job is not None
     return f"{case.job.name}.{case.job.id}"
+
+
+def squeue(case: Case) -> str:
+    """The job's state as SLURM has it."""
+    assert case.world is not None
+    argv = ("squeue", "-h", "--states=all", "-o", "%T", f"--name={scheduler_name(case)}")
+    return case.world.lab.slurm.run(*argv).stdout.strip()
 
 
 def scheduler_id(case: Case) -> str:
@@ -236,6 +242,18 @@ def damage_value(change: Callable[[bytearray], bytearray]) -> Action:
     return act
 
 
+def damage_outcome(case: Case) -> None:
+    """Cut outcome.json, read the result a second time, and mend it."""
+    assert case.job is not None
+    case.job.result(60)
+    path = case.attempts()[0] / "outcome.json"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:20])
+    case.dies_now()
+    case.error = clusterfn.attach(case.job.id, case.host).exception(60)
+    path.write_bytes(whole)
+
+
 def flipped(data: bytearray) -> bytearray:
     """One bit of the last byte but ten."""
     data[-10] ^= 1
@@ -313,7 +331,3 @@ def empty_tiny(case: Case) -> None:
         shutil.rmtree(path)
     for path in (*root.glob("blobs/*"), *root.glob("blobs/.*")):
         path.unlink()
-
-
-def output_of(argv: Sequence[str]) -> str:
-    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout

@@ -3,6 +3,8 @@
 Each prints "up" where somebody is to kill it afterwards. Nothing here knows of clusterfn, but for `attempt`.
 """
 
+# ruff: noqa: PTH123, UP031, UP033 - as people write it
+
 import json
 import os
 import sys
@@ -28,13 +30,13 @@ def long_body(x):
     i = [int(part) for part in h]
     j = sorted(i)
     k = j[0] + j[-1]
-    l = k % 7
-    m = l**2
+    ll = k % 7
+    m = ll**2
     n = m - 1
     o = [n] * 3
     p = tuple(o)
     q = len(p)
-    r = q + l
+    r = q + ll
     s = str(r)
     t = s.zfill(4)
     u = int(t)
@@ -53,8 +55,8 @@ def long_body(x):
     ii = abs(hh)
     jj = round(ii / 2)
     kk = divmod(jj, 10)
-    ll = kk[0] + kk[1]
-    return ll + a
+    mm = kk[0] + kk[1]
+    return mm + a
 
 
 def raises(text="boom"):
@@ -269,6 +271,23 @@ def large(megabytes):
 
 def size_of(data):
     return len(data)
+
+
+class ExitsWhenLoaded:
+    """A value whose loading ends a process, or a thread that is not careful."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+def returns_trap():
+    return ExitsWhenLoaded()
+
+
+def leaves_file(name):
+    with open(name, "w") as file:
+        file.write("x")
+    return 1
 
 
 def returns_lock():

@@ -123,7 +123,7 @@ class Case:
             if not done.wait(limit_s):
                 raise TimeoutError(f"no end within {limit_s} s: {self.job.status}\n{self.describe()}")
             self._take(self.job)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this case's, not the thread's
+        except BaseException as error:  # whatever it is, it is this case's, not the thread's
             self.error = error
             self._ended = self._ended or time.time()
         self.seconds = max(0.0, self._ended - self._death())
@@ -137,7 +137,7 @@ class Case:
         if self.error is None and self.value is NOTHING:
             try:
                 self.value = job.result(0)
-            except BaseException as error:  # noqa: BLE001 - SystemExit would be a finding
+            except BaseException as error:  # SystemExit would be a finding
                 self.error = error
 
     def _death(self) -> float:

@@ -1,4 +1,4 @@
-"""The hosts of the fault suite: names for clusterfn.yml, all of them accounts of the lab, and stubs of SLURM's programs.
+"""The hosts of the fault suite: names for clusterfn.yml, all accounts of the lab, and stubs of SLURM's programs.
 
 Every host has a root of its own session, so that nothing is shared with other tests.
 """
@@ -10,6 +10,7 @@ import os
 import pwd
 import secrets
 import shutil
+import signal
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -144,6 +145,16 @@ class World:
     def home_of(self, name: str) -> Path:
         """The home of a host's account."""
         return self.lab.home(self.lab.host(HOSTS[name].alias).user)
+
+    def end(self, name: str, job_id: str) -> None:
+        """End what a failed case has left running, by SLURM and by hand."""
+        self.lab.slurm.run("scancel", f"--name={name}.{job_id}")
+        word = job_id.encode()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                said = (path / "cmdline").read_bytes() + (path / "environ").read_bytes()
+                if word in said:
+                    os.kill(int(path.name), signal.SIGKILL)
 
     def remove(self) -> None:
         """Everything that this session has left on the hosts."""

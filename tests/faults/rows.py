@@ -27,6 +27,7 @@ def load_calls() -> types.SimpleNamespace:
 
 
 calls = load_calls()
+_20_MB = b"xy" * (10 << 20)
 
 
 def chain_is_intact(case: Case) -> None:
@@ -97,16 +98,24 @@ def is_point(case: Case) -> None:
     assert type(case.value).__name__ == "Point" and case.value.x == 7
 
 
+def is_all_ab(megabytes: int) -> Any:
+    def check(case: Case) -> None:
+        assert len(case.value) == megabytes << 20
+        assert case.value[:10] == case.value[-10:] == b"ab" * 5
+
+    return check
+
+
+def left_the_queue(case: Case) -> None:
+    """What can never start does not wait for ever either."""
+    case.until(lambda: do.squeue(case) in ("", "CANCELLED"), 10, "SLURM to forget the job")
+
+
 def remove_the_blob(case: Case) -> None:
     case.notes["blob"].unlink()
 
 
-def function_raised(name: str, message: str = "") -> tuple[str, ...]:
-    return (f"the function raised {name}", message)
-
-
 ODD = "ü 日本 %j $HOME 'q' \"d\" \\ !"
-_A_RUN = ("function",)
 
 ROWS: list[Row] = [
     # The eleven functions of requirements, section 2.
@@ -143,7 +152,8 @@ ROWS: list[Row] = [
         "sys.exit(2)", "3c 4", calls.sys_exit, (2,), errors.FunctionError, text=("SystemExit: 2",),
         seen=("in sys_exit",), stage="function",
     ),
-    Row("sys.exit('x')", "3c 4", calls.sys_exit, ("x",), errors.FunctionError, text=("SystemExit: x",), stage="function"),
+    Row("sys.exit('x')", "3c 4", calls.sys_exit, ("x",), errors.FunctionError, text=("SystemExit: x",),
+        stage="function"),
     Row(
         "KeyboardInterrupt", "3c 6", calls.interrupts, expect=errors.FunctionError, text=("KeyboardInterrupt",),
         stage="function",
@@ -206,7 +216,8 @@ ROWS: list[Row] = [
         act=do.withdraw,
     ),
     # 17-23: the scheduler.
-    Row("requeued", "3c 17", calls.attempt, (60,), value=2, hosts=("slurm",), act=do.requeue, check=second_attempt, takes_s=25),
+    Row("requeued", "3c 17", calls.attempt, (60,), value=2, hosts=("slurm",), act=do.requeue, check=second_attempt,
+        takes_s=25),
     Row(
         "preempted", "3c 17", calls.attempt, (60,), value=2, hosts=("low",), options={"cores": 8}, act=do.preempt,
         check=second_attempt, takes_s=60, long=True, alone="nodes",
@@ -223,10 +234,11 @@ ROWS: list[Row] = [
         "slurmctld dead for a while", "3c 19", calls.sleeps, (35,), value="slept", hosts=("slurm",),
         act=do.controller_dies(33), check=one_run, takes_s=60, long=True, alone="nodes",
     ),
-    Row("squeue fails", "3c 19", calls.sleeps, (14,), value="slept", hosts=("squeue-fails",), check=one_run, takes_s=16),
-    Row("squeue says rubbish", "3c 20", calls.sleeps, (14,), value="slept", hosts=("squeue-garbage",), takes_s=16),
+    Row("squeue fails", "3c 19", calls.sleeps, (24,), value="slept", hosts=("squeue-fails",), check=one_run,
+        takes_s=26),
+    Row("squeue says rubbish", "3c 20", calls.sleeps, (24,), value="slept", hosts=("squeue-garbage",), takes_s=26),
     Row("sbatch timed out", "3c 21", calls.sleeps, (1,), value="slept", hosts=("sbatch-late",), check=one_run),
-    Row("left squeue, and lives", "3c 22", calls.sleeps, (14,), value="slept", hosts=("squeue-empty",), takes_s=16),
+    Row("left squeue, and lives", "3c 22", calls.sleeps, (24,), value="slept", hosts=("squeue-empty",), takes_s=26),
     Row(
         "silent, and lives", "3c 22", calls.sleeps, (18,), value="slept", act=do.pause("supervisor", seconds=16),
         takes_s=22,
@@ -238,10 +250,13 @@ ROWS: list[Row] = [
     Row(
         "too many cores", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="queue",
         text=("no node of the partition is large enough",), options={"cores": 99}, seen=("PartitionConfig",),
+        check=left_the_queue,
     ),
     Row(
         "too much time", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="queue",
-        text=("more time than the partition gives", "never start"), options={"time": "3h"}, seen=("PartitionTimeLimit",),
+        text=("more time than the partition gives", "never start"), options={"time": "3h"},
+        seen=("PartitionTimeLimit",),
+        check=left_the_queue,
     ),
     Row(
         "too many GPUs", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
@@ -301,7 +316,7 @@ ROWS: list[Row] = [
     ),
     # 31-37: disks and environments.
     Row(
-        "disk full at upload", "3c 31", calls.size_of, (b"x" * (20 << 20),), errors.HostDiskFull, hosts=("tiny",),
+        "disk full at upload", "3c 31", calls.size_of, (_20_MB,), errors.HostDiskFull, hosts=("tiny",),
         stage="submit", text=("No space is left on tiny", "root:"), send=do.on_tiny, alone="tiny",
     ),
     Row(
@@ -362,10 +377,10 @@ ROWS: list[Row] = [
         "value: cut", "3c 38", calls.large, (1,), errors.ResultError, stage="result",
         text=("damaged", "bytes arrived"), act=do.damage_value(do.cut),
     ),
-    Row("20 MB there", "3c 39", calls.size_of, (b"y" * (20 << 20),), value=20 << 20, takes_s=4),
-    Row("20 MB back", "3c 39", calls.large, (20,), value=b"ab" * (10 << 20), takes_s=4),
+    Row("20 MB there", "3c 39", calls.size_of, (_20_MB,), value=20 << 20, takes_s=4),
+    Row("20 MB back", "3c 39", calls.large, (20,), check=is_all_ab(20), takes_s=4),
     Row(
-        "300 MB back", "3c 39", calls.large, (300,), value=b"ab" * (150 << 20), options={"memory": "2GB"},
+        "300 MB back", "3c 39", calls.large, (300,), check=is_all_ab(300), options={"memory": "2GB"},
         takes_s=20, long=True,
     ),
     Row(
@@ -376,6 +391,17 @@ ROWS: list[Row] = [
         "generator", "3c 40", calls.returns_generator, expect=errors.ResultError, stage="result",
         text=("generator", "return a list"),
     ),
+    Row(
+        "exits when loaded", "3c 40", calls.returns_trap, expect=errors.ResultError, stage="result",
+        text=("cannot be loaded here: SystemExit: 3",),
+    ),
+    Row(
+        "outcome.json damaged", "3c 38", calls.returns, expect=errors.JobError, stage="result",
+        text=("outcome.json is damaged",), act=do.damage_outcome,
+    ),
+    Row(  # here is a folder of that name
+        "outputs find no place", "3c 32", calls.leaves_file, ("tests",), value=1, options={"outputs": ["tests"]},
+    ),
     # 44-46: names and shells.
     Row(
         "odd values", "3c 44", calls.echo, (ODD, {ODD: [ODD]}, "\udcff", "a\nb", "-n"),
@@ -385,13 +411,16 @@ ROWS: list[Row] = [
         "odd names", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
         options={"env": {"ODD": ODD}, "name": "a.b-c_d"},
     ),
-    Row("odd home", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-home",), options={"env": {"ODD": ODD}}),
+    Row("odd home", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-home",),
+        options={"env": {"ODD": ODD}}),
     Row(
         "odd home, SLURM", "3c 44", calls.returns, expect=errors.ConfigError, hosts=("odd-home-slurm",),
         text=("SLURM replaces %", "root:"),
     ),
-    Row("odd root, SLURM", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]), hosts=("odd-root-slurm",), options={"env": {"ODD": ODD}}),
-    Row("tcsh and fish", "3c 45", calls.returns, value=42, hosts=("tcsh", "fish", "tcsh-slurm", "fish-slurm"), takes_s=4),
+    Row("odd root, SLURM", "3c 44", calls.environment_and_folder, (ODD,), value=(ODD, ODD, [ODD]),
+        hosts=("odd-root-slurm",), options={"env": {"ODD": ODD}}),
+    Row("tcsh and fish", "3c 45", calls.returns, value=42, hosts=("tcsh", "fish", "tcsh-slurm", "fish-slurm"),
+        takes_s=4),
     Row(
         "nologin", "3c 45", calls.returns, expect=errors.HostError, hosts=("nologin",),
         text=("login shell on nologin did not start the agent",), seen=("not available",), check=nothing_was_sent,
@@ -411,7 +440,8 @@ ROWS: list[Row] = [
 # Cheap ones that need no lab.
 LOCAL = (
     "ValueError", "chained cause", "os._exit(3)", "SIGSEGV", "sys.exit(2)", "worker killed", "supervisor killed",
-    "unpicklable", "memory of the tree", "time limit", "Job.stop()", "leaves children",
+    "unpicklable", "exits when loaded", "outcome.json damaged", "outputs find no place", "memory of the tree",
+    "time limit", "Job.stop()", "leaves children",
 )  # fmt: skip
 
 

@@ -13,7 +13,10 @@ from tests.faults.conftest import MATRIX
 from tests.faults.rows import local_rows
 from tests.faults.test_truth import check_the_end, check_what_is_left
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it looks into /proc"),
+    pytest.mark.filterwarnings("ignore:.*was not fetched"),
+]
 
 
 @pytest.fixture(scope="module")
