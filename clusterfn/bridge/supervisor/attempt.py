@@ -70,6 +70,7 @@ class Attempt:
         os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
         self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
+        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty one is none: nobody would miss its beats
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
