@@ -218,10 +218,14 @@ def _first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException
 
 
 def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
-    """The refusal with its place; the folder of a job that never was is removed."""
+    """The refusal with its place; the folder of a job that never was is removed.
+
+    Only on the host's own word: one that can no longer be asked may have started the job.
+    """
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
-    tracker.connection.run(["rm", "-rf", "--", tracker.folder])
+    if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
+        tracker.connection.run(["rm", "-rf", "--", tracker.folder])
     return refused
 
 
