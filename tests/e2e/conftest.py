@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import secrets
 import shutil
 import subprocess
@@ -131,6 +130,8 @@ def run_script(tmp_path: Path) -> Callable[..., Any]:
 
 def give_to(account: str, path: Path) -> Path:
     """Make a file or folder an account's own; the path."""
+    import pwd  # of Unix, as the lab is
+
     entry = pwd.getpwnam(account)
     os.chown(path, entry.pw_uid, entry.pw_gid)
     return path

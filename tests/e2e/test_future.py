@@ -55,6 +55,10 @@ def after(seconds, value):
 after.__module__ = "__main__"
 
 
+async def impatient(job):
+    await asyncio.wait_for(job, 0.3)
+
+
 def running(job):
     return wait_until(lambda: job.state == "RUNNING")
 
@@ -92,11 +96,8 @@ def test_a_timeout_leaves_the_job_alone(hosts, gate, host):
 def test_awaiting_with_a_timeout_leaves_the_job_alone(hosts, gate):
     job = cluster(host="tensor01")(until_told(gate)).submit()
 
-    async def impatient():
-        await asyncio.wait_for(job, 0.3)
-
     with pytest.raises(asyncio.TimeoutError):
-        asyncio.run(impatient())
+        asyncio.run(impatient(job))
 
     assert not job.cancelled()
     (gate / "go").touch()
@@ -175,6 +176,9 @@ def test_a_job_that_waits_for_a_card_can_be_withdrawn_and_never_runs(hosts, gate
     running(holder)
     waiting = cluster(host="tensor01", gpus=1)(until_told(second)).submit()
     wait_until(lambda: "8 of 8 GPUs held by cfbash (8)" in waiting.status)
+    with pytest.raises(asyncio.TimeoutError):
+        asyncio.run(impatient(waiting))
+    assert waiting.state == "PENDING"
 
     assert waiting.cancel() is True
 

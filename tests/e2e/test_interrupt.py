@@ -136,9 +136,9 @@ def test_once_ends_the_job_where_that_was_chosen(call, lab):
     wait_until(lambda: lab.processes(f"{caller.job_id}/1") == [])
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_killed_caller_leaves_the_job_running(call, gate, number):
-    caller = call()
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL"])
+def test_a_killed_caller_leaves_the_job_running(call, gate, name):
+    caller, number = call(), getattr(signal, name)
 
     caller.process.send_signal(number)
 
