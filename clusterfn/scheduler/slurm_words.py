@@ -82,13 +82,18 @@ def in_words(state: JobState) -> str:
     """Why a job waits, or its state, in words."""
     if state.phase != PENDING:
         return state.state.lower().replace("_", " ")
-    known = _WAITS.get(state.reason) or _HOPELESS.get(state.reason, ("",))[0]
+    known = _WAITS.get(state.reason) or _HOPELESS.get(_key(state), ("",))[0]
     return known or f"SLURM says {state.reason}"
+
+
+def _key(state: JobState) -> str:
+    """The reason as the tables have it: squeue shows "launch failed requeued held" where scontrol has underscores."""
+    return state.reason.replace(" ", "_")
 
 
 def hopeless(state: JobState, host: Host) -> Verdict | None:
     """The verdict on a job that waits for something that will never come."""
-    sentence, hint = _HOPELESS.get(state.reason, ("", ""))
+    sentence, hint = _HOPELESS.get(_key(state), ("", ""))
     if not sentence and _PER_JOB.fullmatch(state.reason):
         sentence, hint = "it asks for more than one job may have", _LESS
     if not sentence:
