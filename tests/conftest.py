@@ -47,6 +47,16 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 REQUIRED = os.environ.get("CLUSTERFN_REQUIRE_LAB") == "1"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where the lab is demanded nothing is skipped but what needs a card: a skip there is a failure."""
+    report = yield
+    if REQUIRED and report.skipped and not hasattr(report, "wasxfail") and not item.get_closest_marker("gpu"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, although everything must run here: {report.longrepr}"
+    return report
+
+
 @pytest.fixture(scope="session")
 def lab() -> Lab:
     """The lab if it is up. Otherwise the test is skipped, or fails where CLUSTERFN_REQUIRE_LAB=1 asks for a lab."""
