@@ -32,8 +32,10 @@ def _all_but(prefix: str, kept: str) -> list[str]:
 INHERITED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_", *_all_but("SLURM_", "CONF"))
 
 # By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
-# the node. HOME is there in any case.
-_EXPORT = "HOME,USER,LOGNAME"
+# the node. HOME is there in any case. Without the site's proxies and certificates no download would work.
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
 _MB = 2**20
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
 _MAYBE_SUBMITTED = re.compile(

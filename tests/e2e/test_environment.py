@@ -60,7 +60,6 @@ def test_paths_and_libraries_of_the_account_do_not_leak_in(polluted, lab):
     assert prefix == str(lab.python(MINOR).parents[1])
 
 
-@pytest.mark.parametrize("polluted", ["tensor01-second"], indirect=True)
 def test_proxies_and_certificates_of_the_account_do_come_in(polluted):
     found, _, _ = cluster(host=polluted)(variables)()
 
