@@ -186,17 +186,18 @@ def _slurmstepd(number: str) -> list[int]:
 
 
 def controller_dies(seconds: float) -> Action:
-    """kill -9 slurmctld; it is back after some seconds."""
+    """slurmctld is away for some seconds. Not by kill -9: it would forget numbers of jobs and give them out again."""
 
     def act(case: Case) -> None:
         case.await_up()
         assert case.world is not None
         daemon = case.world.lab.slurmctld
-        daemon.kill()
+        daemon.stop()
         try:
             time.sleep(seconds)
         finally:
             daemon.start()
+            case.world.lab.slurm.heal()
 
     return act
 

@@ -52,7 +52,7 @@ class Row:
         within_s: From death to error.
         takes_s: About how long it takes, to start long ones first.
         left_s: How long processes of the job may go on after the outcome.
-        alone: Rows of the same word do not run at the same time.
+        alone: Rows of the same word do not run at the same time; those of "nodes" not beside any other.
         long: Only in test-long.
     """
 

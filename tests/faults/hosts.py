@@ -30,6 +30,7 @@ STUBS = {
     "sbatch-late": {
         "sbatch": '@real "$@" >/dev/null; echo "sbatch: error: Socket timed out on send/recv operation" >&2; exit 1'
     },
+    "held": {"squeue": '@real "$@" | sed "s/PENDING|[^|]*|/PENDING|launch failed requeued held|/"'},
     "purged": {
         "squeue": "exit 0",
         "scontrol": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
@@ -76,6 +77,7 @@ HOSTS = {
     "slurm-memory": Kind("slurm-second", "slurm: {mem: null}"),
     "bad-partition": Kind("slurm-second", "slurm: {partition: nowhere}"),
     **{name: Kind("slurm-second", "python: @stubs/@name/python", stub=name) for name in STUBS},
+    "held": Kind("slurm-second", "python: @stubs/@name/python\n    slurm: {begin: now+1hour}", stub="held"),
 }
 
 

@@ -259,6 +259,11 @@ ROWS: list[Row] = [
         check=left_the_queue,
     ),
     Row(
+        "held after a failed launch", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("held",),
+        stage="queue", text=("its node could not start it",), seen=("launch failed requeued held",),
+        check=left_the_queue,
+    ),
+    Row(
         "too many GPUs", "3c 23", calls.returns, expect=errors.SubmitError, hosts=("slurm",), stage="submit",
         text=("sbatch refused",), options={"gpus": 9}, check=folder_is_gone,
     ),

@@ -71,10 +71,9 @@ def results(
     lab: Lab, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> Iterator[dict[str, Future[list[str]]]]:
     """All mutations of this run, started: mutation -> rows that stayed green."""
+    name = test_a_mutated_library_turns_its_rows_red.__name__
     wanted = [
-        item.callspec.params["mutation"]
-        for item in request.session.items
-        if "mutation" in getattr(getattr(item, "callspec", None), "params", {})
+        item.callspec.params["mutation"] for item in request.session.items if getattr(item, "originalname", "") == name
     ]
     alone = [each for each in wanted if any(row.startswith(_ALONE) for row in each.rows)]
     beside = [each for each in wanted if each not in alone]

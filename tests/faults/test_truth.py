@@ -17,7 +17,7 @@ from tests.faults.rows import ROWS
 from tests.lab import Lab
 
 _LATE = pytest.mark.filterwarnings("ignore:.*was not fetched")  # a warning, and no error, to whoever has filters
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(400), _LATE]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1000), _LATE]
 
 CASES = [
     pytest.param(row, host, id=f"{row.name}-{host}", marks=[pytest.mark.long] if row.long else [])
