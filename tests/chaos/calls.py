@@ -1,0 +1,67 @@
+"""What the jobs of these tests run. `lane` loads this file as `__main__`, so that it travels by value."""
+
+import os
+import subprocess
+import sys
+import time
+
+VALUE = 42
+
+
+def _slowly(seconds):
+    time.sleep(seconds)
+    return seconds
+
+
+class SlowToLoad:
+    """An argument that takes its time while it is loaded on the host."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __reduce__(self):
+        return _slowly, (self.seconds,)
+
+
+class SlowToKeep:
+    """A part of a value that takes its time while it is written on the host."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def __reduce__(self):
+        time.sleep(self.seconds)
+        return float, (self.seconds,)
+
+
+def note_run(path):
+    """One line per run, however it ends."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    os.write(fd, f"{os.environ['CLUSTERFN_JOB']} {os.getpid()}\n".encode())
+    os.close(fd)
+
+
+def work(path, loading, seconds, keeping, size):
+    """Run, with a child that would stay for a minute; a value of `size` bytes and more."""
+    note_run(path)
+    subprocess.Popen(["setsid", "sleep", "60"])
+    time.sleep(seconds)
+    return {"value": VALUE, "late": SlowToKeep(keeping), "data": b"x" * size}
+
+
+def speak(path, lines, every):
+    """Number the lines of stdout."""
+    note_run(path)
+    for number in range(lines):
+        sys.stdout.write(f"line {number} {'.' * 60}\n")
+        sys.stdout.flush()
+        time.sleep(every)
+    return lines
+
+
+def restarted(path, seconds, later=0):
+    """So many seconds in its first attempt, and `later` in those after it; the attempt's number."""
+    note_run(path)
+    attempt = int(os.environ["CLUSTERFN_JOB"].split("/")[1])
+    time.sleep(seconds if attempt == 1 else later)
+    return attempt

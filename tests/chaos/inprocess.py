@@ -1,0 +1,124 @@
+"""A client in the test's own process: submits the functions of `calls`, and what a user would do by hand over ssh."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from clusterfn import ClusterFunction, dispatch, lookup, spec
+from clusterfn.job import Job
+from clusterfn.session import Session
+from tests.chaos.onhost import JobOnHost, until
+from tests.chaos.world import HOSTS, World
+
+_CALLS: dict[str, Any] = {"__name__": "__main__"}
+_SOURCE = Path(__file__).parent / "calls.py"
+exec(compile(_SOURCE.read_text(), str(_SOURCE), "exec"), _CALLS)
+
+
+class Sent:
+    """A job with both sides of it: as its user sees it, and as it lies on the host."""
+
+    def __init__(self, job: Job[Any], host: str, world: World) -> None:
+        self.job = job
+        self.host = host
+        self.world = world
+        self.there = JobOnHost(world.root, job.id, world.runs)
+        self.states: list[str] = []
+        self.output = bytearray()
+        job.listen(self._listen)
+
+    def _listen(self, kind: str, what: Any) -> None:
+        if kind == "stdout":
+            self.output += what
+        elif kind == "state":
+            self.states.append(self.job.status)
+
+    @property
+    def session(self) -> Session:
+        """The client's side of its host."""
+        return self.job._tracker.session
+
+    @property
+    def agent(self) -> int:
+        """The pid of the agent that serves it now."""
+        return self.session.connection.facts.pid
+
+    @property
+    def name(self) -> str:
+        """As the scheduler knows it."""
+        return f"{self.job.name}.{self.job.id}"
+
+    def await_at(self, stage: str, limit_s: float = 60.0) -> None:
+        """Until it has come so far."""
+        assert until(lambda: self.there.is_at(stage), limit_s, 0.002), self.there.history()
+
+    def shell(self, line: str, limit_s: float = 60.0) -> subprocess.CompletedProcess[bytes]:
+        """A shell line of the user's own, in the job's folder."""
+        alias = HOSTS[self.host].alias
+        return self.world.lab.ssh(alias, f"cd {self.there.folder} && {line}", timeout_s=limit_s)
+
+    def sbatch(self, *options: str) -> str:
+        """The job's script given to sbatch by hand, as it was given by us; SLURM's number."""
+        words = ["--parsable", f"--job-name={self.name}", "--output=scheduler.log", "--open-mode=append", "--mem=200M"]
+        line = " ".join(["sbatch", *words, "--export=HOME,USER,LOGNAME", "-p short", *options, "job.sh"])
+        ran = self.shell(line)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout.decode().strip()
+
+    def in_slurm(self) -> dict[str, str]:
+        """SLURM's jobs of its name: number -> state."""
+        ran = self.world.lab.slurm.run("squeue", "-h", "--array", "--states=all", "-o", "%i %T %j")
+        lines = [line.split() for line in ran.stdout.splitlines()]
+        return {number: state for number, state, name in lines if name == self.name}
+
+    def await_none_active(self) -> None:
+        """Until SLURM has none of its name any more that waits or runs."""
+
+        def none() -> bool:
+            return not set(self.in_slurm().values()) & {"PENDING", "RUNNING", "COMPLETING", "CONFIGURING"}
+
+        assert until(none, 60, 0.3), self.in_slurm()
+
+    def script(self) -> bytes:
+        """job.sh, as soon as it lies there."""
+        path = self.there.folder / "job.sh"
+        return path.read_bytes() if path.exists() else b""
+
+    def log(self) -> str:
+        """scheduler.log."""
+        return (self.there.folder / "scheduler.log").read_text()
+
+    def ends_once(self, value: Any, runs: int = 1) -> None:
+        """It returns that, from one run and with one outcome, which a second reader finds too; nothing is left."""
+        assert self.job.result(90) == value, self.there.history()
+        self.stands(runs)
+        assert lookup.attach(self.job.id, self.host).result(60) == value
+
+    def stands(self, runs: int = 1) -> dict[str, Any]:
+        """So many runs, one final outcome, nothing left behind; the outcome."""
+        assert len(self.there.runs()) == len(set(self.there.runs())) == runs, self.there.history()
+        finals = self.there.finals()
+        assert len(finals) == 1, self.there.history()
+        assert until(lambda: not self.there.processes(), 12, 0.2), self.there.processes()
+        assert json.dumps(self.there.finals()) == json.dumps(finals)
+        return finals[0]
+
+
+class Here:
+    """Submits."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def submit(self, call: str, host: str, *, live: bool = False, **arguments: Any) -> Sent:
+        """Send a call of `calls`; its run is noted in a file of the job's own."""
+        function = ClusterFunction(_CALLS[call], spec.parse_options({"host": host}))
+        place = self.world.runs / "unknown"
+        prepared = dispatch.prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
+        arguments["path"] = str(self.world.runs / prepared.job.id)
+        payload = dispatch.payloads.pack(function.__wrapped__, (), arguments)
+        prepared = dispatch.Prepared(prepared.session, prepared.job, payload, prepared.ready, prepared.where)
+        return Sent(dispatch.start(prepared, live=live), host, self.world)

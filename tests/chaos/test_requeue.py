@@ -1,0 +1,97 @@
+"""SLURM starts a job again: the second attempt fences the first, and what is final stays final."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from clusterfn import layout
+from tests.chaos.inprocess import Here, Sent
+from tests.chaos.onhost import until
+from tests.chaos.world import World
+
+pytestmark = pytest.mark.lab
+
+
+def kinds(sent: Sent) -> list[str]:
+    return [json.loads(sent.there.outcomes()[name])["kind"] for name in sorted(sent.there.outcomes())]
+
+
+def number_of(sent: Sent) -> str:
+    assert until(sent.in_slurm, 30)
+    return next(iter(sent.in_slurm()))
+
+
+def test_job_requeued_while_it_runs_ends_in_its_second_attempt(here: Here, world: World) -> None:
+    sent = here.submit("restarted", "slurm", seconds=60)
+    sent.await_at("function")
+    world.lab.slurm.run("scontrol", "requeue", number_of(sent))
+    assert sent.job.result(90) == 2, sent.there.history()
+    assert kinds(sent) == [layout.PREEMPTED, layout.RETURNED]
+    assert sent.there.runs() == [f"{sent.job.id}/1", f"{sent.job.id}/2"]
+    assert any("queued again" in status for status in sent.states), sent.states
+    sent.stands(runs=2)
+
+
+def test_job_requeued_after_its_end_runs_nothing_again(here: Here, world: World) -> None:
+    sent = here.submit("speak", "slurm", lines=3, every=0.1)
+    assert sent.job.result(60) == 3
+    before = sent.there.outcomes()
+    number = number_of(sent)
+    world.lab.slurm.wait_job(number, "COMPLETED")
+    world.lab.slurm.run("scontrol", "requeue", number)
+    assert until(lambda: len(sent.there.attempts()) == 2, 60), sent.there.history()
+    world.lab.slurm.wait_job(number, "COMPLETED", "FAILED")
+    assert kinds(sent) == [layout.RETURNED, layout.SUPERSEDED]
+    assert {"1": sent.there.outcomes()["1"]} == before
+    sent.stands()
+
+
+@pytest.fixture
+def by_hand() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Scripts started by hand, as on a second node."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.wait(30)
+
+
+def start_again(sent: Sent) -> subprocess.Popen[bytes]:
+    """As SLURM does after a requeue: the same job number, one restart more, while the old processes live."""
+    claim = (sent.there.folder / layout.CLAIM).read_text()
+    line = f"cd {sent.there.folder} && SLURM_JOB_ID={claim} SLURM_RESTART_COUNT=1 /bin/sh job.sh >>scheduler.log 2>&1"
+    argv = ["ssh", "-F", str(sent.world.lab.ssh_config), "-o", "BatchMode=yes", "slurm-second", line]
+    return subprocess.Popen(argv)
+
+
+def test_second_attempt_fences_the_first_that_still_lives(here: Here, by_hand: list[subprocess.Popen[bytes]]) -> None:
+    """As after a node was lost that had lost its cable only."""
+    sent = here.submit("restarted", "slurm", seconds=60)
+    sent.await_at("function")
+    first = sent.there.by_event()
+    by_hand.append(start_again(sent))
+    assert sent.job.result(60) == 2, sent.there.history()
+    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    assert until(lambda: not os.path.exists(f"/proc/{first['worker']}"), 5), "a fenced attempt ends its tree"
+    sent.stands(runs=2)
+
+
+def test_death_of_a_fenced_supervisor_says_nothing_of_its_successor(
+    here: Here, by_hand: list[subprocess.Popen[bytes]]
+) -> None:
+    """The old node's script concludes for its own attempt, not for the one that runs elsewhere by the same number."""
+    sent = here.submit("restarted", "slurm", seconds=60, later=4)
+    sent.await_at("function")
+    first = sent.there.by_event()
+    os.kill(first["supervisor"], signal.SIGSTOP)
+    by_hand.append(start_again(sent))
+    assert until(lambda: any(event["event"] == "running" for event in sent.there.events(2)), 30), sent.there.history()
+    os.kill(first["supervisor"], signal.SIGKILL)
+    assert sent.job.result(60) == 2, sent.there.history()
+    assert kinds(sent) == [layout.SUPERSEDED, layout.RETURNED]
+    sent.stands(runs=2)

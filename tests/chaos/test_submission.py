@@ -1,0 +1,162 @@
+"""Submission is at least once, execution once: what is given to the scheduler twice runs once, and what never got
+there ends in an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.supervisor.job import submission_id
+from clusterfn.errors import SubmitError
+from tests.chaos.inprocess import Here
+from tests.chaos.lanes import Lane
+from tests.chaos.onhost import JobOnHost, until
+from tests.chaos.world import World
+
+pytestmark = pytest.mark.lab
+
+
+def test_script_given_to_sbatch_twice_runs_once_and_the_other_says_so(here: Here, world: World) -> None:
+    sent = here.submit("speak", "slurm", lines=80, every=0.1)
+    sent.await_at("function")
+    second = sent.sbatch()
+    assert world.lab.slurm.wait_job(second, "COMPLETED", "FAILED", timeout_s=60) == "COMPLETED"
+    assert not sent.job.done(), "the second was to come while the first runs"
+    sent.ends_once(80)
+    first = (sent.there.folder / "claim").read_text()
+    assert first != second
+    assert f"claimed by submission {first}; this is {second}: nothing to do" in sent.log()
+
+
+def test_second_submission_runs_if_the_first_has_not_begun(here: Here, world: World) -> None:
+    sent = here.submit("speak", "slurm-held", lines=5, every=0.1)
+    assert until(sent.in_slurm, 30)
+    [held] = sent.in_slurm()
+    second = sent.sbatch()
+    sent.ends_once(5)
+    assert (sent.there.folder / "claim").read_text() == second
+    world.lab.slurm.run("scontrol", "release", held)
+    assert world.lab.slurm.wait_job(held, "COMPLETED", "FAILED", timeout_s=60) == "COMPLETED"
+    assert f"claimed by submission {second}; this is {held}: nothing to do" in sent.log()
+    sent.stands()
+
+
+@pytest.mark.parametrize("more", [1, 4])
+def test_script_started_again_on_a_bare_host_runs_once(here: Here, more: int) -> None:
+    """While the first still reads its setup lines, so that all come to the claim at about the same time."""
+    sent = here.submit("speak", "bare-setup", lines=10, every=0.05)
+    sent.await_at("start")
+    with ThreadPoolExecutor(more) as pool:
+        line = "setsid /bin/sh job.sh >>scheduler.log 2>&1 </dev/null"
+        codes = list(pool.map(lambda _: sent.shell(line).returncode, range(more)))
+    sent.ends_once(10)
+    assert codes.count(0) == more
+    assert sent.log().count("nothing to do") == more
+    assert sent.shell("/bin/sh job.sh >>scheduler.log 2>&1").returncode == 0, "after its end neither"
+    sent.stands()
+
+
+def test_array_of_one_job_runs_in_one_element(here: Here, world: World) -> None:
+    sent = here.submit("speak", "slurm-held", lines=10, every=0.1)
+    assert until(sent.in_slurm, 30)
+    [held] = sent.in_slurm()
+    number = sent.sbatch("--array=1-3")
+    world.lab.slurm.run("scancel", held)
+    sent.ends_once(10)
+    sent.await_none_active()
+    elements = {each: state for each, state in sent.in_slurm().items() if each.startswith(f"{number}_")}
+    assert elements == {f"{number}_{task}": "COMPLETED" for task in (1, 2, 3)}
+    claim = (sent.there.folder / "claim").read_text()
+    assert claim in elements
+    for other in set(elements) - {claim}:
+        assert f"claimed by submission {claim}; this is {other}: nothing to do" in sent.log()
+    sent.stands()
+
+
+def test_elements_of_an_array_are_different_submissions(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM_JOB_ID alone would not do: the last element has the array's own number."""
+    folder = world.runs / "array"
+    folder.mkdir()
+    world.own(folder)
+    script = f"cd {folder} && env > part-$SLURM_ARRAY_TASK_ID && mv part-$SLURM_ARRAY_TASK_ID $SLURM_ARRAY_TASK_ID"
+    line = f"sbatch --parsable -p short --mem=100M -o /dev/null --array=1-3 --wrap '{script}'"
+    number = world.lab.ssh("slurm-second", line).stdout.decode().strip()
+    assert until(lambda: len(list(folder.glob("[123]"))) == 3, 60, 0.1)
+    found = {}
+    for task in "123":
+        variables = dict(entry.split("=", 1) for entry in (folder / task).read_text().splitlines() if "=" in entry)
+        for name in [name for name in os.environ if name.startswith("SLURM_")]:
+            monkeypatch.delenv(name)
+        for name, value in variables.items():
+            if name.startswith("SLURM_"):
+                monkeypatch.setenv(name, value)
+        found[task] = submission_id(True)
+        assert variables["SLURM_JOB_ID"], "else this proves nothing"
+    assert found == {task: f"{number}_{task}" for task in "123"}
+
+
+def test_sbatch_that_timed_out_but_submitted_gives_one_job(here: Here) -> None:
+    sent = here.submit("speak", "late-sbatch", lines=5, every=0.1)
+    sent.ends_once(5)
+    assert len(sent.in_slurm()) == 1
+
+
+def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world: World) -> None:
+    """SLURM's own words, within a minute, and nothing left behind; nor does it run if SLURM comes with it later."""
+    began = time.monotonic()
+    words = {"no-sbatch": "Socket timed out", "busy-sbatch": "Unable to contact slurm controller"}
+    jobs = [here.submit("speak", host, lines=5, every=0.1) for host in words]
+    scripts = [until(sent.script, 20) for sent in jobs]
+    for sent, script in zip(jobs, scripts):
+        error = sent.job.exception(60)
+        assert isinstance(error, SubmitError), error
+        assert time.monotonic() - began < 60
+        assert words[sent.host] in str(error)
+        assert until(lambda: not sent.there.folder.exists(), 10), sent.there.history()
+        assert sent.in_slurm() == {}
+        late = world.runs / f"late-{sent.job.id}.sh"
+        late.write_bytes(script)
+        line = f"sbatch --parsable -p short --mem=100M -o /dev/null --job-name={sent.name} {late}"
+        number = world.lab.ssh("slurm-second", line).stdout.decode().strip()
+        world.lab.slurm.wait_job(number, "COMPLETED", "FAILED", "CANCELLED")
+        assert sent.there.runs() == []
+
+
+@pytest.mark.xfail(strict=True, reason="nobody is left who knows the script's pid: the job pends for ever")
+def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_client(
+    world: World, new_lane: Callable[[], Lane]
+) -> None:
+    """On a bare host, while it reads its setup lines."""
+    job = JobOnHost(world.root, os.urandom(8).hex(), world.runs)
+    first = new_lane()
+    first.order("submit", job.id, "bare-setup", call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0})
+    assert until(lambda: job.is_at("start") and "script" in job.pids(), 30, 0.002)
+    first.kill()
+    os.kill(job.pids()["script"], signal.SIGKILL)
+    second = new_lane()
+    first.process.wait()
+    second.order("attach", job.id, "bare-setup")
+    assert (second.hear(job.id, "state", 20) or {}).get("error", {}).get("type") == "WorkerLost"
+
+
+def test_client_that_ends_at_once_leaves_a_job_that_runs(world: World, new_lane: Callable[[], Lane]) -> None:
+    """submit() has given an id: the end of the program is a detach, as Ctrl-C is."""
+    jobs = []
+    for number, host in enumerate(("bare", "slurm", "bare")):
+        lane = new_lane()
+        job = JobOnHost(world.root, f"{number}{os.urandom(8).hex()}"[:16], world.runs)
+        lane.order("submit", job.id, host, call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0.1})
+        lane.close()
+        jobs.append(job)
+    for job in jobs:
+        assert until(job.finals, 60), job.history()
+        assert [found["kind"] for found in job.finals()] == ["returned"]
+        assert len(job.runs()) == 1
