@@ -1,0 +1,125 @@
+"""Our own calls: warm, in a fresh process, many at once; and what a round trip adds to them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from benchmarks import limits
+from benchmarks.measure import Sample, Series, in_turns, total
+from benchmarks.place import MINOR, ROUND_TRIP_S, Asked, Place
+from benchmarks.report import Row
+from tests.lab.handle import Lab
+
+ROUNDS = 15
+_ALL = "python + paramiko + connect + all starts"
+_BOTH = "old + new interpreter with imports"
+
+
+@contextlib.contextmanager
+def warm(place: Place, *hosts: str) -> Iterator[dict[str, Sample]]:
+    """A sample of a warm call for each host, each in a process of its own that is connected already."""
+    with contextlib.ExitStack() as stack:
+        asked = {host: Asked(place, place.script("calls.py", host)) for host in hosts}
+        for process in asked.values():
+            stack.callback(process.close)
+            process.ask()
+        yield {host: lambda process=process: _took(process) for host, process in asked.items()}  # type: ignore[misc]
+
+
+def _took(process: Asked) -> float:
+    began, _, ended = process.ask()
+    return float(ended - began)
+
+
+def bare(place: Place, lab: Lab | None) -> list[Row]:
+    """A call over SSH against the starts of the interpreters that it cannot do without."""
+    host = "bare" if lab else "here"
+    with contextlib.ExitStack() as stack:
+        calls = stack.enter_context(warm(place, *(["bare", "here"] if lab else ["here"])))
+        parts: dict[str, Sample] = {f"warm {name}": sample for name, sample in calls.items()}
+        parts[f"fresh {host}"] = lambda: place.until_first_line(place.script("first.py", host))
+        parts |= limits.interpreters(place)
+        if lab:
+            parts |= limits.connections(place, lab)
+            parts["line"], close = limits.held_line(place, lab)
+            stack.callback(close)
+        taken = in_turns(parts, ROUNDS)
+    both = taken["supervisor"] + taken["worker"]
+    rows = [
+        Row(f"start of {name}", taken[name])
+        for name in (*[part for part in taken if part.endswith("bare") and part.startswith("Python")], "agent",
+                     "supervisor", "worker")
+    ]  # fmt: skip
+    if lab:
+        rows += [Row(name, taken[name]) for name in ("ssh, a fresh connection, true",
+                 "python, import paramiko, connect, true")]  # fmt: skip
+        rows.append(Row("a line there and back, held channel of paramiko", taken["line"]))
+        rows.append(Row.versus("warm call over SSH", taken["warm bare"], both, _BOTH, limit=1.5))
+        fresh = total(
+            [taken[name] for name in ("python, import paramiko, connect, true", "agent", "supervisor", "worker")]
+        )
+        rows.append(Row.versus("fresh process to first result over SSH", taken["fresh bare"], fresh, _ALL, limit=1.25))
+    else:
+        rows.append(Row("fresh process to first result, this machine", taken["fresh here"]))
+    here = taken[f"Python {MINOR}, bare"]
+    rows.append(Row.versus("warm call, this machine", taken["warm here"], here + here, "twice a bare Python"))
+    return rows
+
+
+def round_trips(place: Place) -> list[Row]:
+    """What 50 ms of delay add to a call: the number of times that it goes there and back.
+
+    Of the shortest times: the delay is always the same, and anything else only adds to it.
+    """
+    fresh = {
+        f"fresh {host}": lambda host=host: place.until_first_line(place.script("first.py", host))
+        for host in ("near", "far")
+    }
+    taken = in_turns(fresh, 9)
+    with warm(place, "near", "far") as calls:
+        taken |= in_turns({f"warm {name}": sample for name, sample in calls.items()}, 40)
+    rows = []
+    for what, limit in (("warm", 1.2), ("fresh", None)):
+        trips = (taken[f"{what} far"].low - taken[f"{what} near"].low) / ROUND_TRIP_S
+        rows.append(Row(f"round trips of a {what} call", Series((trips,)), "trips", limit=limit))
+    return rows
+
+
+def slurm(place: Place, lab: Lab) -> list[Row]:
+    """Calls as batch jobs, against what sbatch and srun need for a Python."""
+    with warm(place, "slurm") as calls:
+        parts = dict(calls)
+        parts["fresh"] = lambda: place.until_first_line(place.script("first.py", "slurm"))
+        parts |= limits.slurm(place, lab)
+        taken = in_turns({name: _after_a_rest(sample) for name, sample in parts.items()}, 5)
+    batch = "sbatch of python until it has run"
+    return [
+        Row("srun of python", taken["srun of python"]),
+        Row(batch, taken[batch]),
+        Row.versus("warm call on SLURM", taken["slurm"], taken[batch], "sbatch of python"),
+        Row.versus("fresh process to first result on SLURM", taken["fresh"], taken[batch], "sbatch of python"),
+    ]
+
+
+def _after_a_rest(sample: Sample) -> Sample:
+    """SLURM puts off what comes right after another job's end, whoever asks."""
+
+    def rested() -> float:
+        time.sleep(0.7)
+        return sample()
+
+    return rested
+
+
+def at_once(place: Place, lab: Lab | None) -> list[Row]:
+    """Twenty calls together: what each costs, against one alone and against the interpreters' own work."""
+    asked = Asked(place, place.script("many.py", "bare" if lab else "here"))
+    try:
+        parts: dict[str, Sample] = {"20": lambda: float(asked.ask()) / 20}
+        taken = in_turns(parts | limits.interpreters(place), 5)
+    finally:
+        asked.close()
+    both = taken["supervisor"] + taken["worker"]
+    return [Row.versus("each of 20 calls at once", taken["20"], both, _BOTH)]
