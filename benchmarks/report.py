@@ -98,7 +98,7 @@ def _machine() -> str:
     system = (
         f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} CPUs, load {load} at the end"
     )
-    slurm = _out("sinfo", "--version") or "no SLURM"
+    slurm = _out("slurmctld", "-V") or "no SLURM"
     return f"{system}; Python {platform.python_version()}, {versions}, {_out('ssh', '-V')}, {slurm}."
 
 
@@ -107,4 +107,4 @@ def _out(*argv: str) -> str:
         ran = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
     except OSError:
         return ""
-    return (ran.stdout or ran.stderr).strip()
+    return (ran.stdout or ran.stderr).strip() if ran.returncode == 0 else ""
