@@ -8,17 +8,21 @@ Called by `decorator`, `executor` and the CLI.
 
 from __future__ import annotations
 
+import atexit
+import os
 import re
 import secrets
 import sys
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterfn import config, layout, ledger, live, send
+from clusterfn import config, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
-from clusterfn.errors import ConfigError
-from clusterfn.job import Job
+from clusterfn.errors import ClusterfnError, ConfigError, JobError
+from clusterfn.job import SHORT, Job
 from clusterfn.session import CALLER, Ready, Session, open_session
 from clusterfn.spec import Host, JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
@@ -28,20 +32,49 @@ R = TypeVar("R")
 
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
     """Run the call on its host, show what it prints, and return its value or raise its exception."""
-    prepared = prepare(function, args, kwargs, options)
-    job: Job[R] = start(prepared, live=True)
-    return live.result(job, prepared.where, options.on_interrupt)
+    try:
+        prepared = prepare(function, args, kwargs, options)
+        job: Job[R] = start(prepared, live=True)
+        return live.result(job, prepared.where, options.on_interrupt)
+    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
+        raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
 def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
     """Send the call and return its Job."""
-    return start(prepare(function, args, kwargs, options))
+    try:
+        return start(prepare(function, args, kwargs, options))
+    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
+        raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
 def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
     """What `submit` would send and run, as text. Nothing is sent but the questions that find the environment."""
     prepared = prepare(function, args, kwargs, options)
-    return send.describe(prepared.session, prepared.job, prepared.payload, prepared.ready)
+    return describe.describe(prepared.session, prepared.job, prepared.payload, prepared.ready)
+
+
+def _ends_here(error: BaseException) -> BaseException:
+    """The error without the frames between the user's own call and here: they are ours, and its message says it all."""
+    if os.environ.get("CLUSTERFN_DEBUG"):
+        return error
+    if isinstance(error, ClusterfnError) and not isinstance(error, JobError):
+        error.__cause__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
+
+
+_going: weakref.WeakSet[Job[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _tell_what_goes_on() -> None:
+    """Who leaves while jobs run should know how to find them."""
+    left = sorted((job.host, job.id) for job in _going if not job.done())
+    for host in sorted({host for host, _ in left}):
+        ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)
+        _say(
+            f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n"
+        )
 
 
 @dataclass(frozen=True)
@@ -50,6 +83,7 @@ class Prepared:
 
     Attributes:
         where: The sentence that says where it runs and what decided that.
+        config: The file that defines the host, if any.
     """
 
     session: Session
@@ -57,6 +91,7 @@ class Prepared:
     payload: payloads.Payload
     ready: Ready
     where: str
+    config: Path | None
 
 
 def prepare(
@@ -67,7 +102,8 @@ def prepare(
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    host, because = config.load().resolve(options.host)
+    known = config.load()
+    host, because = known.resolve(options.host)
     resources = resources_of(options, host)
     payload = payloads.pack(function, args, kwargs)
     hidden = secret_values(options)
@@ -92,7 +128,7 @@ def prepare(
         outputs=options.outputs,
         cwd=options.cwd,
     )
-    return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})")
+    return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
 
 def start(prepared: Prepared, live: bool = False) -> Job[Any]:
@@ -105,7 +141,8 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker)
     tracker.follow(job, 1)
-    ledger.remember(job)
+    ledger.remember(job, prepared.config)
+    _going.add(job)
     return job
 
 
@@ -126,8 +163,6 @@ def secret_values(options: Options) -> dict[str, str]:
     Raises:
         ConfigError: One of them is not set here.
     """
-    import os
-
     missing = [name for name in options.secrets if name not in os.environ]
     if missing:
         raise ConfigError(f"secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=…")

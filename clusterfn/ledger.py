@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,21 +16,36 @@ if TYPE_CHECKING:
     from clusterfn.job import Job
 
 
-def remember(job: Job[Any]) -> None:
-    """Note on which host a job is."""
+@dataclass(frozen=True)
+class Entry:
+    """Where a job was sent.
+
+    Attributes:
+        host: The host's name.
+        config: The file that defines it; "" for a host that needs none.
+    """
+
+    host: str
+    config: str
+
+
+def remember(job: Job[Any], config: Path | None) -> None:
+    """Note on which host a job is, and which file defines that host."""
     path = _path()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"id": job.id, "host": job.host, "name": job.name, "at": int(time.time())}) + "\n")
+        entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
+        file.write(json.dumps(entry) + "\n")
 
 
-def hosts_of(job_id: str) -> list[str]:
-    """Names of hosts on which jobs whose id begins so were started from here."""
+def entries(job_id: str) -> set[Entry]:
+    """Where jobs whose id begins so were sent from here."""
     try:
         lines = _path().read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return []
-    return sorted({json.loads(line)["host"] for line in lines if f'"id": "{job_id}' in line})
+        return set()
+    found = [json.loads(line) for line in lines if f'"id": "{job_id}' in line]
+    return {Entry(entry["host"], entry.get("config", "")) for entry in found}
 
 
 def _path() -> Path:

@@ -13,7 +13,7 @@ import threading
 import time
 from typing import IO, Any, TypeVar
 
-from clusterfn.job import PENDING, SHORT, STARTING, Job
+from clusterfn.job import PENDING, SHORT, Job
 
 R = TypeVar("R")
 _TICK_S = 1.0
@@ -53,6 +53,7 @@ class _Shown:
         self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self.line = ""
+        self.spoken = False
         _say(f"clusterfn: {job.id} {where}\n")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
@@ -75,13 +76,14 @@ class _Shown:
 
     def _output(self, name: str, data: bytes) -> None:
         self.clear()
+        self.spoken = True
         stream = sys.stdout if name == "stdout" else sys.stderr
         stream.write(self.decoders[name].decode(data))
         stream.flush()
 
     def _status(self) -> None:
         if _is_terminal(sys.stderr):
-            self._redraw(self._text(with_clock=True) if self.job.state in (PENDING, STARTING) else "")
+            self._redraw("" if self.spoken else self._text(with_clock=True))
         elif self.job.state == PENDING and self.job.reason and (line := self._text(with_clock=False)) != self.line:
             self.line = line
             _say(f"clusterfn: {line}\n")

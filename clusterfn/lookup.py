@@ -10,12 +10,14 @@ import json
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from clusterfn import config, download, layout, ledger
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
+from clusterfn.spec import Host
 from clusterfn.tracker import Tracker
 
 _HEX = frozenset("0123456789abcdef")
@@ -86,17 +88,15 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 
 
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:
-    known = config.load()
-    names = [host] if host is not None else _remembered(job_id, known) or list(known.hosts)
+    hosts = _candidates(job_id, host)
     found: list[tuple[Session, str]] = []
-    for name in names:
-        session = open_session(known.resolve(name)[0])
+    for candidate in hosts:
+        session = open_session(candidate)
         found += [(session, folder) for folder in _folders(session, job_id)]
     if not found:
-        raise ConfigError(
-            f"there is no job {job_id} on {', '.join(names)}", hint="clusterfn jobs HOST lists what is there"
-        )
-    if len(found) > 1:
+        names = ", ".join(candidate.name for candidate in hosts)
+        raise ConfigError(f"there is no job {job_id} on {names}", hint="clusterfn jobs HOST lists what is there")
+    if len({posixpath.basename(folder) for _, folder in found}) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         raise ConfigError(f"{job_id} fits {len(found)} jobs", evidence=several[:10], hint="give more digits")
     return found[0]
@@ -108,5 +108,15 @@ def _folders(session: Session, job_id: str) -> Iterable[str]:
     return session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
 
 
-def _remembered(job_id: str, known: config.Config) -> list[str]:
-    return [name for name in ledger.hosts_of(job_id) if name in known.hosts]
+def _candidates(job_id: str, name: str | None) -> list[Host]:
+    """The named host; else those that the ledger knows, with the files that define them; else all of this folder's."""
+    if name is not None:
+        return [config.load().resolve(name)[0]]
+    remembered = [_as_it_was(entry) for entry in sorted(ledger.entries(job_id), key=lambda entry: entry.host)]
+    return [host for host in remembered if host is not None] or list(config.load().hosts.values())
+
+
+def _as_it_was(entry: ledger.Entry) -> Host | None:
+    file = Path(entry.config) if entry.config else None
+    known = config.read(file) if file is not None and file.exists() else config.load()
+    return known.hosts.get(entry.host)

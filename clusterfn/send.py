@@ -12,7 +12,7 @@ import json
 import posixpath
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,24 +27,25 @@ from clusterfn.session import Ready, Session
 from clusterfn.spec import JobSpec
 from clusterfn.tracker import Tracker
 
+_WORTH_A_WORD = 10 << 20
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
 def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker) -> None:
     """Put everything on the stream; `made` hears of a refusal later."""
     connection = session.connection
-    before = [*_lay_out(session, ready), *_contents(session, payload)]
+    before = [*_lay_out(session, ready), *_contents(session, payload, made)]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
-    place, files = layout.job_dir(job.root, job.id), _job_files(job, payload)
+    place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = connection.put_tree(place, files, sync=queued, after=before)
     sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        _finish_before_exit(spawned)
+        _finish_before_exit(spawned, tracker)
         spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply, sent))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        _finish_before_exit(ran)
+        _finish_before_exit(ran, tracker)
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
 
 
@@ -52,8 +53,9 @@ _unanswered: set[Reply[Any]] = set()
 _EXIT_TIMEOUT_S = 60.0
 
 
-def _finish_before_exit(start: Reply[Any]) -> None:
+def _finish_before_exit(start: Reply[Any], tracker: Tracker) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
+    tracker.submission = start
     _unanswered.add(start)
     start.add_done_callback(_unanswered.discard)
 
@@ -76,14 +78,18 @@ def _lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     return replies
 
 
-def _contents(session: Session, payload: Payload) -> list[Reply[bool]]:
+def _contents(session: Session, payload: Payload, made: Job[Any]) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
-    wanted = dict(_named_by_content(session.root, payload))
+    wanted = dict(named_by_content(session.root, payload))
     missing = session.missing(list(wanted)) if wanted else set()
+    size = sum(size_of(wanted[path]) for path in missing)
+    if size >= _WORTH_A_WORD:
+        made.on_state(made.state, f"sending {size >> 20} MB")
     return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
 
 
-def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
+def named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
+    """What is sent once, by its path there: modules, files, folders and large buffers."""
     named: list[tuple[str, Any]] = [
         (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
     ]
@@ -119,7 +125,8 @@ def _read_mode(source: Path) -> int:
     return _READABLE | (stat.S_IXUSR & source.stat().st_mode)
 
 
-def _job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
+def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
+    """The job's own folder as it is sent."""
     files = [
         TreeFile(layout.SPEC, spec_json(job), _PRIVATE),
         TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
@@ -229,51 +236,8 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     return refused
 
 
-def describe(session: Session, job: JobSpec, payload: Payload, ready: Ready) -> str:
-    """The script, the commands, the files and their sizes, as a person would want to read them."""
-    start = session.scheduler.submission(job)
-    wanted = dict(_named_by_content(job.root, payload))
-    missing = session.missing(list(wanted)) if wanted else set()
-    lines = [
-        f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
-        f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
-        "",
-        "# files sent with the job",
-        *(
-            f"#   {_size(len(file.data))}  {file.name}"
-            for file in _job_files(job, payload)
-            if isinstance(file.data, bytes)
-        ),
-        "# sent once, named by their content" if wanted else "# nothing else",
-        *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
-        "" if session.has_bridge else f"#   {_size(_total(parcel.bridge().files))}  {session.bridge} (not there yet)",
-        f"# started by: {script.command_line(start.argv)}",
-        "",
-        script.job_script(job),
-    ]
-    return "\n".join(line for line in lines if line is not None)
-
-
-def _described(path: str, what: Any, missing: bool) -> str:
+def size_of(what: Any) -> int:
+    """Bytes of one thing of `named_by_content`."""
     if isinstance(what, parcel.Parcel):
-        size, parts = _total(what.files), sorted({name.partition("/")[0] for name in what.files})
-        return f"{_size(size)}  {path} ({', '.join(parts)}){_there(missing)}"
-    if isinstance(what, Shipment):
-        return f"{_size(what.size)}  {path}{_there(missing)}"
-    return f"{_size(len(what[1]))}  {path}{_there(missing)}"
-
-
-def _there(missing: bool) -> str:
-    return "" if missing else " (there already)"
-
-
-def _total(files: Mapping[str, bytes] | Sequence[Any]) -> int:
-    return sum(map(len, files.values())) if isinstance(files, Mapping) else 0
-
-
-def _size(size: int) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if size < 1024 or unit == "GB":
-            return f"{size:7.1f} {unit}" if unit != "B" else f"{size:7d} B"
-        size = size / 1024  # type: ignore[assignment]
-    return ""
+        return sum(map(len, what.files.values()))
+    return what.size if isinstance(what, Shipment) else len(what[1])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn import download, layout, witness
 from clusterfn.errors import ClusterfnError, JobError, SubmitError
-from clusterfn.host import HostConnection, Reply
+from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
 from clusterfn.session import Session
@@ -54,6 +54,7 @@ class Tracker:
         self.doubt: SubmitError | None = None
         self.attempt = 1
         self.live = live
+        self.submission: Reply[Any] | None = None
         self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
         self._value = bytearray()
@@ -118,7 +119,9 @@ class Tracker:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
             event = json.loads(line)
-            if event["event"] in _STATES:
+            if event["event"] == "stage" and event["stage"] == "result":
+                job.on_state(job.state, "its value is on the way")
+            elif event["event"] in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
 
     def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
@@ -176,23 +179,43 @@ class Tracker:
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
         verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
+        self._await_submission()
         standing = self.witness.conclude(verdict).result(_TIMEOUT_S)
         won = witness.standing(standing).get("won") is True
         if won:
-            self.cancel_at_scheduler()
+            self._leave_queue()
         return won
+
+    def _await_submission(self) -> None:
+        """What the scheduler does not know yet cannot be taken from it."""
+        if self.submission is not None:
+            self.submission.exception(_TIMEOUT_S)
 
     def stop(self) -> None:
         """Withdraw the job, or end it with its whole tree."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-            self.cancel_at_scheduler()
+            self._leave_queue()
 
-    def cancel_at_scheduler(self) -> None:
+    def cancel_at_scheduler(self) -> Reply[Completed] | None:
         """Take the job out of the scheduler's queue, or have it send its signal; does not wait."""
         argv = self.session.scheduler.cancel_command(self.scheduler_name)
-        if argv:
-            self.connection.run(argv, unset=self.session.scheduler.unset)
+        return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
+
+    def _leave_queue(self) -> None:
+        """The same, and see that it was done: who ends the program now must not leave a job waiting."""
+        asked = self.cancel_at_scheduler()
+        if asked is None:
+            return
+        answer = asked.result(_TIMEOUT_S)
+        if answer.rc != 0:
+            raise SubmitError(
+                "the job will not run any more, but its scheduler did not take it out of the queue",
+                host=self.session.host.name,
+                stage="queue",
+                evidence=answer.err.decode("utf-8", "replace").splitlines(),
+                hint=f"try again, or say there: scancel --name {self.scheduler_name}",
+            )
 
 
 def _unreadable(error: ValueError, job: Job[Any]) -> JobError:

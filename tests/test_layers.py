@@ -25,7 +25,7 @@ ROOMS = [
     ["hostlink", "host", "watch"],
     ["job", "group"],
     ["session", "witness", "tracker", "live"],
-    ["send", "dispatch"],
+    ["send", "describe", "dispatch"],
     ["decorator", "executor", "lookup", "attach"],
     ["__init__"],
     ["cli"],
