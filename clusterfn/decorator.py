@@ -176,20 +176,41 @@ def cluster(function: Any = None, **options: Any) -> Any:
         ... def train(lr: float) -> dict: ...
         >>> train(1e-3)
     """
-    if function is not None and not callable(function):
-        raise ConfigError(
-            f"@cluster({function!r}): options have names", hint="write @cluster(cores=2, host='tensor01')"
-        )
+    if isinstance(function, (str, int, float, list, tuple, dict)):
+        raise _without_a_name(function)
     parsed = spec.parse_options({name: value for name, value in options.items() if value is not None})
 
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):
             raise ConfigError(f"{wanted.__name__} is decorated already", hint="use .with_options(…) on it")
+        if isinstance(wanted, _ABOVE_FUNCTIONS):
+            raise _upside_down(type(wanted).__name__)
         if not callable(wanted) or isinstance(wanted, type):
-            raise ConfigError(f"@cluster goes on a function, not on {wanted!r}")
+            raise _no_function(wanted)
         return ClusterFunction(wanted, parsed)
 
     return decorate if function is None else decorate(function)
+
+
+def _without_a_name(value: object) -> ConfigError:
+    named = isinstance(value, str) and spec.HOST_NAME.fullmatch(value)
+    example = f'host="{value}"' if named else 'cores=2, host="tensor01"'
+    return ConfigError(f"@cluster({value!r}): options have names", hint=f"write @cluster({example})")
+
+
+_ABOVE_FUNCTIONS = (classmethod, staticmethod, property, functools.cached_property)
+
+
+def _upside_down(name: str) -> ConfigError:
+    return ConfigError(f"@cluster stands above @{name}, and gets no function", hint=f"put @{name} above @cluster")
+
+
+def _no_function(wanted: object) -> ConfigError:
+    advice = "decorate a function that makes one and works with it, or one of its methods"
+    return ConfigError(
+        f"@cluster goes on a function, not on {wanted!r}",
+        hint=advice if isinstance(wanted, type) else "write it in the line above a `def`",
+    )
 
 
 def inside_job() -> bool:

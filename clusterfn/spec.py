@@ -1,93 +1,20 @@
 """The plain facts that travel between modules: what a job asks for, where it goes, what it is made of.
 
-Frozen dataclasses and the parsing of their units. Imports `errors` alone; everybody imports this.
+Frozen dataclasses. Imports `options`, which reads what a user wrote into them; everybody imports this.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, Union
+from typing import Any
 
-from clusterfn.errors import ConfigError
-
-Time = Union[str, timedelta]
-
-_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
-_MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_TIME_PART = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*(d|h|min|m|s)(?![a-z])", re.IGNORECASE)
-_TIME_UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
-_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A clause that names the nearest known word, or nothing.
-
-    Example:
-        >>> did_you_mean("gpu", ["gpus", "cores"])
-        '; did you mean gpus?'
-    """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def parse_memory(value: object) -> int:
-    """Bytes in a text such as "16GB" (16 * 2**30), "512MB" or "1.5 TiB".
-
-    Raises:
-        ConfigError: No unit, an unknown unit, zero or not a text.
-
-    Example:
-        >>> parse_memory("2GB")
-        2147483648
-    """
-    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
-    size = int(float(match[1]) * _MEMORY_UNITS[match[2].upper()]) if match else 0
-    if size <= 0:
-        raise ConfigError(f"memory={value!r} is not an amount of memory", hint='write it with a unit: memory="4GB"')
-    return size
-
-
-def parse_time(value: object) -> float:
-    """Seconds in a text with units ("90min", "2h", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
-
-    Raises:
-        ConfigError: No unit, an unknown unit, zero or another type.
-
-    Example:
-        >>> parse_time("1h 30min")
-        5400.0
-    """
-    seconds = _seconds(value)
-    if seconds is None or seconds <= 0:
-        raise ConfigError(
-            f"time={value!r} is not a duration", hint='write it with a unit: time="90min", time="2h" or time="02:00:00"'
-        )
-    return seconds
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if not isinstance(value, str):
-        return None
-    clock = _CLOCK.fullmatch(value.strip())
-    if clock:
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
-    if _TIME_PART.sub("", value).strip():
-        return None
-    return sum(float(number) * _TIME_UNITS[unit.lower()] for number, unit in _TIME_PART.findall(value))
-
-
-def whole_number(name: str, value: object, least: int) -> int:
-    """`value` if it is a whole number of at least `least`; else a ConfigError that names `name`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name}={value!r} is not a whole number of at least {least}", hint=f"write {name}={least}")
-    return value
+from clusterfn import options
+from clusterfn.options import HOST_NAME as HOST_NAME
+from clusterfn.options import Time as Time
+from clusterfn.options import did_you_mean as did_you_mean
+from clusterfn.options import parse_memory as parse_memory
+from clusterfn.options import parse_time as parse_time
 
 
 @dataclass(frozen=True)
@@ -224,13 +151,6 @@ class JobSpec:
     grace_s: float = 10.0
 
 
-_ON_INTERRUPT = ("detach", "stop")
-_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
-
-
 def parse_options(given: Mapping[str, object]) -> Options:
     """The keywords of `@cluster` or `with_options`, checked; a keyword that is None counts as not said.
 
@@ -241,70 +161,4 @@ def parse_options(given: Mapping[str, object]) -> Options:
         >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
         1073741824
     """
-    facts: dict[str, Any] = {}
-    for keyword, value in given.items():
-        if keyword not in _KEYWORDS:
-            hint = f"the arguments are {', '.join(_KEYWORDS)}"
-            raise ConfigError(f"there is no argument {keyword!r}{did_you_mean(keyword, _KEYWORDS)}", hint=hint)
-        if value is not None:
-            attribute, read = _KEYWORDS[keyword]
-            facts[attribute] = read(keyword, value)
-    return Options(**facts)
-
-
-def _text(name: str, value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        raise ConfigError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}="..."')
-    return value
-
-
-def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object], str]:
-    def read(name: str, value: object) -> str:
-        if not isinstance(value, str) or not pattern.fullmatch(value):
-            raise ConfigError(f"{name}={value!r} is not possible", hint=f"write it like {example!r}")
-        return value
-
-    return read
-
-
-def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
-    def read(name: str, value: object) -> tuple[str, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
-        return tuple(item(name, each) for each in value)
-
-    return read
-
-
-def _environment_variables(name: str, value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
-    for key, each in value.items():
-        _matching(_VARIABLE, "OMP_NUM_THREADS")(name, key)
-        if not isinstance(each, str) or "\0" in each:
-            raise ConfigError(f"{name}[{key!r}]={each!r} is not a text", hint=f'write {name}={{"{key}": "..."}}')
-    return dict(value)
-
-
-def _on_interrupt(name: str, value: object) -> str:
-    if value not in _ON_INTERRUPT:
-        raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(_ON_INTERRUPT)}")
-    return str(value)
-
-
-# keyword -> attribute of Options, and how it is read
-_KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
-    "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
-    "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
-    "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
-    "time": ("time_s", lambda _, value: parse_time(value)),
-    "host": ("host", _matching(_HOST, "tensor01")),
-    "environment": ("environment", _text),
-    "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
-    "env": ("env", _environment_variables),
-    "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),
-    "outputs": ("outputs", _several(_text)),
-    "cwd": ("cwd", _text),
-    "name": ("name", _matching(_JOB_NAME, "train")),
-    "on_interrupt": ("on_interrupt", _on_interrupt),
-}
+    return Options(**options.read(given))

@@ -1,12 +1,16 @@
 """Units, and the keywords of the decorator."""
 
 import contextlib
+import math
+import re
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterfn import layout
+from clusterfn.decorator import cluster
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Options, did_you_mean, parse_memory, parse_options, parse_time
 
@@ -25,14 +29,15 @@ def test_memory_is_counted_in_powers_of_two(text, size):
 def test_memory_needs_a_unit(value):
     with pytest.raises(ConfigError, match="is not an amount of memory") as caught:
         parse_memory(value)
-    assert "unit" in caught.value.hint
+    assert re.search(r'memory="[\d.]+[GM]B"', caught.value.hint)
 
 
 @pytest.mark.parametrize(
     "value, seconds",
     [
         ("90min", 5400), ("90m", 5400), ("2h", 7200), ("1d 12h", 129600), ("1h30min", 5400), ("45s", 45),
-        ("0.5h", 1800),
+        ("0.5h", 1800), ("2 hours", 7200), ("1 hour 30 minutes", 5400), ("90 mins", 5400), ("1 Day", 86400),
+        ("2hrs", 7200), ("3 days", 259200), ("45 seconds", 45), ("1min 5secs", 65),
         ("02:00:00", 7200), ("100:00:00", 360000), ("1-00:00:00", 86400), (timedelta(hours=1), 3600),
     ],
 )  # fmt: skip
@@ -48,6 +53,8 @@ def test_times_in_every_spelling(value, seconds):
         "h",
         "",
         "2 weeks",
+        "2 months",
+        "1 hourly",
         "-1h",
         "0s",
         "9" * 400 + "d",
@@ -63,7 +70,7 @@ def test_times_in_every_spelling(value, seconds):
 def test_a_time_needs_a_unit(value):
     with pytest.raises(ConfigError, match="is not a duration") as caught:
         parse_time(value)
-    assert "unit" in caught.value.hint
+    assert 'time="90min"' in caught.value.hint
 
 
 @given(st.text(max_size=20))
@@ -114,6 +121,8 @@ BAD = [
     ({"secrets": ["A B"]}, "secrets='A B' is not possible"),
     ({"outputs": "*.pt"}, "outputs='*.pt' is not a list"),
     ({"cwd": "a\0"}, "is not a text"),
+    ({"cwd": "C:\\data"}, "is not a whole path"),
+    ({"outputs": ["a/../../x"]}, "lies outside the job's folder"),
     ({"name": "a b"}, "name='a b' is not possible"),
     ({"name": "a" * 65}, "is not possible"),
     ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
@@ -126,6 +135,109 @@ def test_a_wrong_keyword_is_named_with_one_thing_to_do(given, says):
         parse_options(given)
     assert says in caught.value.message
     assert caught.value.hint
+
+
+ADVICE = [  # what people write, and what they are told to write instead
+    ({"cpus": 4}, "did you mean cores?", "write cores=4"),
+    ({"ncpus": 4}, "did you mean cores?", "write cores=4"),
+    ({"cpus_per_task": 4}, "did you mean cores?", "write cores=4"),
+    ({"n_cores": 4}, "did you mean cores?", "write cores=4"),
+    ({"threads": 4}, "did you mean cores?", "write cores=4"),
+    ({"mem": "4GB"}, "did you mean memory?", 'write memory="4GB"'),
+    ({"ram": "4GB"}, "did you mean memory?", 'write memory="4GB"'),
+    ({"gpu": 1}, "did you mean gpus?", "write gpus=1"),
+    ({"ngpus": 1}, "did you mean gpus?", "write gpus=1"),
+    ({"walltime": "1h"}, "did you mean time?", 'write time="1h"'),
+    ({"timeout": "1h"}, "did you mean time?", 'write time="1h"'),
+    ({"time_limit": "1h"}, "did you mean time?", 'write time="1h"'),
+    ({"python": "/p"}, "did you mean environment?", 'write environment="python:/p"'),
+    ({"conda": "ml"}, "did you mean environment?", 'write environment="conda:ml"'),
+    ({"venv": "~/v"}, "did you mean environment?", 'write environment="venv:~/v"'),
+    ({"env_file": "environment.yml"}, "did you mean environment?", 'write environment="conda:NAME"'),
+    ({"partition": "short"}, "", "options of SLURM stand in clusterfn.yml: `slurm: {partition: short}`"),
+    ({"account": "ab12"}, "", "`slurm: {account: ab12}`"),
+    ({"qos": "long"}, "", "`slurm: {qos: long}`"),
+    ({"ntasks": 4}, "", "`slurm: {ntasks: 4}`"),
+    ({"slurm": {"qos": "x"}}, "", "options of SLURM stand in clusterfn.yml: `slurm: …`"),
+    ({"nodes": 2}, "", "a function runs on one node"),
+    ({"gpus": "2"}, "", "write gpus=2, without quotes"),
+    ({"gpus": "0"}, "", "write gpus=0, without quotes"),
+    ({"gpus": True}, "", "write gpus=1"),
+    ({"gpus": "a100:2"}, "", "write gpus=2; the kind stands in clusterfn.yml: `slurm: {gres: gpu:a100}`"),
+    ({"gpus": "gpu:a100:2"}, "", "write gpus=2; the kind stands in clusterfn.yml: `slurm: {gres: gpu:a100}`"),
+    ({"gpus": "gpu:2"}, "", "write gpus=2"),
+    ({"gpus": "all"}, "", "write gpus=1: a number, without quotes"),
+    ({"cores": "4"}, "", "write cores=4, without quotes"),
+    ({"cores": 2.5}, "", "write cores=3"),
+    ({"cores": math.nan}, "", "write cores=1"),
+    ({"memory": 16}, "", 'memory="16GB"'),
+    ({"memory": "16"}, "", 'memory="16GB"'),
+    ({"memory": 1.5}, "", 'memory="1.5GB"'),
+    ({"memory": "16G"}, "", 'write memory="16GB"'),
+    ({"memory": 16000}, "", 'memory="16000MB"'),
+    ({"memory": 16 * 2**30}, "", 'memory="16384MB"'),
+    ({"time": 30}, "", 'write time="30min" or time="30s"'),
+    ({"time": "30"}, "", 'write time="30min" or time="30s"'),
+    ({"cwd": "."}, "", "cwd= is a folder of the host: give it in full or with ~"),
+    ({"cwd": "data"}, "", "cwd= is a folder of the host: give it in full or with ~"),
+    ({"env": {"A": 1}}, "", 'write env={"A": "1"}'),
+    ({"outputs": ["/tmp/x"]}, "", "outputs are names below the job's own folder"),
+    ({"outputs": ["../x"]}, "", "outputs are names below the job's own folder"),
+    ({"outputs": ["~/x"]}, "", "outputs are names below the job's own folder"),
+]
+
+
+@pytest.mark.parametrize("given, says, hint", ADVICE)
+def test_what_people_write_is_answered_with_what_to_write(given, says, hint):
+    with pytest.raises(ConfigError) as caught:
+        cluster(**given)
+    assert says in caught.value.message
+    assert hint in caught.value.hint
+
+
+class Model:
+    pass
+
+
+@pytest.mark.parametrize(
+    "wanted, hint",
+    [
+        ("tensor01", 'write @cluster(host="tensor01")'),
+        ("two words", 'write @cluster(cores=2, host="tensor01")'),
+        (4, 'write @cluster(cores=2, host="tensor01")'),
+        (Model, "decorate a function that makes one and works with it, or one of its methods"),
+        (classmethod(print), "put @classmethod above @cluster"),
+        (staticmethod(print), "put @staticmethod above @cluster"),
+        (property(print), "put @property above @cluster"),
+    ],
+)
+def test_what_is_no_function_is_not_decorated(wanted, hint):
+    with pytest.raises(ConfigError) as caught:
+        cluster(wanted)
+    assert caught.value.hint == hint
+
+
+def test_methods_of_every_kind_work_in_the_advised_order(monkeypatch):
+    monkeypatch.setenv(layout.TAG, "0123/1")  # as in a job: a call is the plain function
+
+    class Kinds:
+        @classmethod
+        @cluster
+        def made(cls, x):
+            return cls.__name__, x
+
+        @staticmethod
+        @cluster
+        def still(x):
+            return x
+
+        @property
+        @cluster
+        def double(self):
+            return 2
+
+    assert (Kinds.made(1), Kinds().made(1), Kinds.still(3), Kinds().still(3)) == (("Kinds", 1),) * 2 + (3, 3)
+    assert Kinds().double == 2
 
 
 def test_no_guess_where_nothing_is_near():

@@ -1,0 +1,282 @@
+"""What a user writes as `@cluster(...)`, read into plain facts: units, types, and what to write instead of a mistake.
+
+Called by `spec` and `config`. Imports `errors` alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import PurePosixPath
+from typing import Any, Union
+
+from clusterfn.errors import ConfigError
+
+Time = Union[str, timedelta]
+
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
+_MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MEMORY_WITHOUT_B = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])i?", re.IGNORECASE)
+_TIME_PART = re.compile(
+    r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
+    re.IGNORECASE,
+)
+_TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
+_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+_CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A clause that names the nearest known word, or nothing.
+
+    Example:
+        >>> did_you_mean("gpu", ["gpus", "cores"])
+        '; did you mean gpus?'
+    """
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def parse_memory(value: object) -> int:
+    """Bytes in a text such as "16GB" (16 * 2**30), "512MB" or "1.5 TiB".
+
+    Raises:
+        ConfigError: No unit, an unknown unit, zero or not a text.
+
+    Example:
+        >>> parse_memory("2GB")
+        2147483648
+    """
+    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
+    size = int(float(match[1]) * _MEMORY_UNITS[match[2].upper()]) if match else 0
+    if size <= 0:
+        raise ConfigError(f"memory={value!r} is not an amount of memory", hint=_memory_hint(value))
+    return size
+
+
+def _memory_hint(value: object) -> str:
+    lettered = _MEMORY_WITHOUT_B.fullmatch(value.strip()) if isinstance(value, str) else None
+    if lettered and float(lettered[1]):
+        return f'write memory="{lettered[1]}{lettered[2].upper()}B"'
+    number = _number(value)
+    if number is None:
+        return 'write it with a unit: memory="4GB"'
+    if number >= 2**20:  # nobody has that many gigabytes: these are bytes
+        return f'write it with a unit: memory="{math.ceil(number / 2**20)}MB"'
+    return f'write it with a unit: memory="{number:.10g}{"GB" if number < 1024 else "MB"}"'
+
+
+def _number(value: object) -> float | None:
+    """What was written without a unit, as a number above zero; None if it is something else."""
+    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+    number = float(written[0]) if written else _finite(value)
+    return number if 0 < number < 1e15 else None
+
+
+def _finite(value: object) -> float:
+    """A number as a float; 0.0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
+        return 0.0
+    return float(value)
+
+
+def parse_time(value: object) -> float:
+    """Seconds in a text with units ("90min", "2 hours", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
+
+    Raises:
+        ConfigError: No unit, an unknown unit, zero or another type.
+
+    Example:
+        >>> parse_time("1h 30min")
+        5400.0
+    """
+    seconds = _seconds(value)
+    if seconds is None or seconds <= 0:
+        raise ConfigError(f"time={value!r} is not a duration", hint=_time_hint(value))
+    return seconds
+
+
+def _time_hint(value: object) -> str:
+    number, forms = _number(value), 'time="90min", time="2h" or time="02:00:00"'
+    if number is None or number >= 1e9:
+        return f"write it with a unit: {forms}"
+    return f'write time="{number:.10g}min" or time="{number:.10g}s"; the forms are {forms}'
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        return None
+    clock = _CLOCK.fullmatch(value.strip())
+    if clock:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+    if _TIME_PART.sub("", value).strip():
+        return None
+    return sum(float(number) * _TIME_UNITS[unit[0].lower()] for number, unit in _TIME_PART.findall(value))
+
+
+# What people write for one of our words, from SLURM, PBS and other libraries.
+ALIASES = {
+    **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
+    **dict.fromkeys(("mem", "ram"), "memory"),
+    **dict.fromkeys(("gpu", "ngpus", "num_gpus"), "gpus"),
+    **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
+    **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
+}
+_OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
+_NODES = ("nodes", "num_nodes", "n_nodes")
+
+
+def read(given: Mapping[str, object]) -> dict[str, Any]:
+    """Attributes of `spec.Options`, from keywords; a keyword that is None counts as not said.
+
+    Raises:
+        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
+    """
+    facts: dict[str, Any] = {}
+    for keyword, value in given.items():
+        if keyword not in _KEYWORDS:
+            raise _unknown(keyword, value)
+        if value is not None:
+            attribute, reads = _KEYWORDS[keyword]
+            facts[attribute] = reads(keyword, value)
+    return facts
+
+
+def _unknown(keyword: str, value: object) -> ConfigError:
+    problem = f"there is no argument {keyword!r}"
+    if keyword in _NODES:
+        return ConfigError(problem, hint="a function runs on one node: leave it out")
+    if keyword in _OF_SLURM:
+        option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
+        return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
+    if keyword in ALIASES:
+        meant = ALIASES[keyword]
+        return ConfigError(f"{problem}; did you mean {meant}?", hint=f"write {meant}={_meant(keyword, value)}")
+    near = did_you_mean(keyword, _KEYWORDS)
+    return ConfigError(f"{problem}{near}", hint=f"the arguments are {', '.join(_KEYWORDS)}")
+
+
+def _meant(keyword: str, value: object) -> str:
+    """The value under its right word, as it would be written."""
+    if ALIASES[keyword] != "environment":
+        return _quoted(value)
+    kind = keyword if keyword in ("python", "venv") else "conda"
+    named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
+    return _quoted(f"{kind}:{named}")
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
+
+
+def whole_number(name: str, value: object, least: int) -> int:
+    """`value` if it is a whole number of at least `least`; else a ConfigError that names `name`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(
+            f"{name}={value!r} is not a whole number of at least {least}", hint=_whole_hint(name, value, least)
+        )
+    return value
+
+
+def _whole_hint(name: str, value: object, least: int) -> str:
+    if isinstance(value, bool):
+        return f"write {name}={max(int(value), least)}"
+    if not isinstance(value, str):
+        return f"write {name}={max(math.ceil(_finite(value)), least)}"
+    if _NUMBER.fullmatch(value.strip()):
+        return f"write {name}={max(math.ceil(float(value)), least)}, without quotes"
+    cards = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
+    if not cards:
+        return f"write {name}=1: a number, without quotes"
+    kind = f"; the kind stands in clusterfn.yml: `slurm: {{gres: gpu:{cards[1]}}}`" if cards[1] else ""
+    return f"write gpus={int(cards[2])}{kind}"
+
+
+_ON_INTERRUPT = ("detach", "stop")
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ConfigError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}="..."')
+    return value
+
+
+def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object], str]:
+    def check(name: str, value: object) -> str:
+        if not isinstance(value, str) or not pattern.fullmatch(value):
+            raise ConfigError(f"{name}={value!r} is not possible", hint=f"write it like {example!r}")
+        return value
+
+    return check
+
+
+def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
+    def check(name: str, value: object) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
+        return tuple(item(name, each) for each in value)
+
+    return check
+
+
+def _output(name: str, value: object) -> str:
+    """A pattern that cannot lead out of the job's folder."""
+    text = _text(name, value)
+    if text.startswith(("/", "~")) or ".." in PurePosixPath(text).parts:
+        hint = f'{name} are names below the job\'s own folder: {name}=["*.pt"]'
+        raise ConfigError(f"{name}={value!r} lies outside the job's folder", hint=hint)
+    return text
+
+
+def _folder(name: str, value: object) -> str:
+    text = _text(name, value)
+    if not text.startswith(("/", "~", "$")):
+        hint = f'{name}= is a folder of the host: give it in full or with ~, such as {name}="~/data"'
+        raise ConfigError(f"{name}={value!r} is not a whole path", hint=hint)
+    return text
+
+
+def _environment_variables(name: str, value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
+    for key, each in value.items():
+        _matching(_VARIABLE, "OMP_NUM_THREADS")(name, key)
+        if not isinstance(each, str) or "\0" in each:
+            text = each if isinstance(each, (int, float)) else "..."
+            raise ConfigError(f"{name}[{key!r}]={each!r} is not a text", hint=f'write {name}={{"{key}": "{text}"}}')
+    return dict(value)
+
+
+def _on_interrupt(name: str, value: object) -> str:
+    if value not in _ON_INTERRUPT:
+        raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(_ON_INTERRUPT)}")
+    return str(value)
+
+
+# keyword -> attribute of spec.Options, and how it is read
+_KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
+    "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
+    "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
+    "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
+    "time": ("time_s", lambda _, value: parse_time(value)),
+    "host": ("host", _matching(HOST_NAME, "tensor01")),
+    "environment": ("environment", _text),
+    "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
+    "env": ("env", _environment_variables),
+    "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),
+    "outputs": ("outputs", _several(_output)),
+    "cwd": ("cwd", _folder),
+    "name": ("name", _matching(_JOB_NAME, "train")),
+    "on_interrupt": ("on_interrupt", _on_interrupt),
+}
