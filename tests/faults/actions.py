@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -169,7 +168,7 @@ def kill_slurmd(case: Case) -> None:
     daemon = lab.slurmd(found[1])
     daemon.kill()
     try:
-        lab.slurm.wait_node(found[1], "down", "down*", timeout_s=90)
+        case.until(lambda: case.job.done() or lab.slurm.node_state(found[1]).startswith("down"), 90, "a dead node")
         time.sleep(2)
     finally:
         daemon.start()
@@ -328,7 +327,5 @@ def on_tiny(case: Case) -> Job[Any]:
 def empty_tiny(case: Case) -> None:
     assert case.world is not None
     root = case.world.home_of("tiny") / case.world.session
-    for path in root.glob("jobs/*"):
-        shutil.rmtree(path)
-    for path in (*root.glob("blobs/*"), *root.glob("blobs/.*")):
+    for path in (*root.glob("jobs/*/attempts/*/work/filler"), *root.glob("blobs/*"), *root.glob("blobs/.*")):
         path.unlink()

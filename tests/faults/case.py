@@ -239,6 +239,14 @@ class Case:
         tag, word = f"{TAG}={self.job.id}/".encode(), self.job.id.encode()
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _belongs(pid, tag, word)]
 
+    def command(self, pid: int) -> str:
+        """What a process is, for a failed assertion."""
+        try:
+            said = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            return f"{pid} (parent {parent_of(pid)}): {said}"
+        except OSError:
+            return f"{pid} (gone)"
+
     def attached(self) -> BaseException | None:
         """What a second reader gets."""
         assert self.job is not None

@@ -92,7 +92,7 @@ def check_what_is_left(case: Case) -> None:
     deadline = time.monotonic() + case.row.left_s
     while (left := case.processes()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert left == [], case.describe()
+    assert [case.command(pid) for pid in left] == [], case.describe()
     assert len(case.final()) == 1, case.describe()
     assert case.outcomes() == case.published, "an outcome changed"
     check_a_second_reader(case)
