@@ -10,7 +10,9 @@ import contextlib
 import functools
 import importlib.resources
 import json
+import re
 import secrets
+import shlex
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -51,6 +53,7 @@ COMMAND = (
     'else t "$w"; fi; '
     "echo CLUSTERFN-NO-PYTHON:$o; exit 78'"
 )
+NO_LOGIN = re.compile(r"^This account is (?:currently )?not available", re.MULTILINE)
 NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
@@ -196,12 +199,20 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     evidence = _lines(before if found else text) + _lines(stream.stderr())
     if found:
         return _no_python(host, tried.split(), evidence)
+    if NO_LOGIN.search(text):
+        return HostError(
+            f"The account on {host.name} has no login shell (nologin)",
+            host=host.name,
+            evidence=evidence,
+            hint="ask the administrator for a login shell, or use another account: address: user@name",
+        )
     cause = stream.cause()
     if cause is None:
         message = f"The agent on {host.name} did not start within {MARKER_S:g} s"
     else:
         message = f"The login shell on {host.name} did not start the agent: {cause}"
-    hint = f"see what `{_try_it(host)}` prints; an rc file must not exit, wait or start another shell for commands"
+    hint = f"see whether `{_try_it(host)}` prints hello; an rc file must not exit, wait or start another shell for "
+    hint += 'commands: look for "exit" in ~/.bashrc there'
     return HostError(message, host=host.name, evidence=evidence, hint=hint)
 
 
@@ -217,8 +228,8 @@ def _no_python(host: Host, tried: list[str], evidence: list[str]) -> HostError:
 
 
 def _try_it(host: Host) -> str:
-    config = f"-F {host.ssh_config} " if host.ssh_config else ""
-    return f"ssh {config}{host.address} true" if host.address else "/bin/sh -c true"
+    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
+    return f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
 
 
 def _lines(text: str) -> list[str]:

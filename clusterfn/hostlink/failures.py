@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable
 
 from clusterfn.errors import HostDiskFull, HostError
 from clusterfn.hostlink.frames import Header
 from clusterfn.spec import Host
+
+_VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
 def error_of(host: Host, data: Header) -> HostError:
@@ -50,12 +54,28 @@ def _missing(host: Host, data: Header, path: str) -> HostError:
     return HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[data["message"]])
 
 
+def _bad(host: Host, data: Header, path: str) -> HostError:
+    """Mostly the root with a variable that commands by ssh do not have: only a login shell sets it."""
+    unset = _VARIABLE.search(path)
+    if unset is None or not data["message"].startswith("the root "):
+        return _other(host, data, path)
+    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
+    log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
+    return HostError(
+        f"{unset[0]} is not set in a non-interactive shell of {host.name}",
+        host=host.name,
+        evidence=[f"root: {host.root} ({host.source})"],
+        hint=f"write the path in full ({log_in}`echo {unset[0]}` in a login shell shows it)",
+    )
+
+
 def _other(host: Host, data: Header, path: str) -> HostError:
     where = f" ({path})" if path else ""
     return HostError(f"{host.name} did not do what was asked{where}: {data['message']}", host=host.name)
 
 
 _TABLE: dict[str, Callable[[Host, Header, str], HostError]] = {
+    "bad": _bad,
     "full": _full,
     "denied": _denied,
     "refused": _refused,

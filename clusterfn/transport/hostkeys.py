@@ -17,6 +17,8 @@ from pathlib import Path
 from clusterfn.errors import HostKeyError
 from clusterfn.transport.sshconfig import Settings
 
+_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is told as ed25519
+
 
 @dataclass(frozen=True)
 class Known:
@@ -104,8 +106,9 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
 def _unknown(settings: Settings, host_name: str, kind: str, blob: bytes) -> HostKeyError:
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
-    port = f"-p {settings.port} " if settings.port != 22 else ""
-    hint = f"compare the fingerprint with what the administrator says (or `ssh-keyscan {port}{settings.hostname}`), "
+    file = next((each for each in _FILES if each in kind), "ed25519")
+    there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
+    hint = f"compare the fingerprint with what the administrator says (or with `{there}`, run on that machine itself), "
     hint += f"then run once: {once} true"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
     return _error(message, settings, host_name, kind, blob, [f"not in: {files}"], hint)

@@ -250,7 +250,7 @@ def _unresolved(host: Host, settings: Settings, error: BaseException) -> HostErr
         f"The name {settings.hostname} of host {host.name} cannot be resolved",
         host=host.name,
         evidence=[str(error)],
-        hint=f"check address: of host {host.name} ({host.source}) and your network or VPN",
+        hint=f"check {settings.named_in(host)} and your network or VPN",
         retryable=True,
     )
 
@@ -258,7 +258,7 @@ def _unresolved(host: Host, settings: Settings, error: BaseException) -> HostErr
 def _no_way(words: str, hint: str) -> Callable[[Host, Settings, BaseException], HostError]:
     def make(host: Host, settings: Settings, error: BaseException) -> HostError:
         message = words.format(place=settings.place, name=host.name, timeout=settings.timeout_s)
-        told = hint.format(ssh=settings.ssh)
+        told = hint.format(ssh=settings.ssh, port=settings.port)
         return Unreachable(
             message, host=host.name, evidence=[str(error)] if str(error) else [], hint=told, retryable=True
         )
@@ -288,7 +288,10 @@ def _no_session(host: Host, settings: Settings, error: BaseException) -> HostErr
 _Make = Callable[[Host, Settings, BaseException], HostError]
 _TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
     (socket.gaierror, _unresolved),
-    (ConnectionRefusedError, _no_way("{place} refused the connection", "is sshd running there? try: {ssh}")),
+    (
+        ConnectionRefusedError,
+        _no_way("{place} refused the connection", "is sshd running there, and is {port} its port? try: {ssh}"),
+    ),
     (TimeoutError, _no_way("{place} did not answer within {timeout:g} s", "check network and VPN; try: {ssh}")),
     (socket.timeout, _no_way("{place} did not answer within {timeout:g} s", "check network and VPN; try: {ssh}")),
     (paramiko.ssh_exception.IncompatiblePeer, _no_common),

@@ -7,6 +7,7 @@ here is refused by name, never ignored. Called by `paramiko`.
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import re
 import shutil
@@ -86,6 +87,13 @@ class Settings:
         """host:port, for messages."""
         return f"{self.hostname}:{self.port}"
 
+    def named_in(self, host: Host) -> str:
+        """Where the name that is looked up was written: in an ssh configuration, or as `address:`."""
+        if self.hostname.lower() == self.alias.lower():
+            return f"address: of host {host.name} ({host.source})"
+        file = Path(self.config_file or "~/.ssh/config").expanduser()
+        return f"`HostName {self.hostname}` of {self.alias} in {file}{_line_of(file, self.hostname)}"
+
     @property
     def ssh(self) -> str:
         """The command by which a person reaches the same host."""
@@ -93,6 +101,16 @@ class Settings:
         name = f"{self.user}@{self.alias}" if self.alias == self.hostname else self.alias
         port = f"-p {self.port} " if self.alias == self.hostname and self.port != 22 else ""
         return f"ssh {config}{port}{name}"
+
+
+def _line_of(file: Path, hostname: str) -> str:
+    """`:line` of the one HostName with this value, "" if it stands elsewhere (Include, /etc/ssh) or more than once."""
+    wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
+    with contextlib.suppress(OSError):
+        lines = file.read_text(errors="replace").splitlines()
+        found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
+        return f":{found[0]}" if len(found) == 1 else ""
+    return ""
 
 
 def parse_address(text: str, host: Host) -> Address:

@@ -93,8 +93,8 @@ def _takes(
         )
         return False
     if further:
-        tried.words.append(f"{name}: taken")
-        raise _interactive(settings, host_name, list(further), tried)
+        tried.words.append(f"{name}: accepted")
+        raise _not_enough(settings, host_name, list(further), tried)
     return True
 
 
@@ -127,6 +127,16 @@ def _interactive(settings: Settings, host_name: str, methods: list[str], tried: 
         evidence=_evidence(tried),
         hint="a password or a second factor cannot be asked for here; use a key that needs none (ssh-copy-id, ssh-add) "
         f"and check with `{settings.ssh.replace('ssh ', 'ssh -o BatchMode=yes ', 1)} true`",
+    )
+
+
+def _not_enough(settings: Settings, host_name: str, methods: list[str], tried: _Tried) -> AuthenticationError:
+    return AuthenticationError(
+        f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides "
+        f"({', '.join(methods)})",
+        host=host_name,
+        evidence=_evidence(tried),
+        hint="this version cannot give a password or a code: ask the administrator for a login with a key alone",
     )
 
 

@@ -414,7 +414,7 @@ def test_a_root_that_its_group_may_write_is_warned_of(connect_to: Connect, tmp_p
 
 
 def test_a_root_with_an_unset_variable_is_refused(local_host: Host) -> None:
-    with pytest.raises(HostError, match="is a variable unset"):
+    with pytest.raises(HostError, match="[$]NO_SUCH_VARIABLE is not set in a non-interactive shell of here"):
         connect(Host("here", "", "local", "clusterfn.yml:1", root="$NO_SUCH_VARIABLE/x"))
 
 

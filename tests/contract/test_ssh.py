@@ -42,7 +42,7 @@ def test_an_unknown_host_key_is_named_with_the_command_to_run(lab_host: LabHost)
         connect(lab_host("unknown-key"))
 
     assert "ssh-ed25519 SHA256:" in caught.value.evidence[0]
-    assert "ssh-keyscan -p 22006 127.0.0.1" in (caught.value.hint or "")
+    assert "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub" in (caught.value.hint or "")
     assert "unknown-key true" in (caught.value.hint or "")
 
 

@@ -71,7 +71,18 @@ def test_a_key_that_is_remembered_for_another_name_is_unknown(settings: Settings
 
     with pytest.raises(HostKeyError, match="is unknown") as caught:
         check(settings, "lab8", KIND, KEY)
-    assert "ssh-keyscan -p 2222 lab8" in (caught.value.hint or "")
+    assert "run on that machine itself), then run once: ssh -o StrictHostKeyChecking=ask" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("ssh-ed25519", "ed25519"), ("ecdsa-sha2-nistp256", "ecdsa"), ("ssh-rsa", "rsa")]
+)
+def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(settings: Settings, kind: str, file: str) -> None:
+    with pytest.raises(HostKeyError) as caught:
+        check(settings, "lab8", kind, KEY)
+
+    assert f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub" in (caught.value.hint or "")
+    assert "ssh-keyscan" not in str(caught.value)
 
 
 def test_another_key_names_the_line(settings: Settings) -> None:

@@ -121,3 +121,17 @@ def test_without_ssh_a_trailing_comment_is_no_part_of_the_user(tmp_path: Path, m
     (tmp_path / "config").write_text("Host lab8\n User me #comment\n")
 
     assert resolve(host_with(tmp_path / "config")).user == "me"
+
+
+def test_a_name_of_the_ssh_configuration_is_told_with_its_line(config: Path) -> None:
+    config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example  # moved\n")
+    host = host_with(config)
+
+    assert resolve(host).named_in(host) == f"`HostName lab8.wrong.example` of lab8 in {config}:3"
+
+
+def test_a_name_of_clusterfn_yml_is_told_with_its_line(config: Path) -> None:
+    config.touch()
+    host = host_with(config)
+
+    assert resolve(host).named_in(host) == "address: of host lab8 (clusterfn.yml:3)"
