@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     try:
-        given = make_parser().parse_args(argv)
+        given = make_parser().read(argv)
     except SystemExit as leaving:  # argparse has printed its help, or what was wrong
         return int(leaving.code or 0)
     loud = given.verbose or os.environ.get("CLUSTERFN_DEBUG", "") not in ("", "0")

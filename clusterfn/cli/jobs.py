@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn import live
-from clusterfn.cli import screen
+from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ConfigError
 from clusterfn.job import SHORT, Job
@@ -31,13 +31,14 @@ _END_S = 60.0
 
 def jobs(given: argparse.Namespace) -> int:
     """The jobs of a host, newest first."""
-    found = list_jobs(given.host)
+    _, host, _ = target.host(given.host, "jobs")
+    found = list_jobs(host.name)
     if given.json:
         print(json.dumps([asdict(job) for job in found], ensure_ascii=False))
     elif found:
         print(screen.table(_HEAD, _rows(found)))
     else:
-        print(f"clusterfn: no jobs on {given.host or 'that host'}", file=sys.stderr)
+        print(f"clusterfn: no jobs on {host.name}", file=sys.stderr)
     return 0
 
 

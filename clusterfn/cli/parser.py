@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
@@ -12,6 +13,15 @@ from clusterfn.cli import calls, check, demo, jobs
 from clusterfn.spec import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
+# What others call a command, and what it is called here.
+_OTHER_WORDS = {
+    "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
+    "kill": "cancel", "rm": "cancel", "delete": "cancel", "scancel": "cancel",
+    "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
+    "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
+}  # fmt: skip
+_UNKNOWN = "unrecognized arguments: "
+_OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 _CHOICE = re.compile(r"invalid choice: '([^']*)'")
 _EPILOG = """\
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
@@ -25,13 +35,32 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser that says which word was perhaps meant."""
 
     commands: tuple[str, ...] = ()
+    typed: tuple[str, ...] = ()
+
+    def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """The words as a command; they are kept, for a complaint about one of them."""
+        self.typed = tuple(sys.argv[1:] if argv is None else argv)
+        return self.parse_args(self.typed)
 
     def error(self, message: str) -> NoReturn:
         """Print usage and message, and leave with 2."""
         wrong = _CHOICE.search(message)
         if wrong and self.commands:
-            message = f"there is no command {wrong[1]!r}{did_you_mean(wrong[1], self.commands)}"
+            other = _OTHER_WORDS.get(wrong[1].lower())
+            near = f"; did you mean {other}?" if other else did_you_mean(wrong[1], self.commands)
+            message = f"there is no command {wrong[1]!r}{near}"
+        elif message.startswith(_UNKNOWN):
+            message += self._as_an_argument(message[len(_UNKNOWN) :].split(" ")[0])
         super().error(message)
+
+    def _as_an_argument(self, word: str) -> str:
+        """`--x 12` after `run FILE.py::f` was meant for the function: how that is written."""
+        match = _OPTION.fullmatch(word)
+        if match is None or not {"run", "script"} & set(self.typed) or word not in self.typed:
+            return ""
+        after = self.typed[self.typed.index(word) + 1 :]
+        value = match[2] if match[2] is not None else after[0] if after and not after[0].startswith("-") else "VALUE"
+        return f"; an argument of the function is written {match[1].replace('-', '_')}={value}"
 
 
 def make_parser() -> Parser:
@@ -44,9 +73,8 @@ def make_parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"clusterfn {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
-    commands = parser.add_subparsers(
-        metavar="COMMAND", dest="command", required=True, parser_class=argparse.ArgumentParser
-    )
+    parser.set_defaults(run=_help(parser))
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=argparse.ArgumentParser)
     _hosts(commands)
     _calls(commands)
     _jobs(commands)
@@ -54,15 +82,27 @@ def make_parser() -> Parser:
     return parser
 
 
+def _help(parser: Parser) -> Command:
+    """What the bare word `clusterfn` does."""
+
+    def show(given: argparse.Namespace) -> int:
+        parser.print_help(sys.stderr)
+        return 2
+
+    return show
+
+
 def _hosts(commands: Any) -> None:
-    _add(commands, "demo", demo.demo, "six short calls on this machine; needs no server and leaves nothing behind")
+    _add(commands, "demo", demo.demo, "eight short calls on this machine; needs no server and leaves nothing behind")
     command = _add(commands, "check", check.check, "what works on a host, step by step, and how to mend what does not")
     command.add_argument(
         "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
     )
     command.add_argument("--environment", metavar="WHICH", help="the environment to look for (the host's)")
     command.add_argument("--no-job", action="store_true", help="run no function there")
-    command.add_argument("--timeout", metavar="SECONDS", type=float, default=300.0, help="for the function (300)")
+    command.add_argument(
+        "--timeout", metavar="SECONDS", type=float, help="for the function (60 in a queue, 300 in all)"
+    )
 
 
 def _calls(commands: Any) -> None:

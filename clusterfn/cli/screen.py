@@ -6,11 +6,13 @@ Pure but for asking whether a stream is a terminal.
 from __future__ import annotations
 
 import os
+import shutil
 import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
-_COLOURS = {"green": "32", "red": "31", "dim": "2"}
+_COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
+_ESCAPES = len("\x1b[2m\x1b[0m")
 
 
 def clean(text: str) -> str:
@@ -33,9 +35,48 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
     """`text` in a colour if the stream is a terminal and the user has not set NO_COLOR."""
-    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
+    if os.environ.get("NO_COLOR") or not _obeys(stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+
+
+def _obeys(stream: TextIO) -> bool:
+    """Whether it is a terminal that knows what a line is."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+class Line:
+    """A line that changes: redrawn in its place on a terminal, elsewhere printed anew when it says something else.
+
+    Attributes:
+        redrawn: Whether the stream is such a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.redrawn = _obeys(stream)
+        self._stream = stream
+        self._shown = ""
+
+    def show(self, text: str, what: str) -> None:
+        """Show `text`; `what` is what it says, without clocks and colours."""
+        if self.redrawn:
+            width = shutil.get_terminal_size().columns - 1 + (_ESCAPES if "\x1b" in text else 0)
+            self._stream.write(f"\r\x1b[K{text[:width]}")
+        elif what != self._shown:
+            self._stream.write(f"{text}\n")
+        self._shown = what
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Take the line away, so that the next text starts at the left."""
+        if self.redrawn and self._shown:
+            self._stream.write("\r\x1b[K")
+            self._shown = ""
+
+
+def without_digits(text: str) -> str:
+    """What a text says when its numbers, such as a clock's, do not count."""
+    return "".join(sign for sign in text if not sign.isdigit())
 
 
 def age(seconds: float) -> str:

@@ -5,23 +5,21 @@ Prints nothing; `check` runs them. A step that asks the host builds an argv and 
 
 from __future__ import annotations
 
-import concurrent.futures
 import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from clusterfn import config, dispatch
-from clusterfn.cli import screen
+from clusterfn.cli import errand, screen, target
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.host import Completed
-from clusterfn.job import Job
 from clusterfn.session import Session, open_session
-from clusterfn.spec import Host, parse_options
+from clusterfn.spec import Host
 from clusterfn.transport.sshconfig import resolve
 
 _TIMEOUT_S = 60.0
 _LITTLE_BYTES = 50 * 2**20
+_TOO_LITTLE_BYTES = 2**20
 _NOISY_LINES = 5
 
 
@@ -34,6 +32,10 @@ class Failed(Exception):
         self.evidence = tuple(evidence)
 
 
+class Warned(Failed):
+    """A step found what may go wrong later; the steps that need it go on."""
+
+
 class Skipped(Exception):
     """A step does not apply here; the text says why."""
 
@@ -44,13 +46,16 @@ class Found:
 
     Attributes:
         wanted: The host that the user named, if any.
+        timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
+        progress: Shows how the function's job stands, in the place of the step's own line.
         broken: The error of the one attempt to connect, from which three steps are judged.
     """
 
     wanted: str | None
     environment: str | None = None
     no_job: bool = False
-    timeout_s: float = 300.0
+    timeout_s: float | None = None
+    progress: errand.Progress = errand.silent
     _host: Host | None = None
     _session: Session | None = field(default=None, repr=False)
     broken: HostError | None = None
@@ -84,8 +89,7 @@ class Step:
 
 
 def _configuration(found: Found) -> str:
-    known = config.load()
-    found._host, because = known.resolve(found.wanted)
+    known, found._host, because = target.host(found.wanted, "check")
     where = found.host.source if known.path else "built in"
     return f"{found.host.name} ({where}), scheduler: {found.host.scheduler}; chosen by {because}"
 
@@ -100,7 +104,7 @@ def _name(found: Found) -> str:
     try:
         address = socket.getaddrinfo(settings.hostname, settings.port, type=socket.SOCK_STREAM)[0][4][0]
     except socket.gaierror as error:
-        hint = f"check address: of host {found.host.name} ({found.host.source}) and your network or VPN"
+        hint = f"check {settings.named_in(found.host)} and your network or VPN"
         raise Failed(f"the name {settings.hostname} cannot be resolved", hint, [str(error)]) from error
     return f"{settings.user}@{settings.place}" + (f" ({address})" if address != settings.hostname else "")
 
@@ -149,7 +153,7 @@ def _python(found: Found) -> str:
 def _warnings(found: Found) -> str:
     connection = found.session.connection
     warnings = [*connection.facts.warnings, *_noise(connection.noise)]
-    return "\n".join(warnings) if warnings else "nothing to warn of"
+    return "\n".join(warnings) if warnings else "none"
 
 
 def _noise(text: str) -> list[str]:
@@ -164,6 +168,11 @@ _LINK = (
     'cd -- "$1" || exit 1; a=.check-$$-a; b=.check-$$-b; : > "$a" || exit 1; ln -- "$a" "$b"; s=$?; '
     'rm -f -- "$a" "$b"; exit $s'
 )
+
+
+_IF_THERE = 'command -v "$1" >/dev/null || exit 127; exec "$@"'
+_NOT_THERE = 127
+_PARTITIONS = "--format=%P|%a|%l|%D|%G"
 
 
 def _root(found: Found) -> str:
@@ -181,49 +190,70 @@ def _space(found: Found) -> str:
     free = int(words[3]) * 1024
     if free < _LITTLE_BYTES:
         hint = f"free some there, or set root: of host {found.host.name} ({found.host.source}) to a larger file system"
-        raise Failed(f"only {screen.size(free)} are free in {found.session.root}", hint)
+        wrong = Failed if free < _TOO_LITTLE_BYTES else Warned
+        raise wrong(f"only {screen.size(free)} are free in {found.session.root}", hint)
     return f"{screen.size(free)} free (a quota may allow less)"
 
 
 def _links(found: Found) -> str:
     answer = found.run("/bin/sh", "-c", _LINK, "sh", found.session.root)
     if answer.rc == 0:
-        return "work there: an outcome is published by link(2)"
+        return "a file there can have two names, so a result appears whole or not at all"
     if "denied" in b"".join(answer.err.splitlines()).decode("utf-8", "replace").lower():
         hint = f"set root: of host {found.host.name} ({found.host.source}) to a folder that you may write to"
         raise Failed(f"{found.session.root} cannot be written to", hint, _text(answer.err))
-    return "are refused there; the rename of a folder decides instead, which works too"
+    return "a file there cannot have two names; results appear by renaming a folder instead, which works too"
 
 
 def _scheduler(found: Found) -> str:
     if found.host.scheduler != "slurm":
-        return "none: a job starts at once, or when enough cards are free"
+        return _no_scheduler(found)
     unset = found.session.scheduler.unset
-    answer = found.run("sinfo", "--noheader", "--format=%P|%a|%l|%D|%G", unset=unset)
+    answer = found.run("/bin/sh", "-c", _IF_THERE, "sh", "sinfo", "--noheader", _PARTITIONS, unset=unset)
+    place = f"host {found.host.name} ({found.host.source})"
+    if answer.rc == _NOT_THERE:
+        hint = f"set address: of {place} to the login node of the cluster, where sinfo works without loading a module; "
+        raise Failed(f"there is no sinfo on {found.name}", f"{hint}for a machine without a queue: scheduler: bare")
     if answer.rc != 0:
-        hint = f"log in and try sinfo; where it needs a module, add it to setup: of {found.host.source}"
-        raise Failed("sinfo does not answer", hint, _text(answer.err))
+        raise Failed("sinfo does not answer", f"log in and see what sinfo prints; is {place} the login node?",
+                     _text(answer.err))  # fmt: skip
     partitions = [line.split("|") for line in _text(answer.out) if line.count("|") == 4]
-    _known_partition(found, {partition[0].rstrip("*") for partition in partitions})
+    _usable_partitions(found, {name: state for name, state, *_ in partitions})
     rows = [f"{name}  {state}, limit {limit}, nodes {nodes}, {gres}" for name, state, limit, nodes, gres in partitions]
     return "\n".join([f"SLURM with {len(rows)} partitions (* is the default):", *rows])
 
 
-def _known_partition(found: Found, names: set[str]) -> None:
+def _no_scheduler(found: Found) -> str:
+    if found.host.scheduler == "bare" and found.run("/bin/sh", "-c", "command -v sbatch").rc == 0:
+        hint = f"write scheduler: slurm for host {found.host.name} ({found.host.source}), "
+        hint += "unless this machine is yours to compute on"
+        raise Warned("sbatch is here: is this a login node? then scheduler: slurm", hint)
+    return "none: a job starts at once, or when enough cards are free"
+
+
+def _usable_partitions(found: Found, states: dict[str, str]) -> None:
+    """What the configuration chooses, or SLURM without it, must be there and up; of "a,b" SLURM takes one that is."""
+    known = {name.rstrip("*"): state for name, state in states.items()}
     wanted = found.host.slurm.get("partition")
     chosen = list(wanted.values()) if isinstance(wanted, dict) else [wanted] if wanted else []
-    for each in ",".join(str(name) for name in chosen if name).split(","):
-        if each and each not in names:
-            hint = f"correct slurm: partition: of host {found.host.name} ({found.host.source})"
-            raise Failed(f"there is no partition {each}", hint, sorted(names))
+    for group in chosen or [name.rstrip("*") for name in states if name.endswith("*")]:
+        names = [name for name in str(group or "").split(",") if name]
+        hint = f"correct slurm: partition: of host {found.host.name} ({found.host.source})"
+        for name in names:
+            if name not in known:
+                raise Failed(f"there is no partition {name}", hint, sorted(known))
+        if names and all(known[name] != "up" for name in names):
+            usable = ", ".join(name for name, state in known.items() if state == "up") or "none"
+            hint = f"ask the administrator, or {hint}; those that are up: {usable}"
+            raise Failed("; ".join(f"the partition {name} is {known[name]}" for name in names), hint)
 
 
 def _gpus(found: Found) -> str:
     if found.host.scheduler == "slurm":
         raise Skipped("on the nodes, see scheduler")
     query = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    answer = found.run("/bin/sh", "-c", 'command -v nvidia-smi >/dev/null || exit 127; exec "$@"', "sh", *query)
-    if answer.rc == 127:
+    answer = found.run("/bin/sh", "-c", _IF_THERE, "sh", *query)
+    if answer.rc == _NOT_THERE:
         raise Skipped("there is no nvidia-smi: gpus=0 only")
     lines = _text(answer.out)
     if answer.rc != 0:
@@ -245,32 +275,13 @@ def _function(found: Found) -> str:
     if found.no_job:
         raise Skipped("--no-job")
 
-    def tell() -> tuple[str, str, int]:  # travels by value, as it has no name that can be imported
-        import os
-        import platform
-
-        return platform.node(), platform.python_version(), os.getpid()
-
-    options = parse_options({"host": found.host.name, "environment": found.environment, "name": "check"})
-    began = time.monotonic()
-    job = dispatch.submit(tell, (), {}, options)
     try:
-        node, python, pid = job.result(timeout=found.timeout_s)
-    except concurrent.futures.TimeoutError:
-        if not job.done():
-            raise _late(found, job) from None
-        raise
-    except KeyboardInterrupt:
-        job.stop()
-        raise
-    return f"returned from {node}, Python {python}, process {pid}, after {time.monotonic() - began:.2f} s"
-
-
-def _late(found: Found, job: Job[tuple[str, str, int]]) -> Failed:
-    status = job.status
-    job.stop()
-    hint = "wait longer with --timeout, or leave it out with --no-job; the job was stopped"
-    return Failed(f"no result within {found.timeout_s:.0f} s: {status}", hint)
+        return errand.run(found.host, found.environment, found.session, found.progress, found.timeout_s)
+    except errand.StillWaiting as waiting:
+        raise Skipped(f"still waiting ({waiting}); everything before it works") from waiting
+    except errand.TooLate as late:
+        hint = "wait longer with --timeout, or leave it out with --no-job; the job was stopped"
+        raise Failed(str(late), hint) from late
 
 
 def _text(data: bytes) -> list[str]:

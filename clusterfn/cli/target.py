@@ -1,7 +1,7 @@
-"""`file.py::function ARGS` as a function and its arguments.
+"""What a command is about: `file.py::function ARGS` as a function and its arguments, and a host.
 
 The file is imported under its own name, as `import` from its folder would, so that what it defines travels by name and
-its `if __name__ == "__main__"` part stays unread. Called by `calls`.
+its `if __name__ == "__main__"` part stays unread. Called by `calls`, `jobs` and `steps`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
+from clusterfn import config
 from clusterfn.decorator import ClusterFunction
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.spec import did_you_mean
+from clusterfn.spec import Host, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
@@ -29,6 +30,22 @@ _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 class FileFailed(Exception):
     """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
+
+
+def host(name: str | None, command: str) -> tuple[config.Config, Host, str]:
+    """The configuration, the host of that name (the one that a call would use if None), and what decided.
+
+    Raises:
+        ConfigError: There is no such host, or several and none is the default: then it names the command to type.
+    """
+    known = config.load()
+    try:
+        return (known, *known.resolve(name))
+    except ConfigError as error:
+        if name is None and len(known.named) > 1 and not os.environ.get(config.HOST_VARIABLE):
+            first = known.named[0]
+            error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.path}"
+        raise
 
 
 def function(text: str) -> Callable[..., Any]:
@@ -40,11 +57,21 @@ def function(text: str) -> Callable[..., Any]:
     """
     file, separator, name = text.rpartition("::")
     if not separator or not file or not name:
-        raise ConfigError(f"{text!r} names no function of a file", hint="write it as train.py::train")
+        raise ConfigError(f"{text!r} names no function of a file", hint=_as_written(Path(file or text.strip(":"))))
     path = Path(file)
     if not path.is_file():
         raise ConfigError(f"there is no file {file}{_near_file(path)}", hint=f"the path is taken from {Path.cwd()}")
     return _member(imported(path), name, file)
+
+
+def _as_written(path: Path) -> str:
+    """What to write, with the functions of that very file; it is read, not run."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return "write it as train.py::train"
+    names = [each.name for each in tree.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return f"write {' or '.join(f'{path}::{name}' for name in names)}" if names else f"{path} defines no function"
 
 
 def _near_file(path: Path) -> str:

@@ -128,12 +128,11 @@ def test_check_of_this_machine_passes(run):
     assert ran.stdout.endswith("here is ready.\n")
 
 
-def test_check_of_an_unknown_host_names_the_nearest_and_skips_the_rest(run):
+def test_check_of_an_unknown_host_names_the_nearest_and_tries_nothing(run):
     ran = run("check", "heer")
 
-    assert ran.returncode == 1
-    assert "did you mean here?" in ran.stdout
-    assert "skip  function" in ran.stdout
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "did you mean here?" in ran.stderr
 
 
 def test_check_names_an_environment_that_is_not_there(run):
@@ -255,7 +254,7 @@ def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
     assert "PASS  gpus" in ran.stdout
     assert "8 x NVIDIA RTX A6000" in ran.stdout
     assert "(3.6." in ran.stdout
-    assert "nothing to warn of" in ran.stdout
+    assert re.search("^PASS  warnings +none$", ran.stdout, re.MULTILINE)
 
 
 @pytest.mark.lab
@@ -277,12 +276,14 @@ def test_check_shows_what_an_rc_file_prints(folder, run, lab):
         ("unknown-key", "host key", "ssh -o StrictHostKeyChecking=ask"),
         ("changed-key", "host key", "ssh-keygen -R"),
         ("wrong-user-key", "login", "ssh-copy-id"),
-        ("twofactor-bash", "login", "a second factor"),
-        ("refused", "connection", "is sshd running there"),
-        ("no-such-name", "name", "check address:"),
+        ("twofactor-bash", "login", "a login with a key alone"),
+        ("refused", "connection", "is sshd running there, and is 22099 its port?"),
+        ("no-such-name", "name", "`HostName no-such-name.invalid` of no-such-name in /opt/clusterfn-lab/client/ssh_co"),
         ("forced-bash", "python", "an rc file must not exit"),
+        ("py36-exit", "python", "py36-exit 'echo hello'` prints hello"),
+        ("py36-exit", "python", 'look for "exit" in ~/.bashrc'),
+        ("py36-nologin", "python", "ask the administrator for a login shell"),
         ("py36-ro", "root", "a folder that you may write to"),
-        ("py36-tiny", "space", "larger file system"),
     ],
 )
 def test_check_names_the_step_that_fails_and_its_remedy(folder, run, lab, alias, step, remedy):
@@ -296,3 +297,74 @@ def test_check_names_the_step_that_fails_and_its_remedy(folder, run, lab, alias,
     assert failed, ran.stdout
     assert remedy in failed[1]
     assert ran.returncode == 1
+
+
+@pytest.mark.lab
+def test_check_of_a_root_whose_variable_is_unset_there(folder, run, lab):
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  tensor01:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n    root: $SCRATCH/.clusterfn\n"
+    )
+
+    ran = run("check", "--no-job", "tensor01")
+
+    assert re.search("^FAIL  root +[$]SCRATCH is not set in a non-interactive shell of tensor01$", ran.stdout, re.M)
+    assert "write the path in full (`ssh " in ran.stdout
+
+
+@pytest.mark.lab
+def test_check_of_a_host_with_little_space_warns(folder, run, lab):
+    (folder / "clusterfn.yml").write_text(
+        f"hosts:\n  py36-tiny:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
+    )
+
+    ran = run("check", "--no-job", "py36-tiny", "--environment", f"python:{sys.executable}")
+
+    assert re.search("^WARN  space +only .* MB are free", ran.stdout, re.MULTILINE)
+    assert "skip  links" not in ran.stdout
+
+
+@pytest.fixture
+def queue(folder, hosts, lab) -> Callable[[], str]:
+    """A host whose jobs wait for an hour; gives the names of those that do."""
+    hosts.describe(lab, folder / "clusterfn.yml", hosts.python, names=("slurm",))
+    text = (folder / "clusterfn.yml").read_text().replace("{cpu: short, gpu: gpu}", "short, begin: now+1hour")
+    (folder / "clusterfn.yml").write_text(text)
+
+    def waiting() -> str:
+        asked = lab.ssh("slurm", ["squeue", "--noheader", "--user=cfbash", "--format=%j", "--states=PENDING"])
+        return str(asked.stdout.decode())
+
+    return waiting
+
+
+@pytest.mark.lab
+def test_check_shows_why_its_job_waits_and_withdraws_it(folder, hosts, queue, monkeypatch):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
+    jobs_before = hosts.jobs()
+
+    ran = subprocess.run(argv("check", "slurm", "--timeout", "8"), capture_output=True, text=True, timeout=60)
+
+    waits = r"^\.\.\.\.  function +waits in the queue 00:0\d \(it may not start before its begin time"
+    assert len(re.findall(waits, ran.stdout, re.MULTILINE)) == 1, ran.stdout
+    assert re.search(r"^skip  function +still waiting \(it .*\); everything before it works$", ran.stdout, re.MULTILINE)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert not {job for job in hosts.jobs() - jobs_before if f"check.{job}" in queue()}
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_check_that_is_ended_leaves_no_job_in_the_queue(folder, hosts, queue, monkeypatch, number, code):
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
+    jobs_before = hosts.jobs()
+    checking = subprocess.Popen(argv("check", "slurm"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with checking:
+        line = next(line for line in checking.stdout if line.startswith("...."))
+        mine = hosts.jobs() - jobs_before
+        waited = {job for job in mine if f"check.{job}" in queue()}
+        checking.send_signal(number)
+        checking.communicate(timeout=30)
+
+    assert "waits in the queue" in line
+    assert len(waited) == 1
+    assert checking.returncode == code
+    assert not {job for job in mine if f"check.{job}" in queue()}

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from clusterfn.cli import complaint, jobs, main, screen, target
+from clusterfn.cli import complaint, jobs, main, screen, steps, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
+from clusterfn.host import Completed
 from clusterfn.outcome import RemoteTraceback
+from clusterfn.spec import Host
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,68 @@ def test_an_unknown_command_names_the_nearest(capsys):
     main(["chek"])
 
     assert "there is no command 'chek'; did you mean check?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [("list", "jobs"), ("ls", "jobs"), ("status", "jobs"), ("ps", "jobs"),
+     ("kill", "cancel"), ("rm", "cancel"), ("delete", "cancel")],
+)  # fmt: skip
+def test_what_others_call_a_command_names_ours(word, command, capsys):
+    main([word])
+
+    assert f"there is no command {word!r}; did you mean {command}?" in capsys.readouterr().err
+
+
+def test_clusterfn_alone_prints_the_help(capsys):
+    assert main([]) == 2
+    assert "run a function of a file and print its value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [(["--x", "12"], "x=12"), (["--x=12"], "x=12"), (["--batch-size", "8"], "batch_size=8"), (["--x"], "x=VALUE")],
+)
+def test_an_option_for_the_function_is_told_how_it_is_written(words, written, capsys):
+    assert main(["run", "first.py::square", *words]) == 2
+    assert capsys.readouterr().err.endswith(f"; an argument of the function is written {written}\n")
+
+
+def test_an_unknown_option_elsewhere_is_no_argument_of_a_function(capsys):
+    main(["jobs", "--x", "12"])
+
+    assert "an argument of the function" not in capsys.readouterr().err
+
+
+def test_a_file_without_a_function_names_the_functions_of_that_file(tmp_path, capsys):
+    path = tmp_path / "first.py"
+    path.write_text("raise SystemExit('it was run')\ndef square(x): return x\nasync def cube(x): return x\n")
+
+    assert main(["run", str(path)]) == 2
+    assert f"next:  write {path}::square or {path}::cube\n" in capsys.readouterr().err
+
+
+@pytest.fixture
+def two_hosts(tmp_path, monkeypatch) -> Path:
+    path = tmp_path / "clusterfn.yml"
+    path.write_text("hosts:\n  tensor01: {scheduler: bare}\n  cluster: {scheduler: slurm}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
+    return path
+
+
+def test_check_of_a_wrong_name_is_one_complaint(two_hosts, capsys):
+    assert main(["check", "tensr"]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("ConfigError: there is no host 'tensr'; did you mean tensor01?")
+
+
+@pytest.mark.parametrize("command", ["check", "jobs"])
+def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys):
+    assert main([command]) == 2
+    expected = f"next:  clusterfn {command} tensor01; or add `default_host: tensor01` to {two_hosts}\n"
+    assert capsys.readouterr().err.endswith(expected)
 
 
 @pytest.fixture
@@ -196,6 +262,112 @@ def test_no_color_is_honoured(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
 
     assert screen.coloured("x", "red", Terminal()) == "x"
+
+
+def test_a_line_in_a_pipe_is_printed_when_it_says_something_else():
+    pipe = io.StringIO()
+    line = screen.Line(pipe)
+
+    for text in ("waits 00:03 (Priority)", "waits 00:04 (Priority)", "waits 00:05 (Resources)"):
+        line.show(text, screen.without_digits(text))
+    line.clear()
+
+    assert pipe.getvalue() == "waits 00:03 (Priority)\nwaits 00:05 (Resources)\n"
+
+
+def test_a_line_on_a_terminal_is_redrawn_and_taken_away(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    terminal = Terminal()
+    line = screen.Line(terminal)
+
+    line.show("waits 00:03", "waits")
+    line.show("waits 00:04", "waits")
+    line.clear()
+
+    assert terminal.getvalue() == "\r\x1b[Kwaits 00:03\r\x1b[Kwaits 00:04\r\x1b[K"
+
+
+@dataclass
+class Site:
+    """A host whose commands are answered from a table, as the steps of check see it."""
+
+    host: Host
+    answers: dict[str, Completed]
+    name: str = "cluster"
+
+    @property
+    def session(self) -> Site:
+        return self
+
+    @property
+    def scheduler(self) -> Site:
+        return self
+
+    root, unset = "/scratch", ()
+
+    def run(self, *argv: str, unset: Sequence[str] = ()) -> Completed:
+        return next(
+            (answer for word, answer in self.answers.items() if word in " ".join(argv)), Completed(1, None, b"", b"")
+        )
+
+
+SINFO = b"main*|up|1:00:00|9|(null)\nold|down|1:00:00|9|(null)\nspare|drain|1:00:00|9|(null)\n"
+
+
+def slurm_site(**slurm: object) -> Site:
+    host = Host("cluster", "cluster", "slurm", "clusterfn.yml:2", slurm=slurm)
+    return Site(host, {"sinfo": Completed(0, None, SINFO, b"")})
+
+
+@pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
+def test_a_partition_that_is_up_passes(partition):
+    assert steps._scheduler(slurm_site(partition=partition)).startswith("SLURM with 3 partitions")
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [("old", "the partition old is down"), ({"cpu": "main", "gpu": "spare"}, "the partition spare is drain"),
+     ("old,spare", "the partition old is down; the partition spare is drain"), ("gone", "there is no partition gone")],
+)  # fmt: skip
+def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
+    with pytest.raises(steps.Failed, match=f"^{said}$"):
+        steps._scheduler(slurm_site(partition=partition))
+
+
+def test_a_default_partition_that_is_down_fails():
+    site = slurm_site()
+    site.answers = {"sinfo": Completed(0, None, b"main*|down|1:00:00|9|(null)\n", b"")}
+
+    with pytest.raises(steps.Failed, match="the partition main is down"):
+        steps._scheduler(site)
+
+
+def test_no_sinfo_has_a_next_step():
+    site = slurm_site()
+    site.answers = {"sinfo": Completed(127, None, b"", b"")}
+
+    with pytest.raises(steps.Failed, match="there is no sinfo on cluster") as caught:
+        steps._scheduler(site)
+
+    assert "login node of the cluster" in caught.value.hint
+    assert "scheduler: bare" in caught.value.hint
+
+
+def test_sbatch_on_a_bare_host_is_a_warning():
+    site = Site(Host("x", "x", "bare", "clusterfn.yml:2"), {"sbatch": Completed(0, None, b"/usr/bin/sbatch\n", b"")})
+
+    with pytest.raises(steps.Warned, match="is this a login node. then scheduler: slurm"):
+        steps._scheduler(site)
+
+
+@pytest.mark.parametrize(("free_kb", "wrong"), [(8192, steps.Warned), (1023, steps.Failed)])
+def test_little_space_is_a_warning_and_none_a_failure(free_kb, wrong):
+    df = f"Filesystem 1024-blocks Used Available Capacity Mounted\n/dev/x 9 9 {free_kb} 9% /\n".encode()
+
+    with pytest.raises(steps.Failed) as caught:
+        steps._space(Site(Host("x", "x", "bare", "clusterfn.yml:2"), {"df": Completed(0, None, df, b"")}))
+
+    assert type(caught.value) is wrong
 
 
 def test_an_error_of_ours_is_its_name_and_its_lines():

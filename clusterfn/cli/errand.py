@@ -1,0 +1,97 @@
+"""The one function that `clusterfn check` runs on a host: sent, watched while it waits, and never left behind there.
+
+Prints nothing; whoever calls is told how the job stands. Called by `steps`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterfn import dispatch, layout
+from clusterfn.errors import ClusterfnError
+from clusterfn.job import PENDING, Job
+from clusterfn.session import Session
+from clusterfn.spec import Host, parse_options
+
+QUEUE_S = 60.0
+TIMEOUT_S = 300.0
+_TICK_S = 0.25
+_SEND_S = 60.0
+_CANCEL_S = 30.0
+
+Progress = Callable[[str, str, float], None]
+Told = tuple[str, str, int]
+
+
+class StillWaiting(Exception):
+    """It did not start within the time that one waits for a queue; the text says what it waits for."""
+
+
+class TooLate(Exception):
+    """It started, and gave no result in time."""
+
+
+def silent(state: str, reason: str, seconds: float) -> None:
+    """Show nothing."""
+
+
+def run(host: Host, environment: str | None, session: Session, progress: Progress, timeout_s: float | None) -> str:
+    """Run a function there and say what it returned.
+
+    Args:
+        progress: Called a few times a second with state, reason, and the seconds since it was sent.
+        timeout_s: How long to wait, in the queue and in all; None: QUEUE_S and TIMEOUT_S.
+
+    Raises:
+        StillWaiting, TooLate: It was withdrawn, or stopped.
+        ClusterfnError: What went wrong with it.
+    """
+    began = time.monotonic()
+    options = parse_options({"host": host.name, "environment": environment, "name": "check"})
+    with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
+        sending = pool.submit(dispatch.submit, _tell(), (), {}, options)
+        try:
+            job: Job[Told] = sending.result()
+            node, python, pid = _result(job, host, progress, timeout_s, began)
+        except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
+            _withdraw(sending, session)
+            raise
+    return f"returned from {node}, Python {python}, process {pid}, after {time.monotonic() - began:.2f} s"
+
+
+def _tell() -> Callable[[], Told]:
+    def tell() -> tuple[str, str, int]:  # travels by value, as it has no name that can be imported
+        import os
+        import platform
+
+        return platform.node(), platform.python_version(), os.getpid()
+
+    return tell
+
+
+def _result(job: Job[Told], host: Host, progress: Progress, timeout_s: float | None, began: float) -> Told:
+    in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if timeout_s is None else (timeout_s, timeout_s)
+    while not concurrent.futures.wait([job], _TICK_S).done:
+        passed = time.monotonic() - began
+        if job.state == PENDING and host.scheduler == "slurm" and passed > in_queue_s:
+            raise StillWaiting(job.reason or "SLURM has not said why")
+        if passed > in_all_s:
+            raise TooLate(f"no result within {in_all_s:.0f} s: {job.status}")
+        progress(job.state, job.reason, passed)
+    return job.result()
+
+
+def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: Session) -> None:
+    """Stop the job, and wait until the scheduler has heard of it: our connection ends with this process."""
+    try:
+        job = sending.result(_SEND_S)
+        job.stop()
+        argv = session.scheduler.cancel_command(layout.job_name(job.name, job.id))
+        if argv:
+            session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_CANCEL_S).result(_CANCEL_S)
+        concurrent.futures.wait([job], _CANCEL_S)
+    except (ClusterfnError, concurrent.futures.TimeoutError):
+        return  # it was never sent, or the host is gone: what is being told already is the cause
