@@ -1,6 +1,7 @@
 """clusterfn.yml: found, read, checked, and asked which host a call goes to.
 
-    $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else in the user's configuration folder
+    $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else beside the running script or above
+    it, else in the user's configuration folder
 
 Read at the first call that needs a host, never at decoration and never inside a job (the callers see to that).
 Every complaint is a ConfigError that names file, line and column. No network, and nothing on disk but this one file.
@@ -9,24 +10,23 @@ Every complaint is a ConfigError that names file, line and column. No network, a
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from clusterfn.config import advice, places, yamlfile
 from clusterfn.config import hosts as _hosts
-from clusterfn.config import yamlfile
+from clusterfn.config.places import FILE
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host, did_you_mean
 
-FILE = "clusterfn.yml"
-FILE_VARIABLE = "CLUSTERFN_CONFIG"
 HOST_VARIABLE = "CLUSTERFN_HOST"
-_ROOT = 0
 TOP_KEYS = frozenset(["hosts", "default_host"])
 LOCAL = Host(name="local", address="", scheduler="local", source="built in", transport="local", environment="current")
 
-__all__ = ["LOCAL", "Config", "load"]
+_script: Path | None = None
+
+__all__ = ["LOCAL", "Config", "load", "running"]
 
 
 @dataclass(frozen=True)
@@ -85,13 +85,19 @@ class Config:
         return f"the hosts are {', '.join(self.hosts)}; choose one of them or {where}"
 
 
+def running(script: Path) -> None:
+    """Let `load` look beside this file, as if Python had been started with it: for commands that run a file."""
+    global _script
+    _script = script
+
+
 def load(start: Path | None = None) -> Config:
-    """The configuration that holds in the folder `start` (the working directory).
+    """The configuration that holds in the folder `start` (the working directory), and for the running script.
 
     Raises:
-        ConfigError: The file cannot be read, belongs to somebody else, or has a mistake.
+        ConfigError: The file cannot be read, belongs to somebody else, has a mistake or another name.
     """
-    path = _given() or _found(start or Path.cwd())
+    path = places.given() or places.found(start or Path.cwd(), _script or places.running_script())
     if path is None:
         return Config({LOCAL.name: LOCAL})
     return read(path)
@@ -112,7 +118,8 @@ def read(path: Path) -> Config:
 def parse(data: bytes, path: Path) -> Config:
     """The configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
-    _hosts.refuse_passwords(top)
+    advice.refuse_passwords(top)
+    advice.refuse_misplaced_hosts(top, TOP_KEYS, _hosts.HOST_KEYS)
     keys = top.mapping(TOP_KEYS)
     named = _named_hosts(keys.get("hosts"), path.parent)
     hosts = {LOCAL.name: LOCAL, **named}
@@ -129,49 +136,3 @@ def _named_hosts(value: yamlfile.Value | None, folder: Path) -> dict[str, Host]:
         return {}
     value.mapping()  # refuses what is no mapping, and a name that stands there twice
     return {key.text: _hosts.host(key, below, folder) for key, below in value.pairs}
-
-
-def _given() -> Path | None:
-    text = os.environ.get(FILE_VARIABLE)
-    path = Path(text).expanduser() if text else None
-    if path is not None and not path.is_file():
-        raise ConfigError(f"${FILE_VARIABLE}={text} is not a file", hint="correct the path, or unset the variable")
-    return path
-
-
-def _found(start: Path) -> Path | None:
-    for folder in _folders(start):
-        path = folder / FILE
-        if _is_file(path):
-            return _trusted(path)
-    return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # a folder above that may not be looked into
-        return False
-
-
-def _folders(start: Path) -> Iterator[Path]:
-    here = start.absolute()
-    yield from (here, *here.parents)
-    yield from _user_folders()
-
-
-def _user_folders() -> Iterator[Path]:
-    home = Path("~").expanduser()
-    yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "clusterfn"
-    if sys.platform == "darwin":
-        yield home / "Library" / "Application Support" / "clusterfn"
-    if os.environ.get("APPDATA"):
-        yield Path(os.environ["APPDATA"]) / "clusterfn"
-
-
-def _trusted(path: Path) -> Path:
-    """A file that was merely found is obeyed only if it is the user's own: its `setup:` lines are run."""
-    if hasattr(os, "geteuid") and path.stat().st_uid not in (_ROOT, os.geteuid()):
-        hint = f"to use it all the same, set {FILE_VARIABLE}={path}"
-        raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
-    return path

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterfn.config import advice
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host, Resources, parse_memory, parse_time
@@ -22,7 +23,6 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
-_PASSWORDS = ("password", "passwd", "passphrase", "secret", "token")
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
 # sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
@@ -47,8 +47,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         ConfigError: A key is unknown, missing, or has a value that it cannot have.
     """
     name = host_name(key)
-    refuse_passwords(value)
-    keys = value.mapping(_KEYS)
+    keys = value.mapping(_KEYS, advice.OF_HOST)
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULERS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
@@ -70,15 +69,6 @@ def host_name(value: Value) -> str:
     return name
 
 
-def refuse_passwords(value: Value) -> None:
-    for key, _ in value.pairs:
-        if key.text.lower() in _PASSWORDS:
-            hint = (
-                "remove it; use a key (ssh-copy-id HOST), an ssh agent, or `transport: openssh` with your own ssh login"
-            )
-            raise key.error(f"`{key.text}:` is never read: a secret in a file is soon everybody's", hint, show=False)
-
-
 def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     """`defaults: environment:` is another place to write `environment:`."""
     below = keys["defaults"].mapping(_DEFAULTS).get("environment") if "defaults" in keys else None
@@ -88,7 +78,7 @@ def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> No
         raise below.error(
             "the environment stands here twice", f"remove it here or in line {keys['environment'].line + 1}"
         )
-    facts["environment"] = below.as_text()
+    facts["environment"] = advice.environment(below)
 
 
 def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
@@ -154,6 +144,8 @@ def _days(value: Value) -> float:
 
 def _address(value: Value) -> str:
     text = value.as_text()
+    if ":" in text.rpartition("@")[0].replace("://", ""):
+        raise advice.password(value)
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
         hint = "write `name`, `user@name` or `user@name:port`; for anything else make an alias in ~/.ssh/config"
@@ -178,7 +170,7 @@ def _path(value: Value) -> str:
 
 
 def _defaults(value: Value) -> Resources:
-    given = value.mapping(_DEFAULTS)
+    given = value.mapping(_DEFAULTS, advice.OF_DEFAULTS)
     return Resources(**{_DEFAULTS[key][0]: _DEFAULTS[key][1](given[key]) for key in given if key != "environment"})
 
 
@@ -231,10 +223,6 @@ def _gres(value: Value) -> str:
     return text
 
 
-def _text(value: Value) -> str:
-    return value.as_text()
-
-
 def _choice(*words: str) -> Callable[[Value], str]:
     return lambda value: value.as_choice(words)
 
@@ -250,7 +238,7 @@ _DEFAULTS: dict[str, _Key] = {
     "memory": ("memory_bytes", _memory),
     "gpus": ("gpus", _count(0)),
     "time": ("time_s", _time),
-    "environment": ("environment", _text),
+    "environment": ("environment", advice.environment),
 }
 
 # key in the file -> attribute of Host, and how it is read
@@ -261,7 +249,7 @@ _KEYS: dict[str, _Key] = {
     "ssh_config": ("ssh_config", _path),
     "root": ("root", _root),
     "python": ("python", _path),
-    "environment": ("environment", _text),
+    "environment": ("environment", advice.environment),
     "defaults": ("defaults", _defaults),
     "setup": ("setup", Value.as_lines),
     "modules": ("modules", _modules),

@@ -7,7 +7,7 @@ that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `0
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ LIMIT_BYTES = 2**20
 _DEPTH = 12
 _SHOWN = 120  # characters of a line
 _TAG = "tag:yaml.org,2002:"
+_PASSWORD = re.compile(r":[^\s@\"']+@")  # in user:password@host
+_HIDDEN = re.compile(r"pass\w*\W*[:=]|" + _PASSWORD.pattern, re.IGNORECASE)  # such a line is not shown
 _COUNT = re.compile(r"0|[1-9][0-9]*")
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
@@ -38,8 +40,10 @@ class Source:
 
     def error(self, problem: str, line: int, column: int, hint: str | None, *, show: bool = True) -> ConfigError:
         """A ConfigError that begins with file:line:column and shows that line; count from 0."""
-        shown = [self.lines[line].strip()[:_SHOWN]] if show and line < len(self.lines) else []
-        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {problem}", evidence=shown, hint=hint)
+        text = self.lines[line].strip() if show and line < len(self.lines) else ""
+        shown = [text[:_SHOWN]] if text and not _HIDDEN.search(text) else []
+        told = _PASSWORD.sub(":…@", problem)
+        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {told}", evidence=shown, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -77,21 +81,37 @@ class Value:
         """The scalar for a message, or what it is if it is none."""
         return {"map": "a mapping", "list": "a list"}.get(self.kind, f'"{self.text}"')
 
-    def mapping(self, known: Collection[str] | None = None) -> dict[str, Value]:
-        """Its keys and values, each key once and, where `known` is given, one of those."""
+    def mapping(
+        self, known: Collection[str] | None = None, advice: Mapping[str, str] | None = None
+    ) -> dict[str, Value]:
+        """Its keys and values, each key once and, where `known` is given, one of those.
+
+        Args:
+            known: The keys that may stand here.
+            advice: What to do about some others, instead of a list of the known ones.
+        """
         if self.kind != "map":
-            raise self.error(f"{self.written} stands where keys are wanted", 'write "key: value" lines below it')
+            raise self.error(f"{self.written} stands where keys are wanted", self._where_keys_belong())
         found: dict[str, Value] = {}
         for key, value in self.pairs:
-            name = key.as_key(known)
+            name = key.as_key(known, advice or {})
             if name in found:
                 raise key.error(f'the key "{name}" stands here twice, first in line {found[name].line + 1}', _ONCE)
             found[name] = value
         return found
 
-    def as_key(self, known: Collection[str] | None) -> str:
+    def _where_keys_belong(self) -> str:
+        """What to do where nothing or something else than keys stands: most often they are not indented enough."""
+        before = self.source.lines[self.line][: self.column].split() if self.line < len(self.source.lines) else []
+        if self.kind == "null" and not self.text and before:
+            return f"indent the lines below it further than {before[-1]}"
+        return 'write "key: value" lines below it'
+
+    def as_key(self, known: Collection[str] | None, advice: Mapping[str, str]) -> str:
         """The text of a key."""
         name = self.as_text()
+        if known is not None and name not in known and name in advice:
+            raise self.error(f'unknown key "{name}"', advice[name])
         if known is not None and name not in known:
             hint = f"the keys here are {', '.join(sorted(known))}"
             raise self.error(f'unknown key "{name}"{did_you_mean(name, known)}', hint)
@@ -130,8 +150,8 @@ class Value:
         return number
 
     def as_choice(self, choices: Collection[str]) -> str:
-        """One of a few words."""
-        word = self.text
+        """One of a few words, in capitals or not."""
+        word = self.text.lower()
         if word not in choices:
             hint = f"choose one of {', '.join(choices)}"
             raise self.error(f"{self.written} is none of its values{did_you_mean(word, choices)}", hint)

@@ -1,6 +1,5 @@
-"""clusterfn.yml: where it is found, what it may say, and how each mistake is told."""
+"""clusterfn.yml: what it may say, and how each mistake is told."""
 
-import os
 import re
 from pathlib import Path
 
@@ -22,84 +21,6 @@ def parsed(text):
 
 def host(keys):
     return parsed("hosts:\n  a:\n    " + keys.replace("\n", "\n    ")).hosts["a"]
-
-
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """A working directory with nothing above it that could be found, and no other place."""
-    monkeypatch.delenv("CLUSTERFN_CONFIG", raising=False)
-    monkeypatch.delenv("CLUSTERFN_HOST", raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    folder = tmp_path / "project" / "deep"
-    folder.mkdir(parents=True)
-    monkeypatch.chdir(folder)
-    return tmp_path
-
-
-def write(path, name):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"hosts:\n  {name}: {{scheduler: bare}}\n")
-    return path
-
-
-def test_without_a_file_there_is_local(alone):
-    found = config.load()
-    assert (list(found.hosts), found.path) == (["local"], None)
-    assert found.resolve(None) == (config.LOCAL, "there is no clusterfn.yml")
-    assert (config.LOCAL.scheduler, config.LOCAL.environment) == ("local", "current")
-
-
-def test_the_variable_beats_the_working_directory(alone, monkeypatch):
-    write(Path("clusterfn.yml"), "here")
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(write(alone / "x.yml", "there")))
-    assert config.load().named == ("there",)
-
-
-def test_the_nearest_file_upwards_is_read(alone):
-    write(alone / "clusterfn.yml", "far")
-    write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
-    assert config.load().path == alone / "clusterfn.yml"
-    write(alone / "project" / "clusterfn.yml", "near")
-    assert config.load().named == ("near",)
-
-
-def test_the_users_folder_comes_last(alone):
-    path = write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
-    assert config.load().path == path
-
-
-def test_macos_reads_its_own_folder_too(alone, monkeypatch):
-    monkeypatch.setattr(config.sys, "platform", "darwin")
-    path = write(alone / "home" / "Library" / "Application Support" / "clusterfn" / "clusterfn.yml", "mac")
-    assert config.load().path == path
-
-
-def test_windows_reads_appdata(alone, monkeypatch):
-    monkeypatch.setenv("APPDATA", str(alone / "Roaming"))
-    path = write(alone / "Roaming" / "clusterfn" / "clusterfn.yml", "win")
-    assert config.load().path == path
-
-
-def test_a_variable_that_names_no_file_is_told(alone, monkeypatch):
-    monkeypatch.setenv("CLUSTERFN_CONFIG", "/nonexistent/x.yml")
-    with pytest.raises(ConfigError, match=r"\$CLUSTERFN_CONFIG=/nonexistent/x.yml is not a file"):
-        config.load()
-
-
-def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
-    path = write(alone / "clusterfn.yml", "evil")
-    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    monkeypatch.setattr(config, "_ROOT", -1)
-    with pytest.raises(ConfigError, match="belongs to another user"):
-        config.load()
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    assert config.load().named == ("evil",)
-
-
-def test_a_folder_instead_of_a_file_is_passed_over(alone):
-    (alone / "project" / "clusterfn.yml").mkdir()
-    assert config.load().path is None
 
 
 TWO = "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: slurm}\n"
@@ -186,6 +107,15 @@ def test_environment_may_stand_below_defaults():
     assert host("scheduler: bare\ndefaults: {environment: 'venv:~/v'}").environment == "venv:~/v"
 
 
+def test_a_word_may_stand_in_capitals():
+    assert (host("scheduler: SLURM").scheduler, host("scheduler: Bare").scheduler) == ("slurm", "bare")
+
+
+@pytest.mark.parametrize("text", ["conda:ml", "python:/p", "venv:~/v", "prefix:/p", "current", "environment.yml"])
+def test_an_environment_with_its_kind_is_taken(text):
+    assert host(f'scheduler: local\nenvironment: "{text}"').environment == text
+
+
 @pytest.mark.parametrize("address", ["a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über"])
 def test_addresses_that_are_taken(address):
     assert host(f'scheduler: bare\naddress: "{address}"').address == address
@@ -223,9 +153,9 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\ndefaults: {memory: 16}", "4:24", '"16" is not an amount of memory', '"16GB"'),
     ("scheduler: bare\ndefaults: {time: 90}", "4:22", '"90" is not a duration', '"90min"'),
     ("scheduler: bare\ndefaults: {time: 1:30}", "4:22", '"1:30" is not a duration', '"02:00:00"'),
-    ("scheduler: bare\ndefaults: {gpu: 1}", "4:16", 'unknown key "gpu"; did you mean gpus?', "cores"),
+    ("scheduler: bare\ndefaults: {gpu: 1}", "4:16", 'unknown key "gpu"', "the key is `gpus:`"),
     ("scheduler: bare\ndefaults: [1]", "4:15", "a list stands where keys are wanted", "key: value"),
-    ("scheduler: bare\nenvironment: a\ndefaults: {environment: b}", "5:29", "stands here twice", "line 4"),
+    ("scheduler: bare\nenvironment: 'conda:a'\ndefaults: {environment: b}", "5:29", "stands here twice", "line 4"),
     (f"scheduler: bare\nkeep: {'9' * 400}d", "4:11", "is not a duration", '"14d"'),
     ("scheduler: bare\nkeep: 14", "4:11", '"14" is not a duration', '"14d"'),
     ("scheduler: bare\nlease: flock", "4:12", '"flock" is none of its values', "socket, file"),
@@ -250,7 +180,35 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nslurm: {gres: 'gpu:a100:2'}", "4:19", "counts cards", "gpus="),
     ("scheduler: slurm\nslurm: {partition: {big: x}}", "4:25", 'unknown key "big"', "cpu, gpu"),
     ("scheduler: bare\npassword: hunter2", "4:5", "`password:` is never read", "ssh-copy-id"),
-    ("scheduler: bare\nPassWord: hunter2", "4:5", "never read", "ssh-copy-id"),
+    ("scheduler: bare\nPassWord: hunter2", "4:5", "never read", "(ssh-copy-id HOST) or an ssh agent"),
+    ("scheduler: bare\ndefaults: {password: hunter2}", "4:16", "never read", "ssh-copy-id"),
+    ("scheduler: bare\naddress: ada:hunter2@tensor01", "4:14", "a password in an address is never", "ssh-copy-id"),
+    ("scheduler: bare\naddress: ssh://ada:hunter2@t", "4:14", "a password in an address is never", "ssh-copy-id"),
+    ("scheduler: bare\naddress: ssh://ada@t", "4:14", "is not an address", "user@name:port"),
+    ("scheduler: bare\nhost: ada:hunter2@tensor01", "4:5", 'unknown key "host"', "address:"),
+    ("scheduler: bare\nroot: ada:hunter2@tensor01", "4:11", '"ada:…@tensor01" is not an absolute', "begin it"),
+    ("scheduler: bare\npassword: hunter2: x", "4:22", "not YAML", "colon"),
+    ("scheduler: bare\nuser: ada", "4:5", 'unknown key "user"', "write it in `address:`, as user@name:port"),
+    ("scheduler: bare\nport: 2222", "4:5", 'unknown key "port"', "write it in `address:`, as user@name:port"),
+    ("scheduler: bare\nhostname: t", "4:5", 'unknown key "hostname"', "the key is `address:`"),
+    ("scheduler: slurm\npartition: short", "4:5", 'unknown key "partition"', "below `slurm:`"),
+    ("scheduler: slurm\naccount: x", "4:5", 'unknown key "account"', "below `slurm:`"),
+    ("scheduler: slurm\nqos: x", "4:5", 'unknown key "qos"', "below `slurm:`"),
+    ("scheduler: bare\nmemory: 4GB", "4:5", 'unknown key "memory"', "below `defaults:`"),
+    ("scheduler: bare\ncores: 4", "4:5", 'unknown key "cores"', "below `defaults:`"),
+    ("scheduler: bare\ngpus: 4", "4:5", 'unknown key "gpus"', "below `defaults:`"),
+    ("scheduler: bare\ntime: 4h", "4:5", 'unknown key "time"', "below `defaults:`"),
+    ("scheduler: bare\ncpus: 4", "4:5", 'unknown key "cpus"', "`defaults: {cores: …}`"),
+    ("scheduler: bare\nconda: ml", "4:5", 'unknown key "conda"', '`environment: "conda:…"`'),
+    ("scheduler: bare\ndefaults: {cpus: 4}", "4:16", 'unknown key "cpus"', "the key is `cores:`"),
+    ("scheduler: bare\ndefaults:\ncores: 4", "5:5", 'unknown key "cores"', "below `defaults:`"),
+    ("scheduler: bare\ndefaults:", "4:14", '"" stands where keys', "indent the lines below it further than defaults:"),
+    ("scheduler: bare\nenvironment: {conda: ml}", "4:18", "a mapping stands", 'write `environment: "conda:ml"`'),
+    ("scheduler: bare\nenvironment: {}", "4:18", "a mapping stands", 'write `environment: "conda:NAME"`'),
+    ("scheduler: bare\nenvironment: ml", "4:18", '"ml" names no kind', 'write `environment: "conda:ml"`'),
+    ("scheduler: bare\nenvironment: /e/python3", "4:18", "names no kind", 'write `environment: "python:/e/python3"`'),
+    ("scheduler: bare\nenvironment: ~/v/", "4:18", "names no kind", 'write `environment: "python:~/v/bin/python"`'),
+    ("scheduler: bare\ndefaults: {environment: ml}", "4:29", "names no kind", '"conda:ml"'),
 ]
 
 
@@ -261,6 +219,27 @@ def test_a_mistake_is_told_with_its_place_and_one_thing_to_do(keys, place, says,
     assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
     assert says in caught.value.message
     assert hint is None or hint in caught.value.hint
+    assert "hunter2" not in str(caught.value)
+
+
+HINTED = [  # a whole file, line:column, what to do
+    ("tensor01:\n  scheduler: bare\n", "1:1", "if it is a host, write it below `hosts:`"),
+    ("host1:\n  scheduler: bare\n", "1:1", "if it is a host, write it below `hosts:`"),
+    ("hosts:\ntensor01:\n  scheduler: bare\n", "2:1", "if it is a host, write it below `hosts:`"),
+    ("hosts:\n  tensor01:\n  scheduler: bare\n", "2:12", "indent the lines below it further than tensor01:"),
+    ("hosts:\n  a.b:\n  scheduler: bare\n", "2:7", "indent the lines below it further than a.b:"),
+    ("scheduler: bare\naddress: x\n", "1:1", "write it below the host's name, below `hosts:`"),
+    ("hosts:\n  a: ~\n", "2:6", 'write "key: value" lines below it'),
+    ("hosts: {password: hunter2}\n", "1:9", "ssh-copy-id"),
+]
+
+
+@pytest.mark.parametrize("text, place, hint", HINTED)
+def test_what_stands_at_the_wrong_depth_is_told_where_it_belongs(text, place, hint):
+    with pytest.raises(ConfigError) as caught:
+        parsed(text)
+    assert caught.value.message.startswith(f"/work/clusterfn.yml:{place}: ")
+    assert hint in caught.value.hint
     assert "hunter2" not in str(caught.value)
 
 

@@ -1,0 +1,80 @@
+"""What to write instead of a mistake that many make in clusterfn.yml. Called by `clusterfn.config`: texts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from clusterfn.config.yamlfile import Value
+from clusterfn.errors import ConfigError
+from clusterfn.options import ALIASES
+
+_OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
+_BELOW_DEFAULTS = ("cores", "memory", "gpus", "time")
+_PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
+_ENVIRONMENTS = ("python", "venv", "prefix", "conda")
+_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+_NEVER = "never read: a secret in a file is soon everybody's"
+
+# unknown key of a host -> what to write
+OF_HOST = {
+    **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
+    **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
+    **{word: f"write it below `slurm:`, as `slurm: {{{word}: …}}`" for word in _OF_SLURM},
+    **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS},
+    **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
+    **{word: f"write `defaults: {{{meant}: …}}`" for word, meant in ALIASES.items() if meant in _BELOW_DEFAULTS},
+}
+# unknown key below `defaults:`
+OF_DEFAULTS = {word: f"the key is `{meant}:`" for word, meant in ALIASES.items()}
+
+
+def refuse_passwords(value: Value) -> None:
+    """No key of the file may hold a secret; its line is not shown."""
+    for key, below in value.pairs:
+        word = key.text.lower()
+        if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
+            raise password(key, f"`{key.text}:` is {_NEVER}")
+        if word != "env":
+            refuse_passwords(below)
+
+
+def password(value: Value, problem: str = f"a password in an address is {_NEVER}") -> ConfigError:
+    return value.error(problem, "remove it; use a key (ssh-copy-id HOST) or an ssh agent", show=False)
+
+
+def refuse_misplaced_hosts(top: Value, top_keys: Collection[str], host_keys: Collection[str]) -> None:
+    """A host, or its keys, at the left margin."""
+    for key, below in top.pairs:
+        if key.text in top_keys:
+            continue
+        if {name.text for name, _ in below.pairs} & set(host_keys):
+            raise key.error(f'unknown key "{key.text}"', "if it is a host, write it below `hosts:`, indented further")
+        if key.text in host_keys:
+            hint = "it belongs to a host: write it below the host's name, below `hosts:`"
+            raise key.error(f'unknown key "{key.text}"', hint)
+
+
+def environment(value: Value) -> str:
+    """The text, unless it is a form that is nearly right."""
+    if value.kind == "map":
+        raise value.error("a mapping stands where a text is wanted", f"write `environment: {_of_mapping(value)}`")
+    text = value.as_text()
+    instead = _of_path(text) if text.startswith(("/", "~")) else _of_name(text)
+    if instead:
+        raise value.error(f'"{text}" names no kind of environment', f"write `environment: {instead}`")
+    return text
+
+
+def _of_mapping(value: Value) -> str:
+    written = [f'"{key.text}:{below.text}"' for key, below in value.pairs if key.text in _ENVIRONMENTS and below.text]
+    return written[0] if written else '"conda:NAME"'
+
+
+def _of_path(text: str) -> str:
+    last = text.rstrip("/").rpartition("/")[2]
+    return f'"python:{text}"' if last.startswith("python") else f'"python:{text.rstrip("/")}/bin/python"'
+
+
+def _of_name(text: str) -> str:
+    return f'"conda:{text}"' if _NAME.fullmatch(text) and text != "current" else ""

@@ -1,0 +1,99 @@
+"""Where clusterfn.yml is looked for, and whose file is obeyed. Called by `clusterfn.config`; opens nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from clusterfn.errors import ConfigError
+
+FILE = "clusterfn.yml"
+VARIABLE = "CLUSTERFN_CONFIG"
+_MISNAMED = ("clusterfn.yaml", "Clusterfn.yml", ".clusterfn.yml")
+_ROOT = 0
+_TOOLS = ("site-packages", "dist-packages")  # of pytest and the like, which run a script that is not theirs
+
+
+def given() -> Path | None:
+    """The file that the variable names.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    text = os.environ.get(VARIABLE)
+    path = Path(text).expanduser() if text else None
+    if path is not None and not path.is_file():
+        raise ConfigError(f"${VARIABLE}={text} is not a file", hint="correct the path, or unset the variable")
+    return path
+
+
+def found(start: Path, script: Path | None) -> Path | None:
+    """The file that holds in the folder `start`, for a program that is the file `script`.
+
+    Raises:
+        ConfigError: It belongs to somebody else, or there is none but one of nearly the right name.
+    """
+    folders = list(dict.fromkeys(_folders(start, script)))
+    for folder in folders:
+        path = folder / FILE
+        if _is_file(path):
+            return _trusted(path)
+    _refuse_misnamed(folders)
+    return None
+
+
+def running_script() -> Path | None:
+    """The file that Python was started with; None in a notebook, at a prompt, and for an installed command."""
+    name = getattr(sys.modules.get("__main__"), "__file__", None)
+    if not name or not _is_file(Path(name)):
+        return None
+    path = Path(name).resolve()
+    commands = Path(sysconfig.get_path("scripts")).resolve()
+    installed = commands in path.parents or any(part in _TOOLS for part in path.parts)
+    return None if installed else path
+
+
+def _folders(start: Path, script: Path | None) -> Iterator[Path]:
+    for here in (start.absolute(), script.resolve().parent if script else None):
+        if here is not None:
+            yield from (here, *here.parents)
+    yield from _user_folders()
+
+
+def _user_folders() -> Iterator[Path]:
+    home = Path("~").expanduser()
+    yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "clusterfn"
+    if sys.platform == "darwin":
+        yield home / "Library" / "Application Support" / "clusterfn"
+    if os.environ.get("APPDATA"):
+        yield Path(os.environ["APPDATA"]) / "clusterfn"
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a folder above that may not be looked into
+        return False
+
+
+def _is_ours(path: Path) -> bool:
+    return not hasattr(os, "geteuid") or path.stat().st_uid in (_ROOT, os.geteuid())
+
+
+def _trusted(path: Path) -> Path:
+    """A file that was merely found is obeyed only if it is the user's own: its `setup:` lines are run."""
+    if not _is_ours(path):
+        hint = f"to use it all the same, set {VARIABLE}={path}"
+        raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
+    return path
+
+
+def _refuse_misnamed(folders: Iterable[Path]) -> None:
+    for folder in folders:
+        for name in _MISNAMED:
+            path = folder / name
+            if _is_file(path) and _is_ours(path):
+                raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {folder / FILE}")
