@@ -182,7 +182,6 @@ class Link:
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:
             stream.write(data)
-            self._moved = time.monotonic()
             self._unanswered = min(self._unanswered + len(data), BUFFERED)
 
     def _put_chunk(self, opened: Opened, request: Request[Any], chunks: Iterator[bytes]) -> None:
@@ -196,6 +195,7 @@ class Link:
         if chunk is None:
             return
         self._put(opened.stream, chunk)
+        self._moved = time.monotonic()  # an upload that goes on is a sign of life; our own pings are none
         with self._changed:
             if opened is self._opened and self._connected:
                 self._transfers.append((request, chunks))
