@@ -64,7 +64,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
             f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as 7f3a"
         )
     session, folder = _find(job_id, host)
-    spec = json.loads(download.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
+    spec = _spec(session, folder)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job)
@@ -99,7 +99,26 @@ def _find(job_id: str, host: str | None) -> tuple[Session, str]:
     if len({posixpath.basename(folder) for _, folder in found}) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         raise ConfigError(f"{job_id} fits {len(found)} jobs", evidence=several[:10], hint="give more digits")
-    return found[0]
+    return found[0] if len(found) == 1 else _sender(found)
+
+
+def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
+    """Of several hosts that show one job, as login nodes with one home do, the one that it was sent to."""
+    sent_to = _spec(*found[0])["host"]
+    chosen = next((each for each in found if each[0].host.name == sent_to), None)
+    if chosen is None:
+        names = [session.host.name for session, _ in found]
+        raise ConfigError(
+            f"{posixpath.basename(found[0][1])} is seen on {', '.join(names)}, and was sent to a host named {sent_to}",
+            hint=f"say which: --host {names[0]}, or attach(..., host={names[0]!r})",
+        )
+    return chosen
+
+
+def _spec(session: Session, folder: str) -> dict[str, Any]:
+    """What the job was sent as."""
+    spec: dict[str, Any] = json.loads(download.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
+    return spec
 
 
 def _folders(session: Session, job_id: str) -> Iterable[str]:

@@ -178,6 +178,35 @@ def test_attach_to_a_job_that_has_ended_shows_everything(run, started):
     assert run("attach", job).stdout == "tick 0\ntick 1\n"
 
 
+@pytest.fixture
+def one_home(folder, run, monkeypatch) -> str:
+    """A job that three hosts show, sent to the second; nothing here remembers it. Its id."""
+    block = f"    scheduler: local\n    root: {folder}/root\n"
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  a:\n{block}  b:\n{block}  c:\n{block}")
+    job = run("run", "--host", "b", "work.py::add", "1").stderr.split()[1]
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "elsewhere"))
+    return str(job)
+
+
+def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run, one_home):
+    ran = run("logs", one_home[:4])
+
+    assert (ran.stdout, ran.returncode) == ("adding\n", 0)
+    assert "on b" in run("cancel", one_home[:4]).stderr
+
+
+def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_home):
+    text = (folder / "clusterfn.yml").read_text()
+    (folder / "clusterfn.yml").write_text(text.replace("  b:", "  renamed:"))
+
+    ran = run("logs", one_home)
+
+    assert ran.returncode == 2
+    assert f"{one_home} is seen on a, renamed, c, and was sent to a host named b" in ran.stderr
+    assert "next:  say which: --host a" in ran.stderr
+    assert run("logs", one_home, "--host", "a").stdout == "adding\n"
+
+
 def test_cancel_ends_a_running_job_and_says_so(run, started):
     job = started("work.py::tick", "300")
 
