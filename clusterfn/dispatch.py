@@ -15,7 +15,7 @@ import secrets
 import sys
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -43,7 +43,8 @@ def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str,
 def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
     """Send the call and return its Job."""
     try:
-        return start(prepare(function, args, kwargs, options))
+        prepared = prepare(function, args, kwargs, options)
+        return start(replace(prepared, payload=_kept(prepared.payload)))
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
         raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
@@ -52,6 +53,11 @@ def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
     """What `submit` would send and run, as text. Nothing is sent but the questions that find the environment."""
     prepared = prepare(function, args, kwargs, options)
     return describe.describe(prepared.session, prepared.job, prepared.payload, prepared.ready)
+
+
+def _kept(payload: payloads.Payload) -> payloads.Payload:
+    """With large buffers of its own: whoever does not wait may go on changing his arrays."""
+    return replace(payload, blobs={digest: memoryview(bytes(view)) for digest, view in payload.blobs.items()})
 
 
 def _ends_here(error: BaseException) -> BaseException:
@@ -72,9 +78,7 @@ def _tell_what_goes_on() -> None:
     left = sorted((job.host, job.id) for job in _going if not job.done())
     for host in sorted({host for host, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)
-        _say(
-            f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n"
-        )
+        _say(f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n")
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ def prepare(
     hidden = secret_values(options)
     session = open_session(host)
     ready = session.environment(options.environment)
-    session.enough_gpus(resources.gpus)
+    session.enough(resources)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
         id=secrets.token_hex(8),
@@ -139,9 +143,9 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     job.fetch_when_done(spec.outputs)
     for name in prepared.payload.edited:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
+    ledger.remember(job, prepared.config)
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker)
     tracker.follow(job, 1)
-    ledger.remember(job, prepared.config)
     _going.add(job)
     return job
 

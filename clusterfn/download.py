@@ -10,9 +10,10 @@ import io
 import os
 import re
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import ClusterfnError, HostError
 
@@ -64,16 +65,74 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
 
 
 def fetch(connection: HostConnection, folder: str, pattern: str, to: Path) -> list[Path]:
-    """Fetch the files that match; see `Job.download`."""
+    """Fetch the files that match; see `Job.download`. The name of a folder means its content."""
     found = list_files(connection, folder, pattern)
+    plain = pattern.rstrip("/")
+    if not found and plain and not _GLOB.search(plain):
+        found = list_files(connection, folder, f"{plain}/**")
     if not found:
-        there = [file.name for file in list_files(connection, folder)][:20]
-        raise ClusterfnError(
-            f"the job left no file that matches {pattern!r}",
-            evidence=there or ["the function left no files in its folder"],
-            hint="relative paths in the function are taken from the job's own folder",
-        )
+        raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder)])
     return [_fetch_one(connection, folder, file, to) for file in found]
+
+
+_GLOB = re.compile(r"[*?[]")
+_NAMED = 20
+
+
+class NothingMatches(ClusterfnError):
+    """The job left files, or none, and none of that name.
+
+    Attributes:
+        there: The names of those that it left.
+    """
+
+    there: tuple[str, ...] = ()
+
+
+def _nothing_matches(pattern: str, there: list[str]) -> NothingMatches:
+    call = f'job.download("{_pattern_of(there)}", to=".") fetches what there is'
+    error = NothingMatches(
+        f"the job left no file that matches {pattern!r}",
+        evidence=there[:_NAMED] or ["the function left no files in its folder"],
+        hint=call if there else "relative paths in the function are taken from the job's own folder",
+    )
+    error.there = tuple(there)
+    return error
+
+
+def _pattern_of(names: list[str]) -> str:
+    """A short pattern that matches all of these files."""
+    folders = {str(PurePosixPath(name).parent) for name in names}
+    if len(folders) != 1:
+        return "**"
+    (folder,) = folders
+    return "*" if folder == "." else f"{folder}/*"
+
+
+def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
+    """One line about `outputs=` that did not come: what there is, and the call that fetches it."""
+    attach = f'clusterfn.attach("{job_id}").download'
+    if not isinstance(error, NothingMatches):
+        why = error.message if isinstance(error, ClusterfnError) else error
+        return f'outputs={pattern!r} was not fetched: {why}; try again: {attach}("{pattern}", to=".")'
+    if not error.there:
+        return f"outputs={pattern!r} matches nothing: the function left no files in the job's own folder"
+    left = _listed(error.there[:_NAMED], len(error.there))
+    return f'outputs={pattern!r} matches nothing; there is {left}: {attach}("{_pattern_of([*error.there])}", to=".")'
+
+
+def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
+    """One line about files that nobody asked for: outcome.json's `left`, at most `_NAMED` of them."""
+    names = [str(name) for name, _ in left]
+    count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
+    pattern = "*" if all("/" not in name for name in names) else "**"
+    back = "it" if len(names) == 1 else "them"
+    return f'left {count} on {host}: {_listed(names, len(names))} (outputs=["{pattern}"] brings {back} back)'
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    shown = ", ".join(names[:3])
+    return f"{shown} and {count - 3} more" if count > 3 else shown
 
 
 def _fetch_one(connection: HostConnection, folder: str, file: RemoteFile, to: Path) -> Path:

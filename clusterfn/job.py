@@ -6,15 +6,16 @@ Holds no protocol: `tracker` tells it what happens on the host. Made by `dispatc
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import download, layout, outcome
-from clusterfn.errors import ClusterfnError, ResultError, Unreachable
+from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
     from clusterfn.tracker import Tracker
@@ -58,6 +59,7 @@ class Job(concurrent.futures.Future[R]):
         self._unheard: list[tuple[str, Any]] = []
         self._lock = threading.Lock()
         self._settling = threading.RLock()
+        self._pid = os.getpid()
         self._now: tuple[str, str] = (PENDING, "")
 
     # what a user asks
@@ -140,6 +142,20 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(CANCELLED, "withdrawn before it started")
         return True
 
+    def result(self, timeout: float | None = None) -> R:
+        """The value, waiting for it; see concurrent.futures.Future.
+
+        Raises:
+            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            RuntimeError: This is a forked child of the process that submitted it, which hears nothing of the job.
+            Exception: What the function raised, or one of `clusterfn.errors`.
+        """
+        if os.getpid() != self._pid and not self.done():
+            raise RuntimeError(
+                f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
+            )
+        return super().result(timeout)
+
     def __await__(self) -> Generator[Any, None, R]:
         import asyncio  # here: it costs every other call a seventh of the library's own import
 
@@ -211,13 +227,28 @@ class Job(concurrent.futures.Future[R]):
             self._fail(unloadable, RETURNED, unloadable.message)
             return
         self._fetch_outputs()
+        if self._listeners and published.get("left"):
+            self._say(download.left_behind(published["left"], self.host))
         self._set_state(RETURNED, "")
         self._finish(lambda: self.set_result(result))
 
     def on_lost(self, error: ClusterfnError) -> None:
         """Nothing more can be learnt from here; the job itself may go on."""
-        if not self.done():
-            self._fail(error, UNKNOWN if isinstance(error, Unreachable) else DIED, error.message)
+        self._end_apart(error, UNKNOWN)
+
+    def on_refused(self, error: ClusterfnError) -> None:
+        """The job was not taken, or cannot be concluded."""
+        self._end_apart(error, DIED)
+
+    def _end_apart(self, error: ClusterfnError, state: str) -> None:
+        """In a thread of its own: callbacks may wait for the host, which only the reader's thread can hear."""
+
+        def end() -> None:
+            with self._settling:
+                if not self.done():
+                    self._fail(error, state, error.message)
+
+        threading.Thread(target=end, name="clusterfn-ended", daemon=True).start()
 
     def _fail(self, error: BaseException, state: str, reason: str) -> None:
         self._set_state(state, reason.partition("\n")[0])
@@ -242,4 +273,11 @@ class Job(concurrent.futures.Future[R]):
             try:
                 self.download(pattern, self._outputs_to)
             except (ClusterfnError, OSError) as error:
-                warnings.warn(f"job {self.id}: outputs={pattern!r} was not fetched: {error}", stacklevel=2)
+                self._say(download.not_fetched(error, pattern, self.id))
+
+    def _say(self, line: str) -> None:
+        """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""
+        if self._listeners:
+            self.tell(layout.STDERR, f"clusterfn: {line}\n".encode())
+        elif sys.stderr is not None:
+            sys.stderr.write(f"clusterfn: {line}\n")

@@ -5,6 +5,7 @@ A convenience for `attach`: the hosts know their jobs without it. Called by `dis
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -30,9 +31,14 @@ class Entry:
 
 
 def remember(job: Job[Any], config: Path | None) -> None:
-    """Note on which host a job is, and which file defines that host."""
+    """Note on which host a job is, and which file defines that host. Where that cannot be written, it is not."""
     path = _path()
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _append(path, job, config)
+
+
+def _append(path: Path, job: Job[Any], config: Path | None) -> None:
     with path.open("a", encoding="utf-8") as file:
         entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
         file.write(json.dumps(entry) + "\n")
@@ -42,10 +48,19 @@ def entries(job_id: str) -> set[Entry]:
     """Where jobs whose id begins so were sent from here."""
     try:
         lines = _path().read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
+    except OSError:
         return set()
-    found = [json.loads(line) for line in lines if f'"id": "{job_id}' in line]
-    return {Entry(entry["host"], entry.get("config", "")) for entry in found}
+    found = [_read(line) for line in lines if f'"id": "{job_id}' in line]
+    return {entry for entry in found if entry is not None}
+
+
+def _read(line: str) -> Entry | None:
+    """What a line says; a torn one says nothing."""
+    try:
+        entry = json.loads(line)
+        return Entry(entry["host"], entry.get("config", ""))
+    except (ValueError, KeyError):
+        return None
 
 
 def _path() -> Path:

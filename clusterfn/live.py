@@ -11,7 +11,7 @@ import queue
 import sys
 import threading
 import time
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TextIO, TypeVar
 
 from clusterfn.job import PENDING, SHORT, Job
 
@@ -77,9 +77,7 @@ class _Shown:
     def _output(self, name: str, data: bytes) -> None:
         self.clear()
         self.spoken = True
-        stream = sys.stdout if name == "stdout" else sys.stderr
-        stream.write(self.decoders[name].decode(data))
-        stream.flush()
+        _write(sys.stdout if name == "stdout" else sys.stderr, self.decoders[name].decode(data))
 
     def _status(self) -> None:
         if _is_terminal(sys.stderr):
@@ -137,6 +135,16 @@ def _is_terminal(stream: IO[str] | None) -> bool:
 
 
 def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
+    _write(sys.stderr, text)
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Print; a character that this stream cannot show must not cost the job's value."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()

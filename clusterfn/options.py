@@ -252,10 +252,20 @@ def _environment_variables(name: str, value: object) -> dict[str, str]:
         raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
     for key, each in value.items():
         _matching(_VARIABLE, "OMP_NUM_THREADS")(name, key)
-        if not isinstance(each, str) or "\0" in each:
+        if key == "CUDA_VISIBLE_DEVICES" or key.startswith("CLUSTERFN_"):
+            raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint="ask for cards by gpus=")
+        if not isinstance(each, str) or not _can_be_passed(each):
             text = each if isinstance(each, (int, float)) else "..."
             raise ConfigError(f"{name}[{key!r}]={each!r} is not a text", hint=f'write {name}={{"{key}": "{text}"}}')
     return dict(value)
+
+
+def _can_be_passed(value: str) -> bool:
+    """Whether a process can be given this text: neither a NUL nor half a character."""
+    try:
+        return b"\0" not in value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
 
 
 def _on_interrupt(name: str, value: object) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn import errors, layout, wire
+from clusterfn import errors, layout, modules, wire
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.RESULT: errors.ResultError,
@@ -97,6 +97,9 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     cls = ERRORS.get(outcome["kind"], errors.JobError)
     error = cls(outcome.get("message") or f"the job ended as {outcome['kind']!r}", **_facts(outcome, place))
     _add_code(error, outcome)
+    missing = _about_missing_module(outcome, place)
+    if missing:
+        error.hint = missing
     return error
 
 
@@ -164,12 +167,17 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
     what["traceback"] = _SENT_SOURCES.sub('File "', what["traceback"].rstrip())
-    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{what["traceback"]}\n"""')
     error = _rebuilt(outcome, value)
     if error is None or _must_not_be_raised(error):
-        return _function_error(what, _facts(outcome, place), remote)
+        return _function_error(what, _facts(outcome, place))
     if isinstance(error, FileNotFoundError):
         _hint_at_file(error, place)
+    note = _note_on(error, outcome, place)
+    text = f"{what['traceback']}\n{note}" if note and not _shows_notes() else what["traceback"]
+    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{text}\n"""')
+    if note:
+        notes = [*getattr(error, "__notes__", ()), note]
+        object.__setattr__(error, "__notes__", notes)
     object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
     return error
 
@@ -190,12 +198,51 @@ def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseExcepti
     return error
 
 
-def _function_error(what: Mapping[str, str], facts: dict[str, Any], remote: RemoteTraceback) -> errors.FunctionError:
+def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
+    """Its evidence is the traceback from the host; as a cause it would be shown a second time."""
     facts["evidence"] = what["traceback"].splitlines()
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
-    error.__cause__ = remote
     return error
+
+
+def _shows_notes() -> bool:
+    """Whether this Python prints the notes of an exception."""
+    return sys.version_info >= (3, 11)
+
+
+def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What a reader of the function's own exception should know besides."""
+    if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
+        return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
+    return _about_missing_module(outcome, place)
+
+
+def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What to do about a module that the environment lacks; None if that is not what happened."""
+    missing = (outcome.get("exception") or {}).get("missing")
+    if not missing:
+        return None
+    name, python = missing["module"], missing["python"]
+    top, _, below = name.partition(".")
+    if modules.is_own(top):
+        return (
+            f"{top} is a module of yours here, but did not travel to {place.host}: only modules that an import "
+            f"statement names do; write `import {top}` in the function"
+        )
+    if below:
+        return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
+    package = _PACKAGES.get(top, top)
+    return (
+        f"No module named {name!r} in {python} on {place.host}: install it there ({python} -m pip install {package})"
+    )
+
+
+# Modules whose package has another name.
+_PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+}  # fmt: skip
 
 
 def _end_of_chain(error: BaseException) -> BaseException:
@@ -212,7 +259,9 @@ def _end_of_chain(error: BaseException) -> BaseException:
 
 def _hint_at_file(error: FileNotFoundError, place: Place) -> None:
     if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
-        error.strerror = (
-            f"{error.strerror} on {place.host}, but it is here: pass clusterfn.File({os.fspath(error.filename)!r}) "
-            "as an argument"
-        )
+        name = os.fspath(error.filename)
+        absolute = os.path.isabs(name)
+        where, here = ("on", "it is here") if absolute else ("in the job's own folder on", "it is in yours")
+        kind = "Directory" if os.path.isdir(name) else "File"
+        hint = f"{where} {place.host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+        error.strerror = f"{error.strerror} {hint}"

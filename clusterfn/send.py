@@ -174,7 +174,7 @@ def spec_json(job: JobSpec) -> bytes:
 def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence[Reply[Any]]) -> None:
     error = reply.exception()
     if error is not None:
-        made.on_lost(_refused(_first_of(sent, error), tracker))
+        made.on_refused(_refused(_first_of(sent, error), tracker))
         tracker.end()
         return
     process = reply.result(0)
@@ -196,12 +196,12 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
         scheduler_id = scheduler.submitted(answer)
     except SubmitError as refusal:
         if not scheduler.ambiguous(answer):
-            made.on_lost(_refused(refusal, tracker))
+            made.on_refused(_refused(refusal, tracker))
             tracker.end()
             return
         tracker.doubt = refusal
     except ClusterfnError as error:
-        made.on_lost(_refused(_first_of(sent, error), tracker))
+        made.on_refused(_refused(_first_of(sent, error), tracker))
         tracker.end()
         return
     tracker.started(made, scheduler_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import posixpath
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from clusterfn import host as hosts
@@ -18,7 +18,7 @@ from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
-from clusterfn.spec import Host, Interpreter
+from clusterfn.spec import Host, Interpreter, Resources
 from clusterfn.watch import Watch
 
 CALLER = existing.CALLER
@@ -49,6 +49,9 @@ class Session:
         self.host = host
         self.there: set[str] = set()
         self._ready: dict[str, Ready] = {}
+        self._distrusted = False
+        self._watch: Watch | None = None
+        self._watched: hosts.HostConnection | None = None
         self._lock = threading.RLock()
 
     @property
@@ -73,14 +76,21 @@ class Session:
     @property
     def has_bridge(self) -> bool:
         """Whether the bridge of this version lies there already."""
-        return self.connection.facts.have[:1] == (True,) or self.bridge in self.there
+        found = self.connection.facts.have[:1] == (True,) and not self._distrusted
+        return found or self.bridge in self.there
+
+    def distrust(self) -> None:
+        """What was there may be gone or damaged: look again, and lay the bridge out anew before the next job."""
+        self._distrusted = True
+        self.there.clear()
 
     def lay_out_bridge(self) -> list[Reply[bool]]:
         """Send the bridge if it is not there; what needs it goes after these."""
         if self.has_bridge:
             return []
         files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
-        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
+        first = [self.connection.run(["rm", "-rf", "--", self.bridge])] if self._distrusted else []
+        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files, after=first))]
 
     def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
         """Know, once it has arrived, that this path is on the host."""
@@ -109,10 +119,15 @@ class Session:
         facts = self.connection.facts
         return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id})
 
-    @functools.cached_property
+    @property
     def watch(self) -> Watch:
-        """One look at the scheduler for all jobs of this process."""
-        return Watch(self.connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+        """One look at the scheduler for all jobs of this process, as long as the connection is the same."""
+        with self._lock:
+            connection = self.connection
+            if self._watch is None or self._watched is not connection:
+                self._watch = Watch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+                self._watched = connection
+            return self._watch
 
     def missing(self, paths: list[str]) -> set[str]:
         """Those of these paths, absolute and named by their content, that the host lacks."""
@@ -159,17 +174,28 @@ class Session:
                 f"Python {found.version[0]}.{found.version[1]}",
             )  # fmt: skip
 
-    def enough_gpus(self, gpus: int) -> None:
+    def enough(self, asked: Resources) -> None:
         """Refuse what a host without a scheduler can never give.
 
         Raises:
-            Unsatisfiable: It has fewer cards than that.
+            Unsatisfiable: It has fewer cores, less memory or fewer cards than that.
         """
-        if gpus and self.host.scheduler != "slurm" and (there := self._gpu_count) is not None and gpus > there:
+        if self.host.scheduler == "slurm":
+            return
+        facts = self.connection.facts
+        self._refuse_above("cores", asked.cores, facts.cpus, str)
+        self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
+        if asked.gpus and self._gpu_count is not None:
+            self._refuse_above("gpus", asked.gpus, self._gpu_count, str)
+
+    def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
+        if asked > there:
             raise Unsatisfiable(
-                f"gpus={gpus} is more than {self.host.name} has: {there}",
-                host=self.host.name, stage="submit", hint=f"ask for at most {there}" if there else "use another host",
-            )  # fmt: skip
+                f"{name}={shown(asked)} is more than {self.host.name} has: {shown(there)}",
+                host=self.host.name,
+                stage="submit",
+                hint=f"ask for at most {shown(there)}" if there else "use another host",
+            )
 
     @functools.cached_property
     def _gpu_count(self) -> int | None:
@@ -179,6 +205,16 @@ class Session:
         except HostError:
             return 0
         return answer.out.count(b"UUID:") if answer.rc == 0 else None
+
+
+def shown_memory(size: int) -> str:
+    """An amount of memory as a person writes it.
+
+    Example:
+        >>> shown_memory(3 * 2**29)
+        '1.5GB'
+    """
+    return f"{size / 2**30:.1f}GB" if size >= 2**30 else f"{size >> 20}MB"
 
 
 _sessions: dict[str, Session] = {}

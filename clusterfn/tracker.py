@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import posixpath
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import download, layout, witness
-from clusterfn.errors import ClusterfnError, JobError, SubmitError
+from clusterfn.errors import ClusterfnError, HostError, JobError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
@@ -86,7 +87,14 @@ class Tracker:
         self.scheduler_id = self.scheduler_id or scheduler_id
         if self.session.scheduler.watch_command():
             self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
-        self.witness.listen()
+        self.witness.listen(lambda error: self._cannot_conclude(job, error))
+
+    def _cannot_conclude(self, job: Job[Any], error: ClusterfnError) -> None:
+        """The job's script is gone, and the host has lost the means to say how it ended."""
+        self.end()
+        self.session.distrust()
+        error.host, error.job = self.session.host.name, job.id
+        job.on_refused(error)
 
     def attach(self, job: Job[Any]) -> None:
         """Follow a job that somebody else sent, from its first attempt on."""
@@ -135,22 +143,35 @@ class Tracker:
             self.scheduler_id, self.doubt = seen.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 job.on_state(PENDING, self.session.scheduler.in_words(seen))
+                self._give_up_waiting(job)
         self.witness.scheduler_said(seen)
 
+    def _give_up_waiting(self, job: Job[Any]) -> None:
+        limit_s = self.session.host.queue_timeout_s
+        if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
+            message = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s ({job.reason})"
+            self.witness.conclude_and_cancel(
+                Verdict(layout.UNSATISFIABLE, message, hint="try again, or ask for less", stage="queue", withdraw=True)
+            )
+
     def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
+        error = reply.exception(0)
+        if error is not None:
+            self.end()
+            job.on_lost(_lost(error, job))
+            return
         try:
             outcome = json.loads(reply.result(0))
-        except ClusterfnError as error:
-            job.on_lost(error)
-            return
-        except ValueError as error:
+        except ValueError as unreadable:
             self.end()
-            job.on_lost(_unreadable(error, job))
+            job.on_refused(_unreadable(unreadable, job))
             return
         if outcome["kind"] in layout.NOT_FINAL:
             self._follow_next(job, outcome)
             return
         self.end()
+        if outcome["kind"] == layout.PAYLOAD_BROKEN:  # perhaps what was sent once is no longer whole: look again
+            self.session.there.clear()
         if self.doubt is not None and outcome["stage"] == "submit":
             self._never_submitted(job, self.doubt)
             return
@@ -161,14 +182,14 @@ class Tracker:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
         self.cancel_at_scheduler()
         self.connection.run(["rm", "-rf", "--", self.folder])
-        job.on_lost(refusal)
+        job.on_refused(refusal)
 
     def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
         following = outcome.get("superseded_by") or self.attempt + 1
         if outcome["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
         self.follow(job, following)
-        self.witness.listen()
+        self.witness.listen_again()
 
     def end(self) -> None:
         """The job needs no more looks, and nothing of it is held any longer."""
@@ -216,6 +237,12 @@ class Tracker:
                 evidence=answer.err.decode("utf-8", "replace").splitlines(),
                 hint=f"try again, or say there: scancel --name {self.scheduler_name}",
             )
+
+
+def _lost(error: BaseException, job: Job[Any]) -> ClusterfnError:
+    if isinstance(error, ClusterfnError):
+        return error
+    return HostError(f"the connection failed: {error!r}", host=job.host, job=job.id)
 
 
 def _unreadable(error: ValueError, job: Job[Any]) -> JobError:

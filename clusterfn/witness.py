@@ -41,9 +41,16 @@ class Witness:
         self._gone = 0
         self._hopeless = 0
         self._ended = False
+        self._unanswered = 0
+        self._on_helpless: Callable[[ClusterfnError], None] | None = None
 
-    def listen(self) -> None:
-        """Hear of it when the heartbeat of the present attempt stands still."""
+    def listen(self, on_helpless: Callable[[ClusterfnError], None]) -> None:
+        """Hear of it when the heartbeat stands still; `on_helpless` hears when the host cannot conclude the job."""
+        self._on_helpless = on_helpless
+        self.listen_again()
+
+    def listen_again(self) -> None:
+        """The same for another attempt."""
         if self._still is not None:
             self._still.cancel()
         self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent)
@@ -51,6 +58,7 @@ class Witness:
     def end(self) -> None:
         """The job has spoken."""
         self._ended = True
+        self._on_helpless = None
         if self._still is not None:
             self._still.cancel()
 
@@ -65,7 +73,7 @@ class Witness:
         verdict = None if seen is None else self._tracker.session.scheduler.hopeless(seen)
         self._hopeless = self._hopeless + 1 if verdict is not None else 0
         if verdict is not None and self._hopeless == _LOOKS:
-            self._conclude_and_cancel(verdict)
+            self.conclude_and_cancel(verdict)
         self._gone = self._gone + 1 if seen is None or seen.phase == base.FINAL else 0
         if self._gone >= (_LOOKS if self._tracker.scheduler_id or self._tracker.doubt else _LOOKS_UNSEEN):
             self.process_ended()
@@ -101,17 +109,33 @@ class Witness:
         """Neither a claim nor a number, and the looks by name found nothing: it was never submitted."""
         if self._tracker.session.scheduler.watch_command():
             message = "the scheduler does not know the job, and it never began"
-            self.conclude(Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True))
+            verdict = Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
+            _then(self.conclude(verdict), self._hear)
 
     def _explain(self, said: Completed, log: Completed, submission: str) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")
         evidence = Evidence(text, log.out.decode("utf-8", "replace"), submission)
         verdict = self._tracker.session.scheduler.explain(evidence)
         if verdict is not None and not self._ended:
-            self.conclude(verdict)
+            _then(self.conclude(verdict), self._hear)
 
-    def _conclude_and_cancel(self, verdict: Verdict) -> None:
-        _then(self.conclude(verdict), lambda _: self._tracker.cancel_at_scheduler())
+    def conclude_and_cancel(self, verdict: Verdict) -> None:
+        """Have it published, and the job taken out of the queue."""
+        concluded = self.conclude(verdict)
+        _then(concluded, lambda _: self._tracker.cancel_at_scheduler())
+        _then(concluded, self._hear)
+
+    def _hear(self, answer: Completed) -> None:
+        """A host that twice in a row cannot conclude has lost the bridge or the job's folder: nobody will."""
+        try:
+            standing(answer)
+            self._unanswered = 0
+        except ClusterfnError as error:
+            self._unanswered += 1
+            if self._on_helpless is not None and self._unanswered >= _LOOKS:
+                self._on_helpless(error)
+            else:
+                self.process_ended()
 
     def conclude(self, verdict: Verdict) -> Reply[Completed]:
         """Ask the host to publish this verdict, unless the job has spoken."""

@@ -89,6 +89,12 @@ class Slurm:
     def _with_the_hosts(self, options: dict[str, Any], gpus: int) -> dict[str, Any]:
         given = dict(self.host.slurm)
         gres = given.pop("gres", "")
+        if gpus and gres is None and self.host.gpu_option == "gres":
+            raise ConfigError(
+                f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {self.host.name} ({self.host.source})",
+                host=self.host.name,
+                hint="remove that line, or set gpu_option: gpus",
+            )
         options.update(_cards(self.host.gpu_option, gpus, gres))
         if "mem" in options and given.get("mem", "") is not None:
             given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
