@@ -1,0 +1,168 @@
+"""What hostile eyes found once: nothing may hang, nothing may be lost, nothing is less than asked."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterfn import cluster, errors, ledger, lookup
+from clusterfn.session import open_session
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch) -> Path:
+    """A local host whose folder is the test's own."""
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(f"hosts:\n  here: {{scheduler: local, root: {tmp_path}/root}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    return tmp_path / "root"
+
+
+def double(x):
+    return 2 * x
+
+
+def test_a_bridge_that_was_removed_ends_one_call_and_is_there_for_the_next(root):
+    f = cluster(double)
+    assert f(1) == 2
+    shutil.rmtree(root / "bridge")
+
+    with pytest.raises(errors.ClusterfnError) as caught:
+        f.submit(2).result(timeout=60)
+
+    assert "supervise.py" in str(caught.value)
+    assert f.submit(3).result(timeout=60) == 6
+
+
+def test_a_root_that_was_removed_ends_one_call_at_most(root):
+    f = cluster(double)
+    assert f(1) == 2
+    root.rename(root.with_name("gone"))
+
+    job = f.submit(2)
+    assert isinstance(job.exception(timeout=60), (errors.ClusterfnError, type(None)))
+    assert f.submit(3).result(timeout=60) == 6
+
+
+def test_large_bytes_that_were_removed_there_are_sent_again(root):
+    f, large = cluster(len), b"x" * (2 << 20)
+    assert f(large) == len(large)
+    shutil.rmtree(root / "blobs")
+
+    with pytest.raises(errors.PayloadError):
+        f(large)
+
+    assert f(large) == len(large)
+
+
+def test_a_callback_of_a_refused_job_may_ask_the_host(root):
+    job = cluster(double).submit(1)
+    assert job.result() == 2
+    heard = threading.Event()
+    refused = cluster(double).submit(1)
+    refused.on_refused(errors.SubmitError("no"))
+    refused.add_done_callback(lambda done: (done.logs(), heard.set()))
+    assert heard.wait(20)
+
+
+@pytest.mark.parametrize("asked, has", [({"cores": 9999}, "cores=9999"), ({"memory": "900TB"}, "memory=")])
+def test_more_than_the_machine_has_is_refused_before_anything_is_sent(root, asked, has):
+    with pytest.raises(errors.Unsatisfiable, match=f"{has}.* is more than here has"):
+        cluster(**asked)(double)(1)
+    assert not list(root.glob("jobs/*"))
+
+
+def test_a_stream_that_cannot_show_a_character_costs_no_value(root, monkeypatch):
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="latin-1"))
+
+    assert cluster(lambda: print("\N{GRINNING FACE}") or 5)() == 5
+
+    assert rb"\U0001f600" in shown.getvalue()
+
+
+def test_a_ledger_that_cannot_be_written_costs_nothing(root, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+
+    assert cluster(double)(2) == 4
+
+
+def test_a_torn_line_of_the_ledger_hides_no_job(root):
+    job = cluster(double).submit(2)
+    job.result()
+    with ledger._path().open("a") as file:
+        file.write(f'{{"id": "{job.id}", "ho')
+
+    assert lookup.attach(job.id).result(timeout=30) == 4
+
+
+def test_a_forked_child_does_not_wait_for_ever(root):
+    code = (
+        "import os, sys, time\n"
+        "from clusterfn import cluster\n"
+        "job = cluster(lambda: time.sleep(2)).submit()\n"
+        "pid = os.fork()\n"
+        "if pid == 0:\n"
+        "    try:\n        job.result()\n"
+        "    except RuntimeError as error:\n        os._exit(7 if 'another process' in str(error) else 1)\n"
+        "    os._exit(2)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\n"
+        "job.result()\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=os.environ, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_an_array_may_be_reused_after_submit(root):
+    large = bytearray(b"a" * (2 << 20))
+    job = cluster(lambda data: bytes(data[:3])).submit(large)
+    large[:3] = b"bbb"
+    assert job.result(timeout=60) == b"aaa"
+
+
+@pytest.mark.parametrize(
+    "env", [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CLUSTERFN_JOB": "x/1"}, {"A": "\ud800"}], ids=["cards", "ours", "half"]
+)
+def test_variables_that_would_undo_a_promise_are_refused(env):
+    with pytest.raises(errors.ConfigError):
+        cluster(env=env)(double)
+
+
+@pytest.mark.lab
+def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
+    config = tmp_path / "clusterfn.yml"
+    python = lab.python(f"{sys.version_info[0]}.{sys.version_info[1]}")
+    config.write_text(
+        f"hosts:\n  s: {{address: slurm-dash, ssh_config: {lab.ssh_config}, scheduler: slurm, "
+        f"slurm: {{partition: closed}}, environment: 'python:{python}', queue_timeout: 1s}}\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+
+    stopped = cluster(double).submit(1)
+    stopped.stop()
+
+    with pytest.raises(errors.Cancelled):
+        stopped.result(timeout=60)
+    assert stopped.id not in lab.slurm.run("squeue", "-h", "-t", "PENDING", "-o", "%j").stdout
+
+    with pytest.raises(errors.Unsatisfiable, match="queue_timeout"):
+        cluster(double).submit(1).result(timeout=60)
+
+
+def test_a_session_forgets_what_it_distrusts(root):
+    from clusterfn import config
+
+    session = open_session(config.load().resolve(None)[0])
+    assert session.has_bridge or session.lay_out_bridge()[0].result(30) is not None
+    session.distrust()
+    assert not session.has_bridge
