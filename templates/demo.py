@@ -1,5 +1,5 @@
 # ruff: noqa: T201  (it is a script for people: it prints)
-"""What clusterfn does, in six calls on this machine. `clusterfn demo` runs it; you may also copy and run it yourself.
+"""What clusterfn does, in six steps on this machine. `clusterfn demo` runs it; you may also copy and run it yourself.
 
 Each part is a function below: its text is printed, then it runs, then what came back is checked.
 """

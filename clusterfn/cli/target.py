@@ -61,6 +61,7 @@ def function(text: str) -> Callable[..., Any]:
     path = Path(file)
     if not path.is_file():
         raise ConfigError(f"there is no file {file}{_near_file(path)}", hint=f"the path is taken from {Path.cwd()}")
+    config.running(path)
     return _member(imported(path), name, file)
 
 

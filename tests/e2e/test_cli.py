@@ -90,6 +90,18 @@ def test_run_prints_the_value_and_what_the_function_prints(run):
     assert re.fullmatch(r"clusterfn: [0-9a-f]{16} add on here \(the only host in .*\)\n", ran.stderr)
 
 
+def test_run_takes_the_clusterfn_yml_beside_the_file(folder, tmp_path_factory, monkeypatch):
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+
+    ran = subprocess.run(
+        argv("run", f"{folder}/work.py::add", "40"), cwd=elsewhere, capture_output=True, text=True, timeout=60
+    )
+
+    assert (ran.stdout, ran.returncode) == ("adding\n42\n", 0)
+    assert f"add on here (the only host in {folder}/clusterfn.yml)" in ran.stderr
+
+
 def test_run_with_json_prints_the_value_alone(run):
     ran = run("run", "--json", "work.py::add", "1", "b=2")
 

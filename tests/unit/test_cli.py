@@ -101,6 +101,12 @@ def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys
     assert capsys.readouterr().err.endswith(expected)
 
 
+@pytest.fixture(autouse=True)
+def _no_script(monkeypatch) -> None:
+    """What one test runs is not what the next one runs."""
+    monkeypatch.setattr("clusterfn.config._script", None)
+
+
 @pytest.fixture
 def file(tmp_path, monkeypatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
