@@ -31,6 +31,7 @@ PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 PING_ID = 2**31
 QUIET_S = 15.0  # without a word, ask for one
 DEAD_S = 45.0  # without an answer, the stream is dead
+ANSWER_S = 20.0  # how long an answer may take at least, whenever it was asked for
 SLOWEST = 50_000  # bytes/s of the slowest line on which our own unsent bytes may delay an answer
 BUFFERED = 8 * 2**20  # the most bytes that can be on their way
 IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
@@ -75,7 +76,7 @@ class Link:
         self._error: BaseException | None = None
         self._heard = self._moved = time.monotonic()
         self._unanswered = 0
-        self._last_ping = 0.0
+        self._pinged: float | None = None  # when a sign of life was asked for that has not come
         self.state = State("connected", time.time())
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
@@ -227,6 +228,7 @@ class Link:
             while (frame := opened.reader.frame()) is not None:
                 self._heard = self._moved = time.monotonic()
                 self._unanswered = 0
+                self._pinged = None
                 self._answer(*frame)
 
     def _answer(self, header: Header, body: bytes) -> None:
@@ -298,6 +300,7 @@ class Link:
             self._connected = not closed
             self._heard = self._moved = time.monotonic()
             self._unanswered = 0
+            self._pinged = None
             self._control.clear()
             self._transfers.clear()
             for request in self._requests.values():
@@ -331,24 +334,23 @@ class Link:
 
     def check(self, now: float) -> None:
         """Ask for a sign of life when it was quiet; close a stream that gives none."""
+        if os.getpid() != self._pid:  # the stream is the parent's
+            return
         with self._changed:
             if not self._connected:
                 return
-            quiet = now - max(self._heard, self._moved)
-            patience = DEAD_S + self._unanswered / SLOWEST
-            wanted = QUIET_S if self._requests else IDLE_PING_S
-            opened = self._opened
-            if quiet < patience or self._heard >= self._last_ping:
-                if now - max(self._heard, self._last_ping) > wanted:
-                    self._ping(now)
+            if self._pinged is None:  # one question is enough: a second one would be no sign of life either
+                if now - self._heard > (QUIET_S if self._requests else IDLE_PING_S):
+                    self._pinged = now
+                    self._control.append(pack({"id": PING_ID, "do": "ping"}))
+                    self._changed.notify_all()
                 return
+            late = self._unanswered / SLOWEST
+            if now - max(self._heard, self._moved) < DEAD_S + late or now - self._pinged < ANSWER_S + late:
+                return
+            opened = self._opened
             self._connected = False
         opened.stream.close()
-
-    def _ping(self, now: float) -> None:
-        self._last_ping = now
-        self._control.append(pack({"id": PING_ID, "do": "ping"}))
-        self._changed.notify_all()
 
 
 class _Watchdog:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -184,3 +185,19 @@ def test_an_agent_whose_session_was_killed_is_gone_soon(there: HostConnection, b
     broken()
 
     until(lambda: not Path(f"/proc/{before}").exists())
+
+
+def test_an_agent_that_hangs_is_noticed_and_another_one_asked(there: HostConnection) -> None:
+    stopped = there.facts.pid
+    os.kill(stopped, signal.SIGSTOP)
+    asked = there.run(["echo", "back"])
+    now = time.monotonic()
+
+    for passed in range(3, 49, 3):  # as the watchdog looks
+        there._link.check(now + passed)
+        time.sleep(0.02)  # what it asks is sent, and answered by nobody
+
+    assert asked.result(WAIT_S).out == b"back\n"
+    assert there.facts.pid != stopped
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(stopped, signal.SIGKILL)

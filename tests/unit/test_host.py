@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,93 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 
     reply.result(WAIT_S)
     until(lambda: states[-1] == "connected")
+
+
+def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
+    """Let the watchdog look every 3 s for so long, from now; after how many seconds it found the stream dead."""
+    now, passed = time.monotonic(), 0.0
+    while passed < seconds and connection._link._connected:
+        passed += 3.0
+        each()
+        connection._link.check(now + passed)
+        time.sleep(0.005)  # what it asks for is sent
+    return passed
+
+
+def test_a_host_that_says_nothing_is_dead_after_45_s_and_asked_again_by_another_stream(connected: Connected) -> None:
+    connection, transport = connected(lambda request, body: answering(request, body) if alive.is_set() else ())
+    alive = threading.Event()
+    reply = connection.put("/p", b"")
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+
+    found = step(connection, 300)
+    alive.set()
+
+    assert 45 <= found <= 48
+    assert reply.exception(WAIT_S) is None
+    assert len(transport.commands) == 2
+
+
+def test_an_idle_host_has_time_to_answer_before_it_is_dead(connected: Connected) -> None:
+    connection, transport = connected(silent)
+
+    found = step(connection, 600)
+
+    assert 260 <= found <= 266
+    assert [asked["do"] for asked in transport.program.asked] == ["ping"]  # type: ignore[attr-defined]
+
+
+def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
+    connection, transport = connected(lambda request, body: answering(request, body) if request["do"] == "ping" else ())
+    connection.run(["sleep", "1000"])
+    asked = transport.program.asked  # type: ignore[attr-defined]
+    for _ in range(20):
+        heard = connection._link._heard
+        connection._link.check(heard + 16)
+        until(lambda heard=heard: connection._link._heard > heard)
+
+    assert [header["do"] for header in asked] == ["run"] + 20 * ["ping"]
+    assert len(transport.commands) == 1
+
+
+def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    connection.run(["x"])
+    began = time.monotonic()
+
+    def move() -> None:
+        connection._link._moved = began + 3.0 * next(steps)
+
+    steps = itertools.count(1)
+    moving = step(connection, 120, move)
+    assert (moving, connection._link._connected) == (120, True)
+
+    connection._link._moved = began
+    step(connection, 60)
+    assert not connection._link._connected
+
+
+def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    before = connection._link._moved
+    connection.ping()
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    assert connection._link._moved == before
+
+    connection.put("/p", b"x")
+    until(lambda: connection._link._moved > before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_the_watchdog_of_a_forked_child_leaves_the_streams_of_its_parent_alone(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    connection.run(["x"])
+    pid = os.fork()
+    if not pid:
+        found = step(connection, 100)
+        os._exit(0 if found >= 100 else 1)
+
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def noisy(noise: bytes) -> FakeTransport:
