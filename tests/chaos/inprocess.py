@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,5 +121,4 @@ class Here:
         prepared = dispatch.prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
         arguments["path"] = str(self.world.runs / prepared.job.id)
         payload = dispatch.payloads.pack(function.__wrapped__, (), arguments)
-        prepared = dispatch.Prepared(prepared.session, prepared.job, payload, prepared.ready, prepared.where)
-        return Sent(dispatch.start(prepared, live=live), host, self.world)
+        return Sent(dispatch.start(replace(prepared, payload=payload), live=live), host, self.world)
