@@ -6,6 +6,7 @@ Prints nothing; whoever calls is told how the job stands. Called by `steps`.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ TIMEOUT_S = 300.0
 _TICK_S = 0.25
 _SEND_S = 60.0
 _CANCEL_S = 30.0
+_AGAIN_S = 0.5
 
 Progress = Callable[[str, str, float], None]
 Told = tuple[str, str, int]
@@ -85,13 +87,37 @@ def _result(job: Job[Told], host: Host, progress: Progress, timeout_s: float | N
 
 
 def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: Session) -> None:
-    """Stop the job, and wait until the scheduler has heard of it: our connection ends with this process."""
+    """Stop the job, and wait until the scheduler has heard of it: our connection ends with this process.
+
+    Raises:
+        ClusterfnError: The scheduler did not answer for so long that the job may still be in its queue.
+    """
     try:
         job = sending.result(_SEND_S)
-        job.stop()
-        argv = session.scheduler.cancel_command(layout.job_name(job.name, job.id))
-        if argv:
-            session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_CANCEL_S).result(_CANCEL_S)
-        concurrent.futures.wait([job], _CANCEL_S)
     except (ClusterfnError, concurrent.futures.TimeoutError):
-        return  # it was never sent, or the host is gone: what is being told already is the cause
+        return  # it was never sent
+    with contextlib.suppress(ClusterfnError):  # a scheduler that does not answer now is asked again below
+        job.stop()
+    leave_queue(job, session)
+    concurrent.futures.wait([job], _CANCEL_S)
+
+
+def leave_queue(job: Job[Any], session: Session) -> None:
+    """See that the scheduler has taken the job out of its queue, asking again while it does not answer.
+
+    Raises:
+        ClusterfnError: It did not within half a minute.
+    """
+    argv = session.scheduler.cancel_command(layout.job_name(job.name, job.id))
+    until = time.monotonic() + _CANCEL_S
+    while argv:
+        answer = session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_CANCEL_S).result(_CANCEL_S)
+        if answer.rc == 0:
+            return
+        if time.monotonic() > until:
+            raise ClusterfnError(
+                f"the scheduler did not answer: job {job.id} of this check may still be in its queue",
+                evidence=answer.err.decode("utf-8", "replace").splitlines()[-5:],
+                hint=f"later: clusterfn cancel {job.id} --host {job.host}",
+            )
+        time.sleep(_AGAIN_S)

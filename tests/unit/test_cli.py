@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.cli import complaint, jobs, main, screen, steps, target
+from clusterfn.cli import complaint, errand, jobs, main, screen, steps, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.host import Completed
@@ -374,6 +376,48 @@ def test_little_space_is_a_warning_and_none_a_failure(free_kb, wrong):
         steps._space(Site(Host("x", "x", "bare", "clusterfn.yml:2"), {"df": Completed(0, None, df, b"")}))
 
     assert type(caught.value) is wrong
+
+
+class Queue:
+    """A session whose scancel fails as often as wanted."""
+
+    unset = ()
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.connection = self.scheduler = self
+        self.asked: list[Sequence[str]] = []
+
+    def cancel_command(self, name: str) -> tuple[str, ...]:
+        return ("scancel", f"--name={name}")
+
+    def run(self, argv: Sequence[str], **_: object) -> Future[Completed]:
+        self.asked.append(argv)
+        reply: Future[Completed] = Future()
+        rc = 1 if len(self.asked) <= self.failures else 0
+        reply.set_result(Completed(rc, None, b"", b"scancel: error: Unable to contact slurm controller\n"))
+        return reply
+
+
+JOB = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
+
+
+def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
+    monkeypatch.setattr(errand, "_AGAIN_S", 0.0)
+    queue = Queue(failures=2)
+
+    errand.leave_queue(JOB, queue)
+
+    assert queue.asked == [("scancel", "--name=check.50cafb8a11fdb1d0")] * 3
+
+
+def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeypatch):
+    monkeypatch.setattr(errand, "_CANCEL_S", -1.0)
+
+    with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
+        errand.leave_queue(JOB, Queue(failures=9))
+
+    assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 --host cluster"
 
 
 def test_an_error_of_ours_is_its_name_and_its_lines():
