@@ -131,7 +131,7 @@ def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
 
 
 def _listed(names: Sequence[str], count: int) -> str:
-    shown = ", ".join(names[:3])
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
     return f"{shown} and {count - 3} more" if count > 3 else shown
 
 

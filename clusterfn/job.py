@@ -278,6 +278,6 @@ class Job(concurrent.futures.Future[R]):
     def _say(self, line: str) -> None:
         """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""
         if self._listeners:
-            self.tell(layout.STDERR, f"clusterfn: {line}\n".encode())
+            self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))
         elif sys.stderr is not None:
             sys.stderr.write(f"clusterfn: {line}\n")

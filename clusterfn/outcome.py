@@ -221,9 +221,9 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
 def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
     """What to do about a module that the environment lacks; None if that is not what happened."""
     missing = (outcome.get("exception") or {}).get("missing")
-    if not missing:
+    if not isinstance(missing, dict):
         return None
-    name, python = missing["module"], missing["python"]
+    name, python = str(missing.get("module")), str(missing.get("python"))
     top, _, below = name.partition(".")
     if modules.is_own(top):
         return (
@@ -233,9 +233,7 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
     if below:
         return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
     package = _PACKAGES.get(top, top)
-    return (
-        f"No module named {name!r} in {python} on {place.host}: install it there ({python} -m pip install {package})"
-    )
+    return f"No module named {name!r} in {python} on {place.host}: install it there ({python} -m pip install {package})"
 
 
 # Modules whose package has another name.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import inspect
 import linecache
 import pickle
 import sys
@@ -49,8 +50,10 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     """The call `function(*args, **kwargs)` as bytes.
 
     Raises:
+        TypeError: The function does not take these arguments; the one that Python itself raises.
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
+    _check_arguments(function, args, kwargs)
     container = wire.part("container")
     _keep_registrations()
     apart, needs = _Large(), _Needs()
@@ -62,7 +65,7 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     except Exception as error:  # __reduce__ of the user's may raise anything
         raise _cannot_travel(function, args, kwargs, error) from error
     blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
-    packed = replace(packed, blobs=blobs, sources=needs.texts)
+    packed = replace(packed, blobs=blobs, sources=needs.texts, logging=wire.part("logs").describe())
     sources = modules.sources(needs.modules)
     return Payload(
         data=b"".join(packed.pieces()),
@@ -71,6 +74,46 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
         shipments=tuple(needs.shipments.values()),
         edited=tuple(modules.edited(modules.names(sources))) if sources else (),
     )
+
+
+def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what the function would refuse; where its signature is not certain, that is found out there."""
+    plain = function
+    while isinstance(plain, (functools.partial, types.MethodType)):
+        plain = plain.func if isinstance(plain, functools.partial) else plain.__func__
+    if not isinstance(plain, types.FunctionType) or hasattr(plain, "__signature__"):
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError, NameError, AttributeError):  # a partial that does not fit; an annotation that fails
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as refused:
+        error = _as_python_says_it(plain, signature, args, kwargs) or TypeError(f"{plain.__name__}() {refused}")
+        raise error from None
+
+
+def _as_python_says_it(
+    function: types.FunctionType, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> TypeError | None:
+    """What a call of an empty function with this signature raises."""
+    bare = [
+        each.replace(annotation=each.empty, default=each.default if each.default is each.empty else None)
+        for each in signature.parameters.values()
+    ]
+    scope: dict[str, Any] = {}
+    try:
+        exec(f"def empty{inspect.Signature(bare)}: pass", scope)
+    except (SyntaxError, ValueError):  # a name that only byte code can have
+        return None
+    empty = scope["empty"]
+    empty.__name__, empty.__qualname__ = function.__name__, function.__qualname__
+    try:
+        empty(*args, **kwargs)
+    except TypeError as error:
+        return error.with_traceback(None)
+    return None
 
 
 def _keep_registrations() -> None:

@@ -151,7 +151,7 @@ class LastResort:
 def _load(path: str, root: str) -> tuple[Any, Any, Any]:
     os.environ[_SHIPPED] = path
     try:
-        function, args, kwargs = container.load(path, lambda digest: os.path.join(root, BLOBS, digest))
+        function, args, kwargs = _read(path, root)
     except container.OtherPython as other:
         raise Refused(
             "environment",
@@ -164,17 +164,37 @@ def _load(path: str, root: str) -> tuple[Any, Any, Any]:
     return function, args, kwargs
 
 
-def _not_loaded(error: BaseException) -> Refused:
-    from _clusterfn_wire import exceptions
+def _read(path: str, root: str) -> Any:
+    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), _log_as_the_caller)
 
-    facts = exceptions.summary(error)
+
+def _log_as_the_caller(header: Any) -> None:
+    """Set logging up as it is where the call was made, if anybody did so there."""
+    if header.get("logging"):
+        from _clusterfn_wire import logs
+
+        logs.show(header["logging"])
+
+
+def _not_loaded(error: BaseException) -> Refused:
+    facts = _summary(error)
     message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
     return Refused("payload", message, _hint_for(error), exception=facts)
 
 
+def _summary(error: BaseException) -> dict[str, Any]:
+    """The exception as text, and which module it missed in which interpreter: only the caller knows whose it is."""
+    from _clusterfn_wire import exceptions
+
+    facts: dict[str, Any] = exceptions.summary(error)
+    if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
+        facts["missing"] = {"module": error.name, "python": sys.executable}
+    return facts
+
+
 def _hint_for(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return "add the package that provides %r to the environment, or name your own module in modules=" % error.name
+        return "install the package that provides %r in the environment" % error.name
     if isinstance(error, ImportError):
         return "the environment has another version of %s than the caller" % (error.name or "a package")
     if isinstance(error, container.Damaged):
@@ -207,7 +227,7 @@ def shipped_names() -> dict[str, Any]:
         return {}
     root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     sys.meta_path.append(LastResort())
-    function, _, _ = container.load(path, lambda digest: os.path.join(root, BLOBS, digest))
+    function, _, _ = _read(path, root)
     return dict(_names_of(function))
 
 
@@ -260,22 +280,20 @@ def _not_kept(value: Any, error: BaseException) -> dict[str, Any]:
         return {"done": "disk", "message": "the value could not be written: %s" % os.strerror(error.errno or 0)}
     from _clusterfn_wire import exceptions, unpicklable
 
-    path = unpicklable.where(value, "result")
+    path, part = unpicklable.find(value, "result")
     return {
         "done": RESULT,
         "message": "the function returned, but its value cannot be pickled: %s" % path,
         "path": path,
         "exception": exceptions.summary(error),
-        "hint": "return a list instead: the values of a generator exist only in its process"
-        if hasattr(value, "__next__")
-        else "return plain data, arrays or tensors instead of the part named",
+        "hint": unpicklable.instead_of(part),
     }
 
 
 def _keep_exception(error: BaseException, file: Any) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
-    facts = exceptions.summary(error)
+    facts = _summary(error)
     report = {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
     try:
         return dict(_write(exceptions.to_records(error), file), **report)

@@ -17,7 +17,30 @@ def test_a_missing_module_is_named_with_something_to_do(bench: Bench):
 
     assert (outcome["kind"], outcome["stage"]) == ("payload", "load")
     assert "ModuleNotFoundError" in outcome["message"]
-    assert "'nowhere_mod'" in outcome["hint"]
+    assert "'nowhere_mod'" in outcome["hint"] and "modules=" not in outcome["hint"]
+    assert outcome["exception"]["missing"] == {"module": "nowhere_mod", "python": bench.python}
+
+
+def test_a_module_missing_in_the_function_is_named_with_its_interpreter(bench: Bench):
+    _, outcome = bench.run("def f():\n    import nowhere_mod\n")
+
+    assert outcome["exception"]["missing"] == {"module": "nowhere_mod", "python": bench.python}
+
+
+def test_files_that_nobody_asked_for_are_listed_with_the_outcome(bench: Bench):
+    source = (
+        "def f():\n    import os\n    os.mkdir('d')\n    open('d/b', 'w').close()\n"
+        "    os.symlink('/etc', 'l')\n    open('a', 'w').write('123')\n"
+    )
+
+    assert bench.run(source)[1]["left"] == [["a", 3], ["d/b", 0]]
+    assert bench.run(source, outputs=["*"])[1]["left"] == []
+
+
+def test_of_many_files_only_some_are_listed(bench: Bench):
+    _, outcome = bench.run("def f():\n    for n in range(3000):\n        open(str(n), 'w').close()\n")
+
+    assert len(outcome["left"]) == 20
 
 
 def _calling_a_missing_module(bench: Bench) -> bytes:
@@ -70,6 +93,13 @@ def test_a_generator_is_told_to_be_a_list(bench: Bench):
 
     assert outcome["kind"] == "result"
     assert "return a list" in outcome["hint"]
+
+
+def test_an_open_file_is_not_told_to_be_a_list(bench: Bench):
+    _, outcome = bench.run("def f():\n    return {'log': open('x', 'w')}\n")
+
+    assert outcome["kind"] == "result"
+    assert "outputs=" in outcome["hint"] and "list" not in outcome["hint"]
 
 
 def test_a_coroutine_function_is_awaited(bench: Bench):

@@ -202,13 +202,36 @@ def test_outputs_are_fetched_when_the_call_returns(hosts, host, tmp_path, monkey
     assert (tmp_path / "a.pt").read_bytes() == b"a.pt" * 1000
 
 
-def test_outputs_that_are_not_there_warn_and_keep_the_value(hosts):
-    function = cluster(host="tensor01", outputs=["*.pt"])(lambda: 7)
+def test_outputs_that_are_not_there_are_told_and_the_value_stays(hosts, capsys):
+    def leaves():
+        pathlib.Path("out.txt").write_text("x")
+        return 7
 
-    job = function.submit()
+    job = cluster(host="tensor01", outputs=["*.pt"])(leaves).submit()
 
-    with pytest.warns(UserWarning, match=r"outputs='\*.pt' was not fetched"):
-        assert wait_in_this_thread(job) == 7
+    assert wait_in_this_thread(job) == 7
+    assert (
+        f"clusterfn: outputs='*.pt' matches nothing; there is out.txt: "
+        f'clusterfn.attach("{job.id}").download("*", to=".")\n'
+    ) in capsys.readouterr().err
+
+
+def test_a_folder_of_outputs_comes_whole(hosts, tmp_path, monkeypatch):
+    def leaves():
+        pathlib.Path("results").mkdir()
+        pathlib.Path("results/a.txt").write_text("x")
+
+    monkeypatch.chdir(tmp_path)
+    cluster(host="tensor01", outputs=["results"])(leaves)()
+
+    assert (tmp_path / "results/a.txt").read_text() == "x"
+
+
+def test_files_that_nobody_asked_for_are_told_of(hosts, capsys):
+    cluster(host="tensor01")(lambda: pathlib.Path("out.txt").write_text("x"))()
+
+    told = capsys.readouterr().err
+    assert 'clusterfn: left 1 file on tensor01: out.txt (outputs=["*"] brings it back)\n' in told
 
 
 def wait_in_this_thread(job):

@@ -1,16 +1,19 @@
-"""Names of files that a host tells are not trusted."""
+"""Names of files that a host tells are not trusted; which files are fetched, and what is said of the others."""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterfn import ClusterfnError
-from clusterfn.download import _safe_parts
+from clusterfn import ClusterfnError, HostError
+from clusterfn.bridge.agent.paths import glob_pattern
+from clusterfn.download import _safe_parts, fetch, left_behind, not_fetched
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]
 ON_WINDOWS = [
@@ -60,3 +63,85 @@ def test_no_name_leads_out_of_the_folder(name):
         return
     base = Path("/chosen")
     assert os.path.normpath(base.joinpath(*parts)).startswith("/chosen/")
+
+
+class Host:
+    """A connection to a job that left these files."""
+
+    def __init__(self, *names):
+        self.names = names
+
+    def list(self, folder, pattern, limit):
+        match = glob_pattern(pattern).match
+        return Answer([TreeEntry(name, 1) for name in self.names if match(name)])
+
+    def get(self, path, out):
+        out.write(path.encode())
+        return Answer(None)
+
+
+@dataclass
+class TreeEntry:
+    name: str
+    size: int
+
+
+@dataclass
+class Answer:
+    value: Any
+
+    def result(self, timeout):
+        return self.value
+
+
+@pytest.mark.parametrize("pattern", ["results", "results/", "results/**"])
+def test_a_folders_name_means_its_content(tmp_path, pattern):
+    host = Host("results/a.txt", "results/deep/b.txt", "other.txt")
+
+    assert fetch(host, "/work", pattern, tmp_path) == [tmp_path / "results/a.txt", tmp_path / "results/deep/b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("there", "pattern"),
+    [(["a.txt", "b"], "*"), (["results/a.txt"], "results/*"), (["a", "results/b"], "**"), (["a/b", "c/d"], "**")],
+)
+def test_what_matches_nothing_says_how_to_fetch_what_there_is(tmp_path, there, pattern):
+    with pytest.raises(ClusterfnError, match="no file that matches") as caught:
+        fetch(Host(*there), "/work", "*.pt", tmp_path)
+
+    assert caught.value.evidence == tuple(there)
+    assert f'.download("{pattern}", to=".")' in caught.value.hint
+    line = not_fetched(caught.value, "*.pt", "3fe6")
+    assert f'there is {", ".join(there)}: clusterfn.attach("3fe6").download("{pattern}", to=".")' in line
+
+
+def test_nothing_at_all_was_left(tmp_path):
+    with pytest.raises(ClusterfnError, match="no file that matches") as caught:
+        fetch(Host(), "/work", "*.pt", tmp_path)
+
+    assert "left no files" in not_fetched(caught.value, "*.pt", "3fe6")
+
+
+def test_a_host_that_fails_is_no_missing_file():
+    line = not_fetched(HostError("the connection was lost"), "*.pt", "3fe6")
+
+    assert "was not fetched: the connection was lost" in line and 'attach("3fe6").download("*.pt", to=".")' in line
+
+
+@pytest.mark.parametrize(
+    ("left", "line"),
+    [
+        ([["out.txt", 3]], 'left 1 file on tensor01: out.txt (outputs=["*"] brings it back)'),
+        ([["a", 1], ["b/c", 2]], 'left 2 files on tensor01: a, b/c (outputs=["**"] brings them back)'),
+        (
+            [["a\x1b[2J\nb\udce4", 1]],
+            'left 1 file on tensor01: \'a\\x1b[2J\\nb\\udce4\' (outputs=["*"] brings it back)',
+        ),
+        (
+            [[f"{n:02}", 1] for n in range(20)],
+            'left 20 files or more on tensor01: 00, 01, 02 and 17 more (outputs=["*"] brings them back)',
+        ),
+    ],
+)
+def test_files_that_nobody_asked_for_are_named_in_one_line(left, line):
+    assert left_behind(left, "tensor01") == line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import io
 import pickle
 import sys
@@ -164,7 +165,19 @@ def test_the_hint_at_a_file_that_is_only_here(tmp_path):
 
     error = raised(thrown(FileNotFoundError(2, "No such file or directory", str(tmp_path / "x.csv"))))
 
-    assert "but it is here: pass clusterfn.File(" in str(error) and error.errno == 2
+    assert "on tensor01; it is here: pass clusterfn.File(" in str(error) and error.errno == 2
+
+
+def test_the_hint_at_a_file_beside_the_script_names_the_jobs_own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+
+    error = raised(thrown(FileNotFoundError(2, "No such file or directory", "models")))
+
+    assert error.strerror == (
+        "No such file or directory in the job's own folder on tensor01; it is in yours: "
+        "pass clusterfn.Directory('models') as an argument"
+    )
 
 
 def test_no_hint_at_a_file_that_is_nowhere(tmp_path):
@@ -188,6 +201,85 @@ def test_an_exception_of_which_little_is_left_is_a_function_error(facts, value):
     got = outcome.exception_of({"kind": "raised", "message": "mod.Odd: text", **facts}, value, PLACE)
 
     assert type(got) is errors.FunctionError and "the function raised" in str(got)
+
+
+def test_a_function_error_shows_its_traceback_once():
+    got = raised(thrown(SystemExit(3)))
+    text = "".join(traceback.format_exception(type(got), got, None))
+
+    assert text.count("raise error") == 1
+
+
+def missing(module: str, error: BaseException | None = None, kind: str = "raised") -> BaseException:
+    """What the caller gets when a module is missing in the environment."""
+    error = thrown(error or ModuleNotFoundError(f"No module named {module!r}", name=module))
+    about, data = written(exceptions.to_records(error))
+    facts = {**exceptions.summary(error), "missing": {"module": module, "python": "/opt/ml/bin/python"}}
+    return outcome.exception_of({"kind": kind, "value": about, "exception": facts, "message": "m"}, data, PLACE)
+
+
+def printed(error: BaseException) -> str:
+    return "".join(traceback.format_exception(type(error), error, None))
+
+
+@pytest.mark.parametrize(("module", "package"), [("numpy", "numpy"), ("yaml", "pyyaml")])
+def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, package):
+    error = missing(module)
+
+    assert (type(error), error.args, error.name) == (ModuleNotFoundError, (f"No module named {module!r}",), module)
+    assert (
+        f"No module named {module!r} in /opt/ml/bin/python on tensor01: "
+        f"install it there (/opt/ml/bin/python -m pip install {package})"
+    ) in printed(error)
+
+
+def test_a_module_missing_before_the_call_has_the_same_hint():
+    error = missing("numpy", kind="payload")
+
+    assert type(error) is errors.PayloadError
+    assert error.hint.endswith("install it there (/opt/ml/bin/python -m pip install numpy)")
+
+
+def test_a_missing_part_of_a_package_is_a_matter_of_versions():
+    assert "compare the version of numpy with yours" in printed(missing("numpy.nowhere"))
+
+
+def test_an_own_module_that_did_not_travel_is_not_to_be_installed(tmp_path, monkeypatch):
+    (tmp_path / "stayed_here.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+
+    text = printed(missing("stayed_here"))
+
+    assert "write `import stayed_here` in the function" in text and "pip install" not in text
+
+
+@pytest.mark.parametrize("error", [EOFError("EOF when reading a line"), bdb.BdbQuit()])
+def test_who_asks_the_keyboard_is_told_that_there_is_none(error):
+    assert "there is no keyboard in a job" in printed(raised(thrown(error)))
+
+
+def test_an_end_of_file_of_another_kind_has_no_such_note():
+    assert "keyboard" not in printed(raised(thrown(EOFError("Ran out of input"))))
+
+
+def test_a_note_of_the_functions_own_stays():
+    error = ModuleNotFoundError("No module named 'numpy'", name="numpy")
+    error.__notes__ = ["mine"]
+
+    assert missing("numpy", error).__notes__[0] == "mine"
+
+
+def wrong_name():
+    return itar  # noqa: F821
+
+
+def test_no_name_of_the_catching_frame_is_suggested():
+    with pytest.raises(NameError) as there:
+        wrong_name()
+    got = raised(there.value)
+
+    assert str(got) == "name 'itar' is not defined"
+    assert getattr(got, "name", None) is None  # what Python makes its suggestion from
 
 
 def test_a_function_error_pickles_with_its_facts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fractions
+import functools
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -23,6 +24,47 @@ BIG = b"x" * (2 << 20)
 
 def pack(*args, **kwargs):
     return payload.pack(len, args, kwargs)
+
+
+def two(x, y, *, key=None):
+    pass
+
+
+@functools.wraps(two)
+def fills_in(*args, **kwargs):
+    return two(*args, 2, **kwargs)
+
+
+class Model:
+    def fit(self, rows):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs"),
+    [
+        (two, (1,), {}),
+        (two, (1, 2, 3), {}),
+        (two, (1, 2), {"other": 3}),
+        (two, (1,), {"x": 1}),
+        (lambda x: x, (), {}),
+        (Model().fit, (), {}),
+        (functools.partial(two, 1), (2, 3), {}),
+    ],
+)
+def test_wrong_arguments_raise_what_python_raises_before_anything_is_sent(function, args, kwargs):
+    with pytest.raises(TypeError) as here:
+        function(*args, **kwargs)
+    with pytest.raises(TypeError) as refused:
+        payload.pack(function, args, kwargs)
+
+    told = [str(each.value).rpartition("()")[2] for each in (here, refused)]
+    assert told[0] == told[1] or isinstance(function, (functools.partial, types.MethodType))
+
+
+@pytest.mark.parametrize(("function", "args"), [(fills_in, (1,)), (functools.partial(two, 1), (2,)), (max, (1, 2))])
+def test_a_signature_that_is_not_certain_refuses_nothing(function, args):
+    assert payload.pack(function, args, {})
 
 
 def test_a_plain_call_needs_nothing_else():

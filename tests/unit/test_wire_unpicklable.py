@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
+import os
+import socket
+import sqlite3
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,7 @@ import pytest
 from clusterfn import wire
 
 where = wire.part("unpicklable").where
+unpicklable = wire.part("unpicklable")
 LOCK = threading.Lock()
 WHY = ": cannot pickle '_thread.lock' object"
 
@@ -142,3 +148,40 @@ def test_parts_that_only_fail_together_are_left_at_the_whole():
 
 def test_what_can_be_pickled_is_said_so():
     assert where([1], "result") == "result: cannot be pickled"
+
+
+async def later():
+    return 1
+
+
+@pytest.fixture
+def coroutine():
+    made = later()
+    yield made
+    made.close()
+
+
+def test_a_coroutine_is_to_be_awaited(coroutine):
+    assert "await it" in unpicklable.instead_of(coroutine)
+
+
+@pytest.mark.parametrize(
+    ("make", "hint"),
+    [
+        (lambda: (n for n in ()), "return a list"),
+        (Path(os.devnull).open, "outputs="),
+        (threading.Lock, "lock, thread or process"),
+        (threading.Thread, "lock, thread or process"),
+        (concurrent.futures.Future, "lock, thread or process"),
+        (socket.socket, "a connection"),
+        (lambda: sqlite3.connect(":memory:"), "the rows"),
+        (lambda: os, "the module itself can be imported here"),
+        (lambda: memoryview(b""), "bytes"),
+        (object, "plain data"),
+    ],
+)
+def test_what_to_return_instead_is_said_for_each_kind(make, hint):
+    part = make()
+
+    assert hint in unpicklable.instead_of(part)
+    getattr(None if part is os else part, "close", int)()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _TICK_MS = 100
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
+_LEFT_NAMED, _LEFT_LOOKED_AT = 20, 200
 
 
 class Run:
@@ -270,6 +271,8 @@ class Run:
         facts["stage"] = facts.get("stage") or self.stage
         facts["notes"] = self.notes + [line for line in closing if line] + daemons
         facts["evidence"] = [] if "value" in facts else self.evidence()
+        if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
+            facts["left"] = files_in(self.attempt.path(WORK))
         facts["usage"] = {
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", self._cpu_s), 3),
@@ -322,3 +325,27 @@ class Run:
             held.release()
         if self._cores is not None:
             self._cores.release()
+
+
+def files_in(folder: str) -> "list[list[Any]]":
+    """Names and sizes of the first files below a folder; what would take long to find is left out.
+
+    It stands between the function's end and its result, so it looks at few entries, and at links not at all.
+    """
+    found: "list[list[Any]]" = []
+    waiting, looked = [""], 0
+    while waiting:
+        prefix = waiting.pop(0)
+        try:
+            with os.scandir(os.path.join(folder, prefix)) as entries:
+                for entry in entries:
+                    looked += 1
+                    if len(found) == _LEFT_NAMED or looked > _LEFT_LOOKED_AT:
+                        return sorted(found)
+                    if entry.is_file(follow_symlinks=False):
+                        found.append([prefix + entry.name, entry.stat(follow_symlinks=False).st_size])
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(prefix + entry.name + "/")
+        except OSError:  # removed by the function, or meanwhile
+            continue
+    return sorted(found)

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 _FACTS = (
     "stage", "message", "code", "signal", "evidence", "hint", "exception", "value", "usage", "notes", "node", "by",
-    "superseded_by",
+    "superseded_by", "left",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def document(job: str, attempt: int, kind: str, facts: "dict[str, Any]") -> "dic
     known = {name: facts.get(name) for name in _FACTS}
     known["evidence"] = known["evidence"] or []
     known["notes"] = known["notes"] or []
+    known["left"] = known["left"] or []
     return dict(known, format=FORMAT, job=job, attempt=attempt, kind=kind, final=kind not in NOT_FINAL)
 
 

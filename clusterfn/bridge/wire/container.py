@@ -53,12 +53,14 @@ class Packed:
         buffers: What the pickle refers to, in order.
         blobs: Index of a buffer -> its SHA-256, for buffers that travel by themselves.
         sources: File name -> text, so that tracebacks there show lines.
+        logging: What `logs.describe` said; None writes nothing.
     """
 
     pickle: bytes
     buffers: Sequence[memoryview] = ()
     blobs: Mapping[int, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
+    logging: Mapping[str, Any] | None = None
 
     def pieces(self) -> list[bytes | memoryview]:
         """The whole file: header, pickle and the buffers that do not travel by themselves."""
@@ -74,6 +76,7 @@ class Packed:
             "pickle": len(self.pickle),
             "buffers": [{"size": len(b), "blob": self.blobs.get(i)} for i, b in enumerate(self.buffers)],
             "sources": dict(self.sources),
+            **({"logging": dict(self.logging)} if self.logging else {}),
         }
         return _sealed(json.dumps(record).encode()[:-1], crc)
 
@@ -117,8 +120,15 @@ def read_header(path: str) -> dict[str, Any]:
         return _parse_header(file.readline())
 
 
-def load(path: str, blob_path: Callable[[str], str]) -> Any:
+def load(
+    path: str, blob_path: Callable[[str], str], on_header: Callable[[Mapping[str, Any]], None] | None = None
+) -> Any:
     """The object in a file; buffers that are blobs are read from `blob_path(sha256)`.
+
+    Args:
+        path: The file.
+        blob_path: Where a blob lies.
+        on_header: Called with the header once it is known to be whole, before anything is unpickled.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -129,7 +139,7 @@ def load(path: str, blob_path: Callable[[str], str]) -> Any:
         line = file.readline()
         body = bytearray(os.fstat(file.fileno()).st_size - len(line))
         filled = file.readinto(body)
-    return _load_body(line, memoryview(body)[:filled], blob_path)
+    return _load_body(line, memoryview(body)[:filled], blob_path, on_header=on_header)
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
@@ -162,7 +172,13 @@ def _parse_header(line: bytes) -> dict[str, Any]:
     return header
 
 
-def _load_body(line: bytes, body: memoryview, blob_path: Callable[[str], str], same_python: bool = True) -> Any:
+def _load_body(
+    line: bytes,
+    body: memoryview,
+    blob_path: Callable[[str], str],
+    same_python: bool = True,
+    on_header: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Any:
     header = _parse_header(line)
     if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
@@ -170,6 +186,8 @@ def _load_body(line: bytes, body: memoryview, blob_path: Callable[[str], str], s
     if same_python and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
     register_sources(header["sources"])
+    if on_header is not None:
+        on_header(header)
     return pickler.loads(body[: header["pickle"]], _buffers(header, body, blob_path))
 
 

@@ -53,7 +53,19 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
     made[0] = _rebuild(records, 0, made)
     for place, record in enumerate(records):
         _link(_made(records, place, made), record, records, made)
+        _keep_from_guessing(made[place])
     return made[0]
+
+
+def _keep_from_guessing(error: BaseException) -> None:
+    """Python seeks "Did you mean" among the names of the frame where an error is caught, and here that is our own.
+
+    The traceback from the host has what its Python (3.12 and up) found in the right frame.
+    """
+    if isinstance(error, (NameError, AttributeError)):
+        attempt(_set, error, "name", None)
+    elif isinstance(error, ImportError):
+        attempt(_set, error, "name_from", None)  # Python 3.12: it would import the module here
 
 
 def _chain(error: BaseException) -> list[BaseException]:

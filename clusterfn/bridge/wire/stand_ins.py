@@ -9,6 +9,7 @@ import functools
 import importlib
 import os
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -27,10 +28,29 @@ def plain_by_name(module: str, qualname: str) -> Any:
     return getattr(found, "__wrapped__", found)
 
 
+def come_back(module: str, qualname: str) -> Any:
+    """The decorated function of that name where the call was made; anywhere else one without content, for `fill`."""
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found if type(found).__module__ == "clusterfn.decorator" else Inside()
+
+
+def fill(decorated: Any, state: dict[str, Any]) -> None:
+    """Give what `come_back` found its content, unless it is the caller's own."""
+    if isinstance(decorated, Inside):
+        decorated.__setstate__(state)
+
+
 class Inside:
     """A decorated function inside a job: the plain function, in this process. Sending from there is refused."""
 
     function: Callable[..., Any]
+
+    def on_its_way_back(self) -> tuple[Any, ...]:
+        """How `pickler` pickles it; for copies and for children of the job it is an object like any other."""
+        named = (getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", ""))
+        return come_back, named, {"function": self.function}, None, None, fill
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -6,6 +6,7 @@ Called only after pickling has failed, by the worker and by `payload`.
 from __future__ import annotations
 
 import functools
+import io
 import time
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,11 @@ def where(value: object, name: str) -> str:
         >>> where({"model": open("/dev/null")}, "result")
         "result['model']: cannot pickle '_io.TextIOWrapper' object"
     """
+    return find(value, name)[0]
+
+
+def find(value: object, name: str) -> tuple[str, object]:
+    """What `where` says, and the part itself."""
     path, reason = name, _failure(value)
     deadline = time.monotonic() + _LIMIT_S
     passed = [value]  # held, so that no id is used twice
@@ -41,7 +47,37 @@ def where(value: object, name: str) -> str:
         step, value = parts[found]
         path, reason = path + step, _failure(value)
         passed.append(value)
-    return f"{path}: {reason or 'cannot be pickled'}"
+    return f"{path}: {reason or 'cannot be pickled'}", value
+
+
+def instead_of(part: object) -> str:
+    """What a function should return instead of a part that cannot be pickled."""
+    if isinstance(part, (types.CoroutineType, types.AsyncGeneratorType)) or hasattr(part, "__await__"):
+        return "await it inside the function, and return what it gives"
+    if hasattr(part, "__next__") and not isinstance(part, io.IOBase):
+        return "return a list instead: the values of a generator or iterator exist only in its process"
+    return next((hint for names, hint in _INSTEAD if _is_of(part, names)), _PLAIN)
+
+
+_PLAIN = "return plain data, arrays or tensors instead of the part named"
+# The beginning of the module and the name of a type -> what to do. In this order, the first that fits.
+_INSTEAD: Sequence[tuple[tuple[str, ...], str]] = (
+    (("socket.", "_socket.", "ssl.", "_ssl.", "select."), "a connection ends with its process: return what it read"),
+    (("_io.", "io.", "tempfile.", "mmap."), "return what the file holds, or its name: outputs=[...] brings the file"),
+    (
+        ("_thread.", "threading.", "_queue.", "queue.", "multiprocessing.", "concurrent.", "_asyncio.", "asyncio."),
+        "a lock, thread or process exists only where it was made: return the data beside it",
+    ),
+    (("builtins.module",), "return what you need of the module: the module itself can be imported here"),
+    (("_tkinter.", "tkinter."), "a window exists only in its process: return what it shows"),
+    (("sqlite3.", "psycopg", "pymysql."), "a connection ends with its process: return the rows"),
+    (("builtins.traceback", "builtins.frame"), "return traceback.format_exc(), which is text"),
+    (("builtins.memoryview",), "return bytes(...) of it"),
+)  # fmt: skip
+
+
+def _is_of(part: object, names: tuple[str, ...]) -> bool:
+    return any(f"{cls.__module__}.{cls.__qualname__}".startswith(names) for cls in type(part).__mro__)
 
 
 def _first_failing(parts: Sequence[object], deadline: float) -> int | None:

@@ -1,0 +1,75 @@
+"""The caller's logging inside a job: what its root logger would show on a terminal is shown on the job's stderr.
+
+Handlers do not travel, only a level and a format. Called by `payload` (`describe`) and by the worker (`show`). Imports
+`logging` for nobody who has not: it costs a job that logs nothing some milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import logging
+
+
+def describe() -> dict[str, Any] | None:
+    """The level and the format of this process's root logger; None if nobody has set it up."""
+    logging = sys.modules.get("logging")
+    if logging is None:
+        return None
+    root = logging.getLogger()
+    if not root.handlers and root.level == logging.WARNING:
+        return None
+    handler = _for_people(root.handlers)
+    level = max(root.level, handler.level if handler else 0)
+    return {"level": level, **_format(handler)}
+
+
+def _for_people(handlers: list[logging.Handler]) -> logging.StreamHandler[Any] | None:
+    """The handler that writes to a terminal, if there is one."""
+    logging = sys.modules["logging"]
+    streams = [each for each in handlers if isinstance(each, logging.StreamHandler)]
+    return next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
+
+
+def _format(handler: logging.Handler | None) -> dict[str, Any]:
+    """What makes its formatter again, if that is logging's own and needs nothing that a filter adds to a record."""
+    logging = sys.modules["logging"]
+    formatter = handler.formatter if handler else None
+    if handler is not None and formatter is None:
+        return {"format": "%(message)s", "datefmt": None, "style": "%"}
+    if formatter is not None and type(formatter) is logging.Formatter:
+        styles = {type(made): sign for sign, made in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
+        facts = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": styles.get(type(formatter._style))}
+        if facts["style"] and _formats(facts):
+            return facts
+    return {"format": logging.BASIC_FORMAT, "datefmt": None, "style": "%"}
+
+
+def _formats(facts: dict[str, Any]) -> bool:
+    logging = sys.modules["logging"]
+    made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
+    try:
+        made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def show(facts: dict[str, Any]) -> None:
+    """Write what is logged to stderr as `describe` said, until the function sets logging up itself.
+
+    The handler hangs on a parent that the root logger is given: so `basicConfig`, which does nothing where the root
+    has handlers, works, and from then on the function's own handlers are the only ones.
+    """
+    import logging
+
+    root = logging.getLogger()
+    handler = logging.StreamHandler()
+    handler.setLevel(facts["level"])
+    handler.setFormatter(logging.Formatter(facts["format"], facts["datefmt"], facts["style"]))
+    handler.addFilter(lambda record: not root.handlers)
+    root.setLevel(facts["level"])
+    root.parent = logging.Logger("the caller's root")
+    root.parent.addHandler(handler)

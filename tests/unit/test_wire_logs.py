@@ -1,0 +1,115 @@
+"""Whether what is logged in a job looks as it does where the call was made."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import payload, wire
+
+logs = wire.part("logs")
+SHOW = """
+import sys
+sys.path.insert(0, {library!r})
+from clusterfn import wire
+wire.part("logs").show({facts!r})
+import logging
+{program}
+"""
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Gives the root logger as a fresh process has it; to be called in the test, as pytest adds its handlers last."""
+
+    def make() -> logging.Logger:
+        monkeypatch.setattr(root, "handlers", [])
+        root.setLevel(logging.WARNING)
+        return root
+
+    root = logging.getLogger()
+    level = root.level
+    yield make
+    root.setLevel(level)
+
+
+def logged(facts, program: str) -> str:
+    """What a process that was told `facts` writes to stderr."""
+    code = SHOW.format(library=str(Path(wire.__file__).parents[1]), facts=facts, program=program)
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+
+
+def test_nothing_travels_where_nobody_set_logging_up(fresh):
+    fresh()
+
+    assert logs.describe() is None
+    assert b'"logging"' not in payload.pack(len, ([],), {}).data
+
+
+def test_nothing_travels_where_logging_was_never_imported(monkeypatch):
+    monkeypatch.delitem(sys.modules, "logging")
+
+    assert logs.describe() is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"level": logging.INFO, "format": "%(levelname)s|%(message)s", "datefmt": "%H"},
+        {"level": logging.DEBUG, "format": "{levelname}|{message}", "datefmt": None, "style": "{"},
+    ],
+)
+def test_level_and_format_travel_in_the_header(fresh, options):
+    fresh()
+    logging.basicConfig(**options)
+
+    assert logs.describe() == {"style": "%", **options}
+    assert b'"logging"' in payload.pack(len, ([],), {}).data.partition(b"\n")[0]
+
+
+def test_a_level_alone_travels(fresh):
+    fresh().setLevel(logging.INFO)
+
+    assert logs.describe() == {"level": logging.INFO, "format": logging.BASIC_FORMAT, "datefmt": None, "style": "%"}
+
+
+class Odd(logging.Formatter):
+    pass
+
+
+@pytest.mark.parametrize("formatter", [Odd("odd %(message)s"), logging.Formatter("%(rank)s %(message)s")])
+def test_a_format_that_needs_more_than_a_text_does_not_travel(fresh, formatter):
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter)
+    fresh().addHandler(handler)
+
+    assert logs.describe()["format"] == logging.BASIC_FORMAT
+
+
+def test_what_is_logged_is_shown_from_that_level_on():
+    facts = {"level": 20, "format": "%(levelname)s|%(name)s|%(message)s", "datefmt": None, "style": "%"}
+    program = "log = logging.getLogger('a.b'); log.addHandler(logging.NullHandler()); log.info('yes'); log.debug('no')"
+
+    assert logged(facts, program) == "INFO|a.b|yes\n"
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        "logging.basicConfig(level=10, format='own %(message)s')",
+        "logging.getLogger().addHandler(h := logging.StreamHandler()); logging.getLogger().setLevel(10);"
+        "h.setFormatter(logging.Formatter('own %(message)s'))",
+        "from logging import config; config.dictConfig({'version': 1,"
+        "'formatters': {'f': {'format': 'own %(message)s'}},"
+        "'handlers': {'h': {'class': 'logging.StreamHandler', 'formatter': 'f'}},"
+        "'root': {'level': 'DEBUG', 'handlers': ['h']}})",
+    ],
+)
+def test_the_functions_own_logging_wins(own):
+    facts = {"level": 20, "format": "theirs %(message)s", "datefmt": None, "style": "%"}
+
+    assert logged(facts, f"{own}\nlogging.getLogger('a').debug('said')") == "own said\n"
