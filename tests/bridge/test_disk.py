@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from clusterfn.bridge.supervisor import judge
-from tests.bridge.host import Bench
+from tests.bridge.host import Bench, is_running, until
 
 
 @pytest.fixture
@@ -101,3 +102,31 @@ def test_no_inodes_left_is_a_full_disk(tmp_path: Path, as_root: None):
         assert judge.disk_is_full(str(tmp_path))
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+FILLS = """def f(ballast, said):
+    import glob, os
+    for path in glob.glob('../.reserve-*'):
+        os.unlink(path)
+    with open(ballast, 'wb', buffering=0) as file:
+        try:
+            while True:
+                file.write(b'x' * 4096)
+        except OSError:
+            open(said, 'w').close()
+"""
+
+
+def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path: Path):
+    job = small.job(FILLS, str(small.root / "ballast"), str(tmp_path / "full"))
+    script = job.start()
+    until((tmp_path / "full").exists)
+    worker = job.worker_pid()
+    until(lambda: not is_running(worker), 10)
+    time.sleep(1.0)
+
+    assert script.poll() is None
+    (small.root / "ballast").unlink()
+
+    assert script.wait(20) == 10
+    assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -284,6 +285,19 @@ def test_a_missing_interpreter_is_an_error_of_the_environment(bench: Bench):
 
     assert (outcome["kind"], outcome["stage"]) == ("environment", "environment")
     assert "/nowhere/bin/python cannot be started: No such file" in outcome["message"]
+
+
+@pytest.mark.parametrize("gone", ["worker.py", "_clusterfn", "_clusterfn_wire", ""])
+def test_a_damaged_bridge_is_named(bench: Bench, tmp_path: Path, gone):
+    damaged = tmp_path / "damaged"
+    shutil.copytree(bench.bridge, damaged)
+    shutil.move(damaged / gone, tmp_path / "away")
+
+    _, outcome = bench.run("def f():\n    pass\n", bridge=str(damaged))
+
+    assert (outcome["kind"], outcome["stage"]) == ("environment", "start")
+    assert outcome["message"].startswith("the bridge on the host is damaged: ")
+    assert str(damaged) in outcome["hint"]
 
 
 def test_a_missing_working_directory_is_named(bench: Bench):

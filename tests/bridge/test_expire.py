@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import time
 
+import pytest
+
 from tests.bridge.host import Bench
 
 ONE = "def f():\n    return 1\n"
@@ -47,3 +49,31 @@ def test_a_root_is_looked_through_once_a_day(bench: Bench):
     bench.run(ONE, keep_days=3.0)
 
     assert old.folder.exists()
+
+
+@pytest.mark.parametrize("damage", ["", "garbage", "[]", "null"])
+def test_a_damaged_job_does_not_keep_the_others(bench: Bench, damage):
+    old, damaged = aged_job(bench, 3.1), aged_job(bench, 3.1)
+    (damaged.attempt / "outcome.json").write_text(damage)
+    age(damaged.attempt / "outcome.json", 3.1)
+    first = bench.root / "jobs" / ("0" * 16)
+    damaged.folder.rename(first)
+    age(bench.root / "expired", 1.1)
+
+    _, outcome = bench.run(ONE, keep_days=3.0)
+
+    assert outcome["kind"] == "returned"
+    assert not old.folder.exists()
+    assert first.exists()
+
+
+def test_what_was_half_removed_goes_and_what_is_half_uploaded_stays(bench: Bench):
+    old, sent = aged_job(bench, 3.1), aged_job(bench, 3.1)
+    old.folder.rename(old.folder.with_name(".expired-" + old.id))
+    part = sent.folder.rename(sent.folder.with_name(sent.id + ".part-7-1"))
+    age(bench.root / "expired", 1.1)
+
+    bench.run(ONE, keep_days=3.0)
+
+    assert part.exists()
+    assert list((bench.root / "jobs").glob(".expired-*")) == []

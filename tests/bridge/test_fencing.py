@@ -254,6 +254,28 @@ def test_after_concludes_what_never_began(bench: Bench, status, kind, words):
     assert job.outcome()["evidence"] == ["line of the script"]
 
 
+def test_after_leaves_a_job_alone_that_another_submission_holds(bench: Bench):
+    job = bench.job(SLEEP)
+    (job.folder / "claim").write_text("another")
+
+    assert job.call("after", "137").returncode == 0
+
+    assert not (job.folder / "attempts").exists()
+
+
+def test_after_concludes_for_its_own_start_and_not_for_a_requeued_one(bench: Bench):
+    job = bench.job(SLEEP, scheduler="slurm")
+    (job.folder / "claim").write_text("77")
+    for number, owner in ((1, "77"), (2, "77 restart 1")):
+        (job.folder / "attempts" / str(number)).mkdir(parents=True)
+        (job.folder / "attempts" / str(number) / "owner").write_text(owner)
+
+    said = job.call("after", "137", SLURM_JOB_ID="77", PATH="/usr/bin:/bin")
+
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": "lost", "won": True}
+    assert not (job.folder / "attempts" / "2" / "outcome.json").exists()
+
+
 def test_an_oom_that_only_the_scheduler_saw(bench: Bench):
     job = bench.job(SLEEP, scheduler="slurm")
     (job.folder / "scheduler.log").write_text("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=77.batch.\n")

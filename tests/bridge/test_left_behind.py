@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 
 import pytest
 
-from tests.bridge.host import Bench, is_running, until
+from tests.bridge.host import Bench, is_running, obey_modes, until
 
 DAEMON = """def f():
     import os, time
@@ -158,3 +160,93 @@ def test_nothing_runs_when_the_script_has_ended(bench: Bench):
     script.wait(10)
 
     assert not is_running(worker)
+
+
+TWO_CHILDREN = """def f():
+    import subprocess
+    hows = {'start_new_session': True}, {'env': {}}
+    print(*[subprocess.Popen(['sleep', '60'], **how).pid for how in hows], flush=True)
+    import time
+    time.sleep(60)
+"""
+
+
+def test_what_a_dead_supervisor_leaves_is_found_by_its_tag_and_by_its_session(bench: Bench):
+    job = bench.job(TWO_CHILDREN)
+    script = job.start()
+    children = [int(pid) for pid in job.wait_for_text("\n").split()]
+    worker = job.worker_pid()
+
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+
+    until(lambda: not is_running(worker), 2)
+    assert script.wait(20) == 10  # by itself: the sweep spares job.sh
+    assert [pid for pid in children if is_running(pid)] == []
+    assert len([note for note in job.outcome()["notes"] if "sleep" in note]) == 2
+
+
+def test_a_sweep_that_job_sh_did_not_ask_for_spares_the_session_of_who_did(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    neighbour = subprocess.Popen(["sleep", "60"])
+    try:
+        assert job.call("after", "137").returncode == 10
+        assert neighbour.poll() is None
+    finally:
+        neighbour.kill()
+        neighbour.wait()
+
+
+LOCKED = """def f(which, end):
+    import os
+    os.chmod(os.path.abspath(os.path.join('..', *['..'] * which)), 0)
+    print('locked', flush=True)
+    exec(end)
+    return 'value'
+"""
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["attempt", "attempts", "job"])
+@pytest.mark.parametrize(("end", "kind"), [("", "returned"), ("os._exit(3)", "exited")])
+def test_a_function_that_locks_its_folders_still_ends_truthfully(bench: Bench, which, end, kind):
+    job = bench.job(LOCKED, which, end)
+
+    job.start(before=obey_modes).wait(60)
+
+    assert job.outcome()["kind"] == kind
+    assert (job.outcome()["by"], job.folder.stat().st_mode & 0o700) == ("supervisor", 0o700)
+    assert kind != "returned" or job.value() == "value"
+
+
+@pytest.mark.parametrize("which", [0, 1, 2], ids=["attempt", "attempts", "job"])
+def test_after_concludes_in_folders_that_the_function_locked(bench: Bench, which):
+    job = bench.job(LOCKED, which, "import signal; os.kill(os.getppid(), signal.SIGKILL)")
+
+    job.start(before=obey_modes).wait(60)
+
+    assert (job.outcome()["kind"], job.outcome()["by"]) == ("lost", "after")
+
+
+FORGED = """def f(lines):
+    import os
+    for fd in os.listdir('/proc/self/fd'):
+        if int(fd) > 800 and os.readlink('/proc/self/fd/' + fd).startswith('pipe:'):
+            os.write(int(fd), lines.encode())
+    return 'value'
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"done": []}', '{"done": "lost"}', '{"done": "returned", "usage": 3}', '{"done": "returned", "size": "1"}',
+        '{"done": "returned", "size": 1}', '{"done": "raised", "usage": {"cpu_s": {}}}', '{"note": 5}', '{"stage": {}}',
+        '[1]', '[["done", "returned"]]', "[" * 100000,
+        '{"done": "raised", "exception": ' + '{"a":' * 200 + "1" + "}" * 201,
+        '{"note": "\\ud800\\udc80 \\udc80"}',
+    ],
+)  # fmt: skip
+def test_what_the_worker_did_not_report_is_not_believed(bench: Bench, line):
+    job, outcome = bench.run(FORGED, line + "\n")
+
+    assert (outcome["kind"], outcome["stage"]) == ("returned", "result"), outcome
+    assert job.value() == "value"

@@ -99,3 +99,27 @@ def test_the_reserve_is_spent_on_the_outcome(tmp_path: Path):
 
     assert os.listdir(tmp_path) == ["outcome.json"]
     assert (tmp_path / "outcome.json").stat().st_size == 100
+
+
+def test_what_is_published_is_on_the_disk_before_it_stands_and_its_name_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A crash of the machine itself: nothing but fsync survives it."""
+    said: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def synced(fd: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        said.append("sync folder" if path == tmp_path else f"sync {path.read_text()}")
+        fsync(fd)
+
+    def linked(source: str, target: str) -> None:
+        said.append("link")
+        link(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+
+    publish.publish(str(tmp_path), "outcome.json", b"mine")
+
+    assert said == ["sync mine", "link", "sync folder"]

@@ -18,11 +18,12 @@ from ...layout import (
     MEMORY,
     RETURNED,
     SCHEDULER_LOG,
+    SCRIPT,
     STDERR,
     STDOUT,
 )
 from . import judge, tree
-from .attempt import Attempt, claim
+from .attempt import Attempt, claim, let_in
 from .job import Job
 from .log import state
 from .syscalls import describe_signal
@@ -32,7 +33,7 @@ from .watch import cancelled, scheduler_verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Callable, Optional
 
 _TAIL = 16384
 
@@ -45,11 +46,13 @@ def after(folder: str, status: str) -> int:
         status: The supervisor's exit status as the shell says it; `setup:<status>` or `module:<name>` if a line before
             it failed.
     """
+    let_in(folder)
     job = Job(folder)
     if claim(job) is not None:
         return EXIT_RETURNED
     attempt = _latest_own(job) or Attempt.new(job)
-    left = _sweep(job, attempt.number)
+    script = job.path(SCRIPT)
+    left = _sweep(lambda: sorted(set(tree.tagged(job.id, attempt.number) + tree.of_session(script))))
     if attempt.outcome() is None:
         by = attempt.fence()
         if by is not None:
@@ -71,10 +74,9 @@ def _latest_own(job: Job) -> "Optional[Attempt]":
     return None
 
 
-def _sweep(job: Job, number: int) -> "list[str]":
-    found = tree.tagged(job.id, number)
-    names = [tree.name_of(pid) for pid in found]
-    left = tree.end(lambda: tree.tagged(job.id, number), lambda: None)
+def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
+    names = [tree.name_of(pid) for pid in find()]
+    left = tree.end(find, lambda: None)
     notes = ["ended after the supervisor's death: %s" % name for name in names]
     return notes + ["could not be ended: %s" % name for name in left]
 
@@ -136,6 +138,7 @@ def _tail(path: str) -> bytes:
 
 def conclude(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
+    let_in(folder)
     job = Job(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     holder = claim(job, "concluded")
@@ -145,7 +148,7 @@ def conclude(folder: str) -> int:
     attempt = _open_attempt(job)
     won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
     if won:
-        _sweep(job, attempt.number)
+        _sweep(lambda: tree.tagged(job.id, attempt.number))
     return _state(attempt, won)
 
 

@@ -9,11 +9,12 @@ import time
 
 from ...layout import JOBS, OUTCOME
 from .attempt import Attempt
-from .job import Job
+from .job import Job, job_folders
 from .log import say
 
 _DAY_S = 86400.0
 _STAMP = "expired"
+_ASIDE = ".expired-"
 
 
 def once_a_day(job: Job) -> None:
@@ -31,19 +32,20 @@ def once_a_day(job: Job) -> None:
 
 def expire(root: str, days: float) -> None:
     """Remove what ended more than `days` ago, by this host's own clock."""
-    folder = os.path.join(root, JOBS)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        path = os.path.join(folder, name)
-        if _ended_s_ago(path) > days * _DAY_S:
-            _remove(path)
+    for folder in job_folders(root):
+        try:
+            over = _ended_s_ago(folder) > days * _DAY_S
+        except Exception as error:  # noqa: BLE001 - a function may have written anything into its own folder
+            say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
+            continue
+        if over:
+            _remove(folder)
+    _finish(os.path.join(root, JOBS))
 
 
 def _ended_s_ago(folder: str) -> float:
     """Seconds since the final outcome was written; 0 while there is none."""
-    try:
-        job = Job(folder)
-    except (OSError, ValueError):
-        return 0.0
+    job = Job(folder)
     for number in job.attempts():
         attempt = Attempt(job, number)
         outcome = attempt.outcome()
@@ -52,9 +54,16 @@ def _ended_s_ago(folder: str) -> float:
     return 0.0
 
 
+def _finish(folder: str) -> None:
+    """Remove what somebody was ended while removing."""
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        if name.startswith(_ASIDE):
+            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+
+
 def _remove(folder: str) -> None:
     """Aside first: a job that is half removed must not be taken for one."""
-    aside = os.path.join(os.path.dirname(folder), ".expired-" + os.path.basename(folder))
+    aside = os.path.join(os.path.dirname(folder), _ASIDE + os.path.basename(folder))
     try:
         os.rename(folder, aside)
         shutil.rmtree(aside)

@@ -5,13 +5,16 @@ Names and reads; writes nothing. Called by everything in the supervisor.
 
 import json
 import os
+import re
 
-from ...layout import ATTEMPTS, CANCEL, SECRETS, SPEC
+from ...layout import ATTEMPTS, CANCEL, JOBS, SECRETS, SPEC
 from .text import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+_IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 
 
 class Job:
@@ -69,6 +72,13 @@ class Job:
     def node(self) -> str:
         """The machine's name, as the scheduler knows it."""
         return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
+
+
+def job_folders(root: str) -> "list[str]":
+    """The folders of all jobs below a root, and not what an upload or a removal left half done."""
+    folder = os.path.join(root, JOBS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [os.path.join(folder, name) for name in sorted(names) if _IS_ID.match(name)]
 
 
 def _read_json(path: str) -> "dict[str, Any]":

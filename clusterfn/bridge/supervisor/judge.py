@@ -3,10 +3,11 @@
 Called by `run`.
 """
 
+import json
 import os
 import signal
 
-from ...layout import DISK, EXITED, MEMORY, RAISED, RETURNED, SIGNAL
+from ...layout import DISK, ENVIRONMENT, EXITED, MEMORY, RAISED, RETURNED, SIGNAL
 from .syscalls import describe_signal
 from .text import size
 from .verdict import Verdict
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 _STAGES = {"returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _NEAR = 0.9
+_LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
+_WORDS = {
+    "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
+    "size": int, "crc": int,
+}  # fmt: skip
+_NEVER_NONE = ("done", "note", "stage")
 
 
 def reported(done: "dict[str, Any]") -> Verdict:
@@ -30,6 +37,52 @@ def reported(done: "dict[str, Any]") -> Verdict:
     if kind == DISK:
         facts["hint"] = "make room on the host, or let cwd= or root: point to another file system"
     return Verdict(kind, done.get("message") or "", **facts)
+
+
+def from_worker(line: bytes) -> "dict[str, Any]":
+    """A line of the report; empty if the worker cannot have written it.
+
+    The function's own code can reach the pipe, and must not be able to bring the supervisor down.
+    """
+    try:
+        said = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict) or _is_deeper(said, 4):
+        return {}
+    if not all(_is_of(said, name, wanted) for name, wanted in _WORDS.items()):
+        return {}
+    if "done" in said and not (said["done"] in _LAST_WORDS and _is_measured(said.get("usage"))):
+        return {}
+    if said.get("size") is not None and said.get("crc") is None:
+        return {}
+    return said
+
+
+def _is_of(said: "dict[str, Any]", name: str, wanted: type) -> bool:
+    return name not in said or isinstance(said[name], wanted) or (said[name] is None and name not in _NEVER_NONE)
+
+
+def _is_deeper(value: "Any", levels: int) -> bool:
+    """Whether it is nested so deep that later steps would not survive it."""
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def _is_measured(usage: "Any") -> bool:
+    return usage is None or isinstance(usage.get("cpu_s", 0.0), (int, float))
+
+
+def damaged_bridge(bridge: str, missing: str) -> Verdict:
+    """The worker could not start, as files of clusterfn's own are gone."""
+    return Verdict(
+        ENVIRONMENT,
+        "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
+        stage="start",
+        hint="remove %s there and call again, from a new process: it will be laid out anew" % bridge,
+    )
 
 
 def too_much_memory(used: int, limit: int) -> Verdict:

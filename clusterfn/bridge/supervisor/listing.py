@@ -8,9 +8,10 @@ import os
 import sys
 import time
 
-from ...layout import CANCELLED, EVENTS, HEARTBEAT, JOBS, RAISED, RETURNED, SPEC, STALE_AFTER_S
+from ...layout import CANCELLED, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
 from .attempt import Attempt
-from .job import Job
+from .job import Job, job_folders
+from .text import portable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,21 +22,28 @@ _EVENTS = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
 
 
 def listing(root: str) -> int:
-    """Print a line for each job; one whose specification cannot be read is passed over."""
-    folder = os.path.join(root, JOBS)
-    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        told = _told(os.path.join(folder, name))
-        if told:
-            sys.stdout.write(json.dumps(told) + "\n")
+    """Print a line for each job; one that is damaged is UNKNOWN, and does not hide the others."""
+    for folder in job_folders(root):
+        try:
+            told = _told(folder)
+        except Exception as error:  # noqa: BLE001 - a function may have written anything into its own folder
+            told = _damaged(folder, error)
+        sys.stdout.write(json.dumps(told) + "\n")
     return 0
 
 
-def _told(folder: str) -> "dict[str, Any]":
+def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
     try:
-        job = Job(folder)
-        started = os.stat(os.path.join(folder, SPEC)).st_mtime
-    except (OSError, ValueError):
-        return {}
+        started = os.stat(folder).st_mtime
+    except OSError:  # it was removed meanwhile
+        started = 0.0
+    message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
+    return {"id": os.path.basename(folder), "name": "?", "state": "UNKNOWN", "message": message, "started": started}
+
+
+def _told(folder: str) -> "dict[str, Any]":
+    job = Job(folder)
+    started = os.stat(os.path.join(folder, SPEC)).st_mtime
     state, message = _state(job)
     return {"id": job.id, "name": job.spec["name"], "state": state, "message": message, "started": started}
 

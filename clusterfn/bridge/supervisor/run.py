@@ -3,7 +3,6 @@
 Called by `main`. What a death means is said by `judge`, what ends a job from outside by `watch`.
 """
 
-import json
 import os
 import select
 import signal
@@ -11,6 +10,7 @@ import time
 
 from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
 from . import child, environ, judge, memory, tree
+from .attempt import let_in
 from .pump import Pump, copy
 from .text import last_lines, masked
 from .verdict import Verdict
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _TICK_MS = 100
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
+_LINE_LIMIT = 4 << 20
+# Of the bridge, by the worker, before it can say anything.
+_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn_wire/container.py")
 _LEFT_NAMED, _LEFT_LOOKED_AT = 20, 200
 
 
@@ -144,7 +147,7 @@ class Run:
         data = self._read_report()
         while data:
             lines = (self._said + data).split(b"\n")
-            self._said = lines.pop()
+            self._said = lines.pop()[-_LINE_LIMIT:]  # no line of the worker's is as long
             for line in lines:
                 self._heard(line)
             data = self._read_report()
@@ -162,10 +165,7 @@ class Run:
         return data
 
     def _heard(self, line: bytes) -> None:
-        try:
-            said = dict(json.loads(line.decode("utf-8", "replace")))
-        except (ValueError, TypeError):  # not the worker's
-            return
+        said = judge.from_worker(line)
         if "done" in said and self._done is None:
             self._done = said
         elif "note" in said:
@@ -204,11 +204,19 @@ class Run:
         status = self._status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
             self._await_own_sigterm()
+        if self.stage == "start":
+            self._look_at_bridge(status)
         verdict = judge.silent(status, self.stage, self._sampler.peak, self._limit, self._oom())
         if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
             verdict.facts["message"] += ", and the disk is full"
             verdict.kind = DISK
         return verdict
+
+    def _look_at_bridge(self, status: int) -> None:
+        bridge: "str" = self.job.spec["bridge"]
+        gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
+        if gone and os.WIFEXITED(status):
+            raise judge.damaged_bridge(bridge, gone[0])
 
     def _await_own_sigterm(self) -> None:
         """The worker was told to end: perhaps all of us were."""
@@ -251,6 +259,7 @@ class Run:
 
     def publish(self, verdict: Verdict) -> bool:
         """Publish; False if another's outcome stands. Tries for half a minute where the disk refuses."""
+        let_in(self.job.folder)
         facts = self._facts(verdict)
         self._restore()
         until = time.monotonic() + _PUBLISH_FOR_S

@@ -1,7 +1,8 @@
 """Every process that a job started: finds them, says what they are, ends them.
 
 While the supervisor lives, its descendants are complete, because it adopts orphans. After its death they are found by
-the tag in their environment. Never touches another user's processes. Called by `run` and `after`.
+the tag in their environment, and on a bare host by the session that job.sh leads. Not reached then: a process that has
+both a clean environment and a session of its own. Never touches another user's processes. Called by `run` and `after`.
 """
 
 import os
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
         name: str
         state: str
         parent: int
+        session: int
+
 else:
     from collections import namedtuple
 
-    _Stat = namedtuple("_Stat", "name state parent")
+    _Stat = namedtuple("_Stat", "name state parent session")
 
 PROC = "/proc"
 _LIMIT_S = 10.0
@@ -83,15 +86,19 @@ def _all() -> "list[int]":
 def _stat(pid: int) -> "Optional[_Stat]":
     head, _, rest = _read("%s/%d/stat" % (PROC, pid)).rpartition(")")
     fields = rest.split()
-    return _Stat(head.partition("(")[2], fields[0], int(fields[1])) if fields else None
+    return _Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3])) if fields else None
 
 
 def _read(path: str) -> str:
+    return _read_bytes(path).decode("utf-8", "replace")
+
+
+def _read_bytes(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return file.read().decode("utf-8", "replace")
+            return file.read()
     except OSError:  # it ended meanwhile
-        return ""
+        return b""
 
 
 def is_alive(pid: int) -> bool:
@@ -126,6 +133,38 @@ def _is_tagged(pid: int, uid: int, tag: bytes) -> bool:
         with open(folder + "/environ", "rb") as file:
             return tag in file.read().split(b"\0")
     except OSError:  # it ended meanwhile, or made itself unreadable
+        return False
+
+
+def of_session(script: str) -> "list[int]":
+    """Living processes of this user in the session that job.sh leads, but job.sh and what is between it and this one.
+
+    Args:
+        script: The path of job.sh. Where it does not lead this process's session, the session is others' as well, and
+            nothing is found.
+    """
+    leader, uid = os.getsid(0), os.getuid()
+    if os.fsencode(script) not in _read_bytes("%s/%d/cmdline" % (PROC, leader)).split(b"\0"):
+        return []
+    spared = set(_with_ancestors(os.getpid())) | {leader}
+    return [pid for pid in _all() if pid not in spared and _is_in(pid, leader, uid)]
+
+
+def _with_ancestors(pid: int) -> "list[int]":
+    found = []
+    while pid > 1:
+        found.append(pid)
+        pid = parent_of(pid)
+    return found
+
+
+def _is_in(pid: int, session: int, uid: int) -> bool:
+    stat = _stat(pid)
+    if stat is None or stat.session != session or stat.state in _DEAD:
+        return False
+    try:
+        return os.stat("%s/%d" % (PROC, pid)).st_uid == uid
+    except OSError:  # it ended meanwhile
         return False
 
 

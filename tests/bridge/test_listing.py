@@ -1,0 +1,58 @@
+"""The list of all jobs: one damaged folder never hides the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from tests.bridge.host import Bench, Job, clean_environ, obey_modes
+
+ONE = "def f():\n    return 1\n"
+
+
+def listed(bench: Bench) -> dict[str, dict[str, str]]:
+    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), timeout=60, preexec_fn=obey_modes)
+    assert done.returncode == 0, done.stderr
+    return {line["id"]: line for line in map(json.loads, done.stdout.splitlines())}
+
+
+def overwrite(name: str, content: str):
+    return lambda job: (job.folder / name).write_text(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        overwrite("attempts/1/outcome.json", ""),
+        overwrite("attempts/1/outcome.json", "garb\0age"),
+        overwrite("attempts/1/outcome.json", "[]"),
+        overwrite("attempts/1/outcome.json", "null"),
+        overwrite("spec.json", "{}"),
+        overwrite("spec.json", ""),
+        lambda job: (job.folder / "spec.json").unlink(),
+        lambda job: job.attempt.chmod(0),
+        lambda job: (job.folder / "attempts").chmod(0),
+        lambda job: job.folder.chmod(0),
+    ],
+)
+def test_a_damaged_job_is_unknown_and_hides_no_other(bench: Bench, damage):
+    good, bad = bench.run(ONE)[0], bench.run(ONE)[0]
+    damage(bad)
+
+    found = listed(bench)
+
+    assert found[good.id]["state"] == "RETURNED"
+    assert found[bad.id]["state"] == "UNKNOWN"
+    assert found[bad.id]["message"].startswith("its folder is damaged: ")
+
+
+def test_what_is_no_job_is_not_listed(bench: Bench):
+    job = Job(bench, bench.job(ONE).folder)
+    for name in (job.id + ".part-12-3", ".expired-" + job.id, "notes"):
+        (bench.root / "jobs" / name).mkdir()
+
+    assert listed(bench)[job.id]["state"] == "PENDING"
+    assert len(listed(bench)) == 1
