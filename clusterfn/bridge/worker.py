@@ -12,6 +12,7 @@ import faulthandler
 import fcntl
 import json
 import os
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from types import CoroutineType, ModuleType
@@ -21,7 +22,8 @@ from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import BLOBS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, VALUE
 
-_HIGH_FDS = (900, 200, 3)  # above what daemons close in a loop, below the usual limit of 1024
+_HIGH_FDS = (5000, 900, 200, 3)  # the first that the limits allow: above what daemons close in a loop
+_SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
 
@@ -45,12 +47,22 @@ class Report:
         """Send one line. Nobody listens any more: nothing is lost, the supervisor has judged."""
         if os.getpid() != self._pid:
             return
-        data = (json.dumps(facts) + "\n").encode()
+        data = (json.dumps(_shown(facts)) + "\n").encode()
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
         except BrokenPipeError:
             return
+
+
+def _shown(value: Any) -> Any:
+    """`value` with the middle of each very long text left out."""
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    if not isinstance(value, str) or len(value) <= _SHOWN:
+        return value
+    half = _SHOWN // 2
+    return "%s\n[... %d characters ...]\n%s" % (value[:half], len(value) - 2 * half, value[-half:])
 
 
 def main(argv: list[str]) -> None:
@@ -84,16 +96,29 @@ def _work(job: str, report: Report, value_fd: int) -> dict[str, Any]:
 
 def _out_of_reach(fd: int) -> int:
     """A copy of `fd` with a high number that children started by exec do not hold."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for least in _HIGH_FDS:
         try:
-            copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # EINVAL: above the limit of open files
+            copy = _copy_above(least, fd, soft, hard)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: above the limit of open files
                 raise
             continue
         os.close(fd)
         return copy
     return fd
+
+
+def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
+    """The limit that programs find is mostly 1024; a descriptor made under a raised one stays when it is back."""
+    raised = soft != resource.RLIM_INFINITY and soft <= least + 8
+    if raised:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (least + 9, hard))
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
+    finally:
+        if raised:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _native(value: Any) -> Any:
@@ -113,7 +138,7 @@ def _speak_utf8() -> None:
 
 
 def _explain_crashes() -> None:
-    faulthandler.enable(file=fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 100))
+    faulthandler.enable(file=_out_of_reach(os.dup(2)))
 
 
 def _check_version(spec: dict[str, Any]) -> None:
@@ -186,10 +211,23 @@ def _summary(error: BaseException) -> dict[str, Any]:
     """The exception as text, and which module it missed in which interpreter: only the caller knows whose it is."""
     from _clusterfn_wire import exceptions
 
-    facts: dict[str, Any] = exceptions.summary(error)
+    facts: dict[str, Any]
+    try:
+        facts = exceptions.summary(error)
+    except BaseException as broken:  # noqa: BLE001 - raised by the error's own __str__, not by somebody at a keyboard
+        facts = _bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         facts["missing"] = {"module": error.name, "python": sys.executable}
     return facts
+
+
+def _bare_summary(error: BaseException, broken: BaseException) -> dict[str, Any]:
+    import traceback
+
+    name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
+    message = "<no message: its __str__ raised %s>" % type(broken).__name__
+    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+    return {"type": name, "message": message, "traceback": "%s%s: %s\n" % ("".join(lines), name, message)}
 
 
 def _hint_for(error: BaseException) -> str:
@@ -251,7 +289,10 @@ def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:
 
 
 def _keep(kind: str, result: Any, value_fd: int, report: Report) -> dict[str, Any]:
-    file = os.fdopen(value_fd, "w+b")
+    try:
+        file = os.fdopen(value_fd, "w+b")
+    except OSError as error:  # the function closed it
+        return _described(result) if kind == RAISED else _not_written(error.errno or 0)
     facts = _keep_exception(result, file) if kind == RAISED else _keep_value(result, file)
     _note_changes(report)
     if "size" not in facts:
@@ -276,29 +317,48 @@ def _keep_value(value: Any, file: Any) -> dict[str, Any]:
 
 
 def _not_kept(value: Any, error: BaseException) -> dict[str, Any]:
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return {"done": "disk", "message": "the value could not be written: %s" % os.strerror(error.errno or 0)}
-    from _clusterfn_wire import exceptions, unpicklable
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        return _not_written(error.errno)
+    from _clusterfn_wire import unpicklable
 
-    path, part = unpicklable.find(value, "result")
+    try:
+        path, part = unpicklable.find(value, "result")
+    except KeyboardInterrupt:  # raised by the value's own __reduce__, not by somebody at a keyboard
+        path, part = "result: its pickling raised KeyboardInterrupt", value
     return {
         "done": RESULT,
         "message": "the function returned, but its value cannot be pickled: %s" % path,
         "path": path,
-        "exception": exceptions.summary(error),
+        "exception": _summary(error),
         "hint": unpicklable.instead_of(part),
     }
+
+
+def _not_written(number: int) -> dict[str, Any]:
+    """The file refused the bytes: an error that pickling raises by itself names a file or has no number."""
+    message = "the value could not be written: %s" % os.strerror(number)
+    if number in _FULL:
+        return {"done": "disk", "message": message}
+    hints = {
+        errno.EFBIG: "raise the limit of the size of files there (ulimit -f), or return less",
+        errno.EBADF: "the function closed a file of clusterfn's: let it close only what it opened",
+    }
+    return {"done": RESULT, "message": message, "hint": hints.get(number, "look at the file system of root: there")}
 
 
 def _keep_exception(error: BaseException, file: Any) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
-    facts = _summary(error)
-    report = {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
+    report = _described(error)
     try:
         return dict(_write(exceptions.to_records(error), file), **report)
     except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
         return report
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    facts = _summary(error)
+    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
 
 
 def _write(value: Any, file: Any) -> dict[str, Any]:
@@ -317,10 +377,11 @@ def _note_changes(report: Report) -> None:
 
 
 def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
+    """Let out what was printed; the value has been written, and no stream of the function's may cost it now."""
+    for name in ("stdout", "stderr"):
         try:
-            stream.flush()
-        except (OSError, ValueError, AttributeError):  # closed, full or replaced by the function
+            getattr(sys, name, None).flush()  # type: ignore[union-attr]
+        except BaseException:  # noqa: BLE001, S112 - deleted, closed, full, or the function's own, which raises anything
             continue
 
 

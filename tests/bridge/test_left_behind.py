@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -82,6 +83,11 @@ def test_an_exit_in_atexit_does_not_change_the_outcome(bench: Bench):
         "sys.stdout.close(); sys.stderr.close()",
         "sys.stdout = None; sys.stderr = object()",
         "os.closerange(3, 500)",
+        "os.closerange(0, 4096)",
+        "del sys.stdout, sys.stderr",
+        "sys.stdout = type('Odd', (), {'flush': lambda self: 1 / 0})()",
+        "sys.stdout = type('Odd', (), {'flush': lambda self: sys.exit(3)})()",
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))",
         "os.chdir('/'); os.umask(0o777)",
         "shutil.rmtree(os.getcwd())",
         "shutil.rmtree(os.path.dirname(os.getcwd()))",
@@ -98,6 +104,31 @@ def test_the_value_arrives_whatever_the_function_does(bench: Bench, mischief):
 
     assert outcome["kind"] == "returned", outcome
     assert job.value() == "value"
+
+
+@pytest.mark.parametrize("limit", [(64, 64), (1024, 1024), (1024, 4096), (1024, 16384)])
+def test_any_limit_of_open_files_will_do_and_is_what_the_function_finds(bench: Bench, limit):
+    source = "def f():\n    import resource\n    return resource.getrlimit(resource.RLIMIT_NOFILE)\n"
+    job = bench.job(source)
+
+    job.start(before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, limit)).wait(60)
+
+    assert (job.outcome()["kind"], job.value()) == ("returned", list(limit))
+
+
+def test_the_value_is_on_the_disk_before_it_is_reported(bench: Bench):
+    """Seen from inside: the function watches the fsync of the process that it runs in."""
+    job, _ = bench.run("""def f():
+    import os, sys
+    fsync, out = os.fsync, sys.stdout
+    def seen(fd):
+        out.write('synced %s of %d bytes\\n' % (os.readlink('/proc/self/fd/%d' % fd), os.fstat(fd).st_size))
+        fsync(fd)
+    os.fsync = seen
+""")
+
+    path = job.attempt / "value.pkl"
+    assert job.output() == f"synced {path} of {path.stat().st_size} bytes\n"
 
 
 def test_a_fork_that_comes_out_of_the_function_says_nothing(bench: Bench):

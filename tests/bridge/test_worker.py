@@ -137,3 +137,79 @@ def test_pickling_that_ends_the_process_is_not_a_success(bench: Bench):
 """)
 
     assert (outcome["kind"], outcome["stage"], outcome["code"]) == ("exited", "result", 5)
+
+
+@pytest.mark.parametrize("size", [10 << 20, 100 << 20])
+def test_a_very_long_message_is_cut_in_the_outcome_and_whole_in_the_value(bench: Bench, size):
+    job, outcome = bench.run("def f(size):\n    raise ValueError('a' + 'x' * size + 'z')\n", size)
+
+    message, trace = outcome["exception"]["message"], outcome["exception"]["traceback"]
+    assert outcome["kind"] == "raised"
+    assert (message[:2], message[-2:]) == ("ax", "xz")
+    assert len(message) < 70000
+    assert trace.startswith("Traceback") and trace.endswith("xz\n")
+    assert (job.attempt / "outcome.json").stat().st_size < 300000
+    assert outcome["value"]["size"] > size
+    if size == 10 << 20:
+        assert outcome["usage"]["wall_s"] < 2.0
+
+
+def test_a_value_over_the_limit_of_file_sizes_could_not_be_written(bench: Bench):
+    _, outcome = bench.run("""def f():
+    import resource
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    return 'x' * 10000
+""")
+
+    assert (outcome["kind"], outcome["message"]) == ("result", "the value could not be written: File too large")
+    assert "ulimit -f" in outcome["hint"]
+
+
+def test_a_value_whose_file_the_function_closed_could_not_be_written(bench: Bench):
+    _, outcome = bench.run("""def f():
+    import os
+    for fd in os.listdir('/proc/self/fd'):
+        if os.path.exists('/proc/self/fd/' + fd) and os.readlink('/proc/self/fd/' + fd).endswith('value.pkl'):
+            os.close(int(fd))
+    return 1
+""")
+
+    assert (outcome["kind"], outcome["message"]) == ("result", "the value could not be written: Bad file descriptor")
+
+
+def test_an_oserror_of_pickling_itself_is_not_one_of_writing(bench: Bench):
+    _, outcome = bench.run("""def f():
+    class Odd:
+        def __reduce__(self):
+            open('/nowhere/at/all')
+    return [Odd()]
+""")
+
+    assert outcome["kind"] == "result"
+    assert "result[0]" in outcome["message"]
+
+
+@pytest.mark.parametrize("interrupt", ["KeyboardInterrupt", "SystemExit"])
+def test_an_exception_that_interrupts_its_own_description(bench: Bench, interrupt):
+    _, outcome = bench.run(f"""def f():
+    class Odd(Exception):
+        def __str__(self):
+            raise {interrupt}
+    raise Odd
+""")
+
+    assert outcome["kind"] == "raised"
+    assert outcome["exception"]["message"] == f"<no message: its __str__ raised {interrupt}>"
+    assert "in f" in outcome["exception"]["traceback"]
+
+
+def test_a_value_that_interrupts_its_own_pickling(bench: Bench):
+    _, outcome = bench.run("""def f():
+    class Odd:
+        def __reduce__(self):
+            raise KeyboardInterrupt
+    return Odd()
+""")
+
+    assert (outcome["kind"], outcome["stage"]) == ("result", "result")
+    assert "KeyboardInterrupt" in outcome["message"]
