@@ -20,6 +20,7 @@ MACHINES = "machines"
 SPEC = "spec.json"
 PAYLOAD = "payload.pkl"
 SCRIPT = "job.sh"
+STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
 CLAIM = "claim"
 CANCEL = "cancel"
 SECRETS = "secrets"

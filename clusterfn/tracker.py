@@ -100,7 +100,16 @@ class Tracker:
         """Follow a job that somebody else sent, from its first attempt on."""
         claim = download.read_text(self.connection, posixpath.join(self.folder, layout.CLAIM)).strip()
         self.follow(job, 1)
-        self.started(job, claim)
+        self.started(job, claim or self._script_id())
+        if not claim and not self.session.scheduler.watch_command():
+            self.witness.look_until_it_begins()
+
+    def _script_id(self) -> str:
+        """Which process job.sh is, as the claim would have it; "" if it never began."""
+        told = download.read_text(self.connection, posixpath.join(self.folder, layout.STARTED))
+        boot, _, stat = told.partition(" ")
+        fields = stat.rpartition(")")[2].split()
+        return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
     def follow(self, job: Job[Any], attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""

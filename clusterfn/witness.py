@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 _LOOKS = 2
 _LOOKS_UNSEEN = 4  # of a job that somebody else may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
+_BEGIN_S = 15.0
 
 
 class Witness:
@@ -84,6 +86,15 @@ class Witness:
             return
         _then(self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask())
 
+    def look_until_it_begins(self) -> None:
+        """Somebody else started the job, or was about to; nobody tells this process how that went."""
+        if self._ended:
+            return
+        self.process_ended()
+        again = threading.Timer(_BEGIN_S, self.look_until_it_begins)
+        again.daemon = True
+        again.start()
+
     def _silent(self) -> None:
         self._tracker.session.watch.look_now()
         self._ask()
@@ -108,9 +119,15 @@ class Witness:
     def _never_seen(self) -> None:
         """Neither a claim nor a number, and the looks by name found nothing: it was never submitted."""
         if self._tracker.session.scheduler.watch_command():
-            message = "the scheduler does not know the job, and it never began"
-            verdict = Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-            _then(self.conclude(verdict), self._hear)
+            self._never_began("the scheduler does not know the job, and it never began")
+            return
+        spec = posixpath.join(self._tracker.folder, layout.SPEC)
+        old = self._tracker.connection.run(["find", spec, "-mmin", "+1"])  # younger ones may be about to start
+        _then(old, lambda found: self._never_began("the job was sent and never began") if found.out else None)
+
+    def _never_began(self, message: str) -> None:
+        verdict = Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
+        _then(self.conclude(verdict), self._hear)
 
     def _explain(self, said: Completed, log: Completed, submission: str) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")

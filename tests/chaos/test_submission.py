@@ -130,7 +130,6 @@ def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world:
         assert sent.there.runs() == []
 
 
-@pytest.mark.xfail(strict=True, reason="nobody is left who knows the script's pid: the job pends for ever")
 def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_client(
     world: World, new_lane: Callable[[], Lane]
 ) -> None:

@@ -44,7 +44,7 @@ SUBMISSIONS = {
     "kind-without-cards": job(replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"})),
     "gpus": job(replace(SLURM, gpu_option="gpus", slurm={"gres": "gpu:a100"}), resources=_GPU),
     "gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=_GPU),
-    "dropped": job(replace(SLURM, slurm={"mem": None, "time": None, "export": None, "gres": None}), resources=_GPU),
+    "dropped": job(replace(SLURM, slurm={"mem": None, "time": None, "export": None, "gres": None})),
     "memory-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"})),
     "memory-asked-beats-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"}), resources=_GPU),
     "dashes": job(replace(SLURM, slurm={"comment": "--wrap=rm -rf ~", "constraint": "-x"})),

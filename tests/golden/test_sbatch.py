@@ -4,6 +4,7 @@ import pytest
 
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm import Slurm
+from clusterfn.spec import Resources
 from tests.golden.golden import matches
 from tests.golden.samples import SLURM, SUBMISSIONS, job
 
@@ -22,3 +23,9 @@ def test_sbatch_is_the_approved_one(name):
 def test_a_folder_that_slurm_would_misread_is_refused(root):
     with pytest.raises(ConfigError, match="SLURM replaces"):
         Slurm(SLURM, "1000").submission(job(SLURM, root=root))
+
+
+def test_cards_that_could_not_be_asked_for_are_refused():
+    dropped = job(replace(SLURM, slurm={"gres": None}), resources=Resources(gpus=2))
+    with pytest.raises(ConfigError, match="gpus=2 cannot be asked for"):
+        Slurm(dropped.host, "me").submission(dropped)

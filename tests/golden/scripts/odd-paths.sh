@@ -4,6 +4,11 @@
 trap : TERM INT USR1
 umask 077
 unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
+# Until the supervisor claims the job, this is all that tells whether somebody is at it.
+{
+    read -r clusterfn_boot </proc/sys/kernel/random/boot_id && read -r clusterfn_self <"/proc/$$/stat" &&
+        printf '%s %s\n' "$clusterfn_boot" "$clusterfn_self" >'/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222'/started
+} 2>/dev/null
 clusterfn_stage=setup
 # shellcheck disable=SC2317  # called by the trap
 ended() {
