@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from tests.bridge.host import Bench, is_running, obey_modes, until
+from tests.bridge.host import Bench, clean_environ, is_running, obey_modes, until
 
 DAEMON = """def f():
     import os, time
@@ -216,15 +216,35 @@ def test_what_a_dead_supervisor_leaves_is_found_by_its_tag_and_by_its_session(be
     assert len([note for note in job.outcome()["notes"] if "sleep" in note]) == 2
 
 
+def test_a_worker_ends_with_its_supervisor_though_nobody_sweeps(bench: Bench):
+    job = bench.job("def f():\n    import time\n    print('up', flush=True)\n    time.sleep(60)\n")
+    script = job.start()
+    job.wait_for_text("up")
+    worker, supervisor = job.worker_pid(), job.supervisor_pid()
+
+    for pid in (script.pid, supervisor):
+        os.kill(pid, signal.SIGKILL)
+
+    until(lambda: not is_running(worker), 2)
+
+
+ANOTHER_SESSION = """
+sleep 60 &
+'{python}' -I -S '{bridge}/supervise.py' after '{job}' 137
+echo "after: $?"
+kill $! && echo spared
+"""
+
+
 def test_a_sweep_that_job_sh_did_not_ask_for_spares_the_session_of_who_did(bench: Bench):
     job = bench.job("def f():\n    return 1\n")
-    neighbour = subprocess.Popen(["sleep", "60"])
-    try:
-        assert job.call("after", "137").returncode == 10
-        assert neighbour.poll() is None
-    finally:
-        neighbour.kill()
-        neighbour.wait()
+    script = ANOTHER_SESSION.format(python=bench.host, bridge=bench.bridge, job=job.folder)
+
+    argv = ["/bin/sh", "-c", script]
+    done = subprocess.run(argv, capture_output=True, text=True, start_new_session=True, env=clean_environ())
+
+    assert "after: 10" in done.stdout
+    assert "spared" in done.stdout
 
 
 LOCKED = """def f(which, end):
