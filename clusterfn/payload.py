@@ -109,6 +109,7 @@ def _as_python_says_it(
         return None
     empty = scope["empty"]
     empty.__name__, empty.__qualname__ = function.__name__, function.__qualname__
+    empty.__code__ = empty.__code__.replace(co_name=function.__name__)  # Python 3.9 says this one
     try:
         empty(*args, **kwargs)
     except TypeError as error:

@@ -97,6 +97,12 @@ def test_what_is_logged_is_shown_from_that_level_on():
     assert logged(facts, program) == "INFO|a.b|yes\n"
 
 
+def test_logging_without_a_logger_keeps_the_format():
+    facts = {"level": 20, "format": "theirs %(message)s", "datefmt": None, "style": "%"}
+
+    assert logged(facts, "logging.info('a'); logging.getLogger('x').info('b')") == "theirs a\ntheirs b\n"
+
+
 @pytest.mark.parametrize(
     "own",
     [

@@ -6,6 +6,7 @@ Handlers do not travel, only a level and a format. Called by `payload` (`describ
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -60,16 +61,23 @@ def _formats(facts: dict[str, Any]) -> bool:
 def show(facts: dict[str, Any]) -> None:
     """Write what is logged to stderr as `describe` said, until the function sets logging up itself.
 
-    The handler hangs on a parent that the root logger is given: so `basicConfig`, which does nothing where the root
-    has handlers, works, and from then on the function's own handlers are the only ones.
+    `basicConfig` does nothing where the root logger has a handler: told something, it must not find this one. It is
+    still to be found when nothing is told, as `logging.info()` does, which else would add a handler of its own.
     """
     import logging
 
-    root = logging.getLogger()
+    basic_config, root = logging.basicConfig, logging.getLogger()
+
+    @functools.wraps(basic_config)
+    def own_config(**options: Any) -> None:
+        if options:
+            root.removeHandler(handler)
+        basic_config(**options)
+
     handler = logging.StreamHandler()
     handler.setLevel(facts["level"])
     handler.setFormatter(logging.Formatter(facts["format"], facts["datefmt"], facts["style"]))
-    handler.addFilter(lambda record: not root.handlers)
+    handler.addFilter(lambda record: root.handlers == [handler])
     root.setLevel(facts["level"])
-    root.parent = logging.Logger("the caller's root")
-    root.parent.addHandler(handler)
+    root.addHandler(handler)
+    logging.basicConfig = own_config
