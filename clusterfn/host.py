@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from clusterfn.errors import HostError, Unreachable
 from clusterfn.hostlink import requests as _r
-from clusterfn.hostlink.boot import boot
+from clusterfn.hostlink.boot import Opened, boot
 from clusterfn.hostlink.frames import Header
 from clusterfn.hostlink.link import Link, State
 from clusterfn.hostlink.requests import Data, Look, Repeating, Reply, Sink, Spawned, SpawnReply
@@ -98,10 +99,10 @@ class HostConnection:
 
     def __init__(self, host: Host, transport: Transport, have: Sequence[str] = ()) -> None:
         self.host = host
-        opened = boot(transport, host, have)
+        opened = _open(transport, host, have)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
-        self._link = Link(host, lambda: boot(transport, host), opened, self._on_hello)
+        self._link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
 
     def _on_hello(self, hello: Header) -> None:
         self.facts = _facts(hello)
@@ -248,6 +249,29 @@ class HostConnection:
     def _send(self, request: _r.Request[_r.T]) -> Reply[_r.T]:
         self._link.send(request)
         return request.reply
+
+
+def _open(transport: Transport, host: Host, have: Sequence[str] = ()) -> Opened:
+    """As `boot`, whose hello holds all facts.
+
+    Raises:
+        HostError: Also where this machine cannot open one more stream, for which there may be room later.
+    """
+    try:
+        opened = boot(transport, host, have)
+    except OSError as error:
+        raise Unreachable(
+            f"No connection to {host.name} could be opened from here: {error}", host=host.name, retryable=True
+        ) from error
+    except HostError as error:
+        error.host = error.host or host.name
+        raise
+    try:
+        _facts(opened.hello)
+    except (KeyError, TypeError) as error:
+        opened.stream.close()
+        raise HostError(f"The agent on {host.name} said hello without {error}", host=host.name) from error
+    return opened
 
 
 def _facts(hello: Header) -> HostFacts:

@@ -7,7 +7,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from clusterfn.errors import HostError
+
 CHUNK = 256 * 1024
+LONGEST = 64 * 2**20  # of a header and of a body: what announces more is no frame
+SHOWN = 64
 FRAME = struct.Struct("!IQ")
 
 Header = dict[str, Any]
@@ -32,17 +36,23 @@ class FrameReader:
         self._data = bytearray(data)
 
     def frame(self) -> tuple[Header, bytes] | None:
-        """The next frame; None once the stream has ended."""
+        """The next frame; None once the stream has ended.
+
+        Raises:
+            HostError: What comes is no frame; nothing after it can be read either.
+        """
         if not self._fill(FRAME.size):
             return None
         head, body = FRAME.unpack_from(self._data)
         middle, end = FRAME.size + head, FRAME.size + head + body
+        if max(head, body) > LONGEST:
+            raise no_frame(f"it would have {end} bytes", self._data)
         if not self._fill(end):
             return None
         with memoryview(self._data) as view:
-            header, content = json.loads(bytes(view[FRAME.size : middle])), bytes(view[middle:end])
+            text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
         del self._data[:end]
-        return header, content
+        return _header(text), content
 
     def _fill(self, size: int) -> bool:
         while len(self._data) < size:
@@ -51,3 +61,29 @@ class FrameReader:
                 return False
             self._data += piece
         return True
+
+
+def _header(text: bytes) -> Header:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise no_frame(f"its header is no JSON: {error}", text) from error
+    if not isinstance(header, dict) or not isinstance(header.get("id"), int):
+        raise no_frame("it names no request", text)
+    if header.get("end") and header.get("ok") is not True and not _is_error(header.get("error")):
+        raise no_frame("it ends well or with an error, and this does neither", text)
+    return header
+
+
+def _is_error(found: Any) -> bool:
+    return isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("kind", "message"))
+
+
+def no_frame(why: str, seen: bytes | bytearray) -> HostError:
+    """The error for what is no frame, with its first bytes."""
+    return HostError(
+        f"The host sent what is no frame: {why}",
+        evidence=[repr(bytes(seen[:SHOWN]))],
+        hint="see whether something on the host writes into the connection, such as a program that an rc file started",
+        retryable=True,
+    )

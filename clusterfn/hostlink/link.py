@@ -10,6 +10,7 @@ import collections
 import concurrent.futures
 import contextlib
 import itertools
+import logging
 import os
 import random
 import threading
@@ -19,10 +20,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
+from clusterfn.errors import AuthenticationError, ClusterfnError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hostlink.boot import HELLO_ID, Opened
 from clusterfn.hostlink.failures import error_of
-from clusterfn.hostlink.frames import Header, pack
+from clusterfn.hostlink.frames import Header, no_frame, pack
 from clusterfn.hostlink.requests import Request
 from clusterfn.spec import Host
 from clusterfn.transport import Stream
@@ -37,6 +38,9 @@ BUFFERED = 8 * 2**20  # the most bytes that can be on their way
 IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
 FAILURES_KEPT = 10_000
 BOOT_FAILURES = 5
+GARBLED = 3  # streams in a row that broke soon, on what was no frame
+SOON_S = 10.0
+_log = logging.getLogger("clusterfn")
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class Link:
         self._opener = opener
         self._on_hello = on_hello
         self._changed = threading.Condition(threading.RLock())
-        self._numbers = itertools.count(HELLO_ID + 1)
+        self._last = HELLO_ID
+        self._answering: set[int] = set()  # the threads on which no answer can be waited for
         self._requests: dict[int, Request[Any]] = {}
         self._failures: collections.OrderedDict[int, str] = collections.OrderedDict()
         self._control: collections.deque[bytes] = collections.deque()
@@ -73,7 +78,7 @@ class Link:
         self._pid = os.getpid()
         self._opened = opened
         self._connected = True
-        self._error: BaseException | None = None
+        self._error: ClusterfnError | None = None
         self._heard = self._moved = time.monotonic()
         self._unanswered = 0
         self._pinged: float | None = None  # when a sign of life was asked for that has not come
@@ -91,10 +96,11 @@ class Link:
         Raises:
             HostError: The link is closed, refused for good, or belongs to the parent process.
         """
+        self._check()  # before the lock too: in a forked child it may be held for ever
         with self._changed:
             self._check()
-            number = next(self._numbers)
-            request.register(number, self.host.name)
+            number = self._number()
+            request.register(number, self.host.name, self._answering)
             request.cancel = lambda: self.cancel(number)
             self._requests[request.id] = request
             skipped = next((self._failures[number] for number in request.after if number in self._failures), None)
@@ -106,13 +112,15 @@ class Link:
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and tell the host to stop it."""
+        if os.getpid() != self._pid:
+            return
         with self._changed:
             request = self._requests.pop(number, None)
             if request is None:
                 return
             self._note_failure(request.id, "it was cancelled")
-            if self._connected and os.getpid() == self._pid:
-                self._control.append(pack({"id": next(self._numbers), "do": "stop", "target": request.id}))
+            if self._connected:
+                self._control.append(pack({"id": self._number(), "do": "stop", "target": request.id}))
                 self._changed.notify_all()
         request.fail(concurrent.futures.CancelledError())
 
@@ -137,7 +145,11 @@ class Link:
                 hint="connect again in this process, or start it with the spawn method",
             )
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # or it would grow with each that asks
+
+    def _number(self) -> int:
+        self._last += 1
+        return self._last
 
     def _enqueue(self, request: Request[Any]) -> None:
         self._control.append(pack(request.header(self._requests.__contains__), request.body))
@@ -153,10 +165,11 @@ class Link:
     # the writer thread
 
     def _write(self) -> None:
+        self._answering.add(threading.get_ident())
         try:
             while self._write_a_turn():
                 pass
-        except Exception as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
             self._die(error)
 
     def _write_a_turn(self) -> bool:
@@ -205,42 +218,63 @@ class Link:
         with self._changed:
             if opened is self._opened:
                 self._connected = False
-        opened.stream.close()
+        self._hang_up(opened)
+
+    def _hang_up(self, opened: Opened) -> None:
+        try:
+            opened.stream.close()
+        except Exception:  # noqa: BLE001 - it is of no use any more, whatever it says; who waits for an answer must go on
+            _log.debug("the stream to %s could not be closed", self.host.name, exc_info=True)
 
     # the reader thread
 
     def _read(self) -> None:
+        self._answering.add(threading.get_ident())
+        brief = garbled = 0  # streams in a row
         try:
             while self._error is None:
-                opened = self._opened
-                self._serve(opened)
-                cause = opened.stream.cause() or "the host no longer answered"
+                opened, began = self._opened, time.monotonic()
+                broken = self._serve(opened)
+                cause = broken.message if broken else opened.stream.cause() or "the host no longer answered"
                 with self._changed:
                     self._connected = False
-                opened.stream.close()
+                self._hang_up(opened)
+                brief = brief + 1 if time.monotonic() - began < SOON_S else 0
+                garbled = min(garbled, brief) + 1 if broken else 0
+                if broken and garbled >= GARBLED:
+                    self._die(broken)
                 if self._error is None:
-                    self._connect_again(cause)
-        except Exception as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits for an answer must hear of it
+                    self._connect_again(cause, max(0, brief - 1))
+        except BaseException as error:  # noqa: BLE001 - the outermost frame: whoever waits for an answer must hear of it
             self._die(error)
 
-    def _serve(self, opened: Opened) -> None:
-        with contextlib.suppress(OSError):
+    def _serve(self, opened: Opened) -> HostError | None:
+        """Until the stream has ended; the error if that is because something came that is no frame."""
+        try:
             while (frame := opened.reader.frame()) is not None:
                 self._heard = self._moved = time.monotonic()
                 self._unanswered = 0
                 self._pinged = None
                 self._answer(*frame)
+        except OSError:
+            return None
+        except HostError as error:
+            error.host = self.host.name
+            return error
+        return None
 
     def _answer(self, header: Header, body: bytes) -> None:
         request = self._requests.get(header["id"])
         if request is None:
-            return
+            if not 0 < header["id"] <= self._last and header["id"] != PING_ID:
+                raise no_frame("it answers what nobody asked", repr(header).encode())
+            return  # the answer to what has been cancelled, or to a ping
         if header.get("end"):
             self._end(request, header, body)
             return
         try:
             request.take(header, body)
-        except Exception as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply, others go on
+        except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self._give_up(request, error)
 
     def _end(self, request: Request[Any], header: Header, body: bytes) -> None:
@@ -248,18 +282,33 @@ class Link:
             self._requests.pop(request.id, None)
             if not header["ok"]:
                 self._note_failure(request.id, header["error"]["message"])
-        if header["ok"]:
-            request.finish(header, body)
-        else:
-            request.fail(error_of(self.host, header["error"]), header)
+        try:
+            if header["ok"]:
+                request.finish(header, body)
+            else:
+                request.fail(error_of(self.host, header["error"]), header)
+        except Exception as error:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
+            request.fail(self._in_words(error, f"{self.host.name} answered `{request.do}` with what makes no sense"))
 
-    def _give_up(self, request: Request[Any], error: Exception) -> None:
+    def _give_up(self, request: Request[Any], error: BaseException) -> None:
         """End the request with an error of this side."""
         request.fail(error)
         self.cancel(request.id)
 
-    def _connect_again(self, cause: str) -> None:
-        """Once somebody wants something: try until it works, is refused for good, or the link is closed."""
+    def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
+        """An error of another kind as one of ours."""
+        if isinstance(error, ClusterfnError):
+            return error
+        made = HostError(message, host=self.host.name, evidence=[f"{type(error).__name__}: {error}"])
+        made.__cause__ = error
+        return made
+
+    def _connect_again(self, cause: str, waits: int) -> None:
+        """Once somebody wants something: try until it works, is refused for good, or the link is closed.
+
+        Args:
+            waits: How many pauses there have been: after streams that broke soon, the next is not made at once.
+        """
         with self._changed:
             for request in list(self._requests.values()):
                 if not request.resend():
@@ -268,11 +317,11 @@ class Link:
                 self._changed.wait()
         self._tell(State("reconnecting", time.time(), cause))
         for attempt in itertools.count():
-            if self._error is not None or self._try_to_connect(attempt):
+            if self._error is not None or self._try_to_connect(attempt, min(attempt + waits, 20)):
                 return
 
-    def _try_to_connect(self, attempt: int) -> bool:
-        pause = min(PAUSE_FIRST_S * 2**attempt, PAUSE_LAST_S) if attempt else 0.0
+    def _try_to_connect(self, attempt: int, waits: int) -> bool:
+        pause = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
         with self._changed:
             self._changed.wait_for(lambda: self._error is not None, pause * random.uniform(0.5, 1.0))
         if self._error is not None:
@@ -307,28 +356,46 @@ class Link:
                 self._enqueue(request)
             self._changed.notify_all()
         if closed:
-            opened.stream.close()
+            self._hang_up(opened)
         else:
             self._tell(State("connected", time.time()))
 
     def _tell(self, state: State) -> None:
         self.state = state
         for listener in list(self._listeners):
-            listener(state)
+            try:
+                listener(state)
+            except BaseException:  # noqa: BLE001 - the caller's own function: the others are told, the reader goes on
+                _log.exception("a listener failed when it was told that the connection to %s is %s",
+                               self.host.name, state.name)  # fmt: skip
 
     def _die(self, error: BaseException) -> None:
+        """End every open request with the error; none can be made any more."""
         with self._changed:
             if self._error is not None:
                 return
-            self._error = error
+            self._error = self._in_words(error, f"The connection to {self.host.name} broke here")
             self._connected = False
             requests = list(self._requests.values())
             self._requests.clear()
             self._changed.notify_all()
-        self._opened.stream.close()
-        for request in requests:
-            request.fail(error)
-        self._tell(State("closed", time.time(), str(error)))
+        self._hang_up(self._opened)
+        with self._without_waiting():
+            for request in requests:
+                request.fail(self._error)
+            self._tell(State("closed", time.time(), str(self._error)))
+
+    @contextlib.contextmanager
+    def _without_waiting(self) -> Iterator[None]:
+        """A callback that this thread calls now cannot wait for an answer: this thread is to bring it."""
+        here = threading.get_ident()
+        new = here not in self._answering
+        self._answering.add(here)
+        try:
+            yield
+        finally:
+            if new:
+                self._answering.discard(here)
 
     # the watchdog's thread
 
@@ -350,7 +417,7 @@ class Link:
                 return
             opened = self._opened
             self._connected = False
-        opened.stream.close()
+        self._hang_up(opened)
 
 
 class _Watchdog:
@@ -359,6 +426,10 @@ class _Watchdog:
     PERIOD_S = 3.0
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """In a forked child: the parent's links are none of ours, and its lock may be held for ever."""
         self._links: weakref.WeakSet[Link] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._pid = 0
@@ -381,3 +452,5 @@ class _Watchdog:
 
 
 _watchdog = _Watchdog()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watchdog.forget)

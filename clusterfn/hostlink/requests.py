@@ -7,13 +7,18 @@ the link's reader thread; `header` and `chunks` by whoever connects or writes.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, TypeVar, Union
 
-from clusterfn.errors import Unreachable
+from clusterfn.errors import HostError, Unreachable
 from clusterfn.hostlink.frames import CHUNK, Header, pack
 
 T = TypeVar("T")
@@ -32,6 +37,8 @@ class Reply(Generic[T]):
     def __init__(self, cancel: Callable[[], None]) -> None:
         self.id = 0
         self._host = self._asked = ""
+        self._answering: AbstractSet[int] = frozenset()
+        self._pid = os.getpid()
         self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
         self._cancel = cancel
 
@@ -41,6 +48,7 @@ class Reply(Generic[T]):
         Raises:
             HostError: What the host refused, or why it can no longer be asked.
             Unreachable: No answer within `timeout_s`; the request goes on.
+            RuntimeError: Asked in a callback of this connection, which no answer can overtake.
             concurrent.futures.CancelledError: `cancel` was called.
         """
         self._wait(timeout_s)
@@ -52,6 +60,8 @@ class Reply(Generic[T]):
         return self._future.exception()
 
     def _wait(self, timeout_s: float | None) -> None:
+        if not self._future.done():
+            self._check_that_it_can_come()
         concurrent.futures.wait([self._future], timeout_s)
         if not self._future.done():
             raise Unreachable(
@@ -59,6 +69,19 @@ class Reply(Generic[T]):
                 host=self._host,
                 hint="try again; then look at the load of the host and of its file systems",
                 retryable=True,
+            )
+
+    def _check_that_it_can_come(self) -> None:
+        if os.getpid() != self._pid:
+            raise HostError(
+                f"The answer of {self._host} to `{self._asked}` comes to process {self._pid}, which forked this one",
+                host=self._host,
+                hint="connect again in this process, or start it with the spawn method",
+            )
+        if threading.get_ident() in self._answering:
+            raise RuntimeError(
+                f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that is to read it:"
+                " it would wait for ever. Wait in another thread, or use add_done_callback"
             )
 
     def done(self) -> bool:
@@ -71,8 +94,12 @@ class Reply(Generic[T]):
         itself = weakref.ref(self)
 
         def answered(_: object) -> None:
-            if (reply := itself()) is not None:
+            if (reply := itself()) is None:
+                return
+            try:
                 callback(reply)
+            except SystemExit:  # the future would let it through, past other callbacks; it logs other errors itself
+                logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
 
         self._future.add_done_callback(answered)
 
@@ -80,19 +107,19 @@ class Reply(Generic[T]):
         """Want no more of it: the host is told to stop, `result` raises CancelledError. Nothing if it has ended."""
         self._cancel()
 
-    def register(self, number: int, host: str, asked: str) -> None:
-        """For requests only: by which number, of which host, what was asked."""
-        self.id, self._host, self._asked = number, host, asked
+    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
+        """For requests only: by which number, of which host, what was asked; the threads that bring the answer."""
+        self.id, self._host, self._asked, self._answering = number, host, asked, answering
 
     def resolve(self, value: T) -> None:
         """For requests only: the answer."""
-        if not self._future.done():
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
             self._future.set_result(value)
             self._cancel = _nothing
 
     def reject(self, error: BaseException) -> None:
         """For requests only: the error."""
-        if not self._future.done():
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
             self._future.set_exception(error)
             self._cancel = _nothing
 
@@ -119,10 +146,10 @@ class Request(Generic[T]):
     def id(self) -> int:
         return self.reply.id
 
-    def register(self, number: int, host: str) -> None:
-        """It is to be sent to this host, by this number."""
+    def register(self, number: int, host: str, answering: AbstractSet[int] = frozenset()) -> None:
+        """It is to be sent to this host, by this number; these threads bring the answer."""
         what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
-        self.reply.register(number, host, f"{self.do} {what}".rstrip())
+        self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         """The request as it is to be sent now, naming only requests that are still open."""
@@ -293,9 +320,9 @@ class SpawnReply(Reply[Spawned]):
         super().__init__(cancel)
         self.exited: Reply[int | None] = Reply(cancel)
 
-    def register(self, number: int, host: str, asked: str) -> None:
-        super().register(number, host, asked)
-        self.exited.register(number, host, f"the end of {asked}")
+    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
+        super().register(number, host, asked, answering)
+        self.exited.register(number, host, f"the end of {asked}", answering)
 
 
 class Spawn(Request[Spawned]):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import itertools
 import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +18,9 @@ import pytest
 
 from clusterfn import host as hosts
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
-from clusterfn.host import HostConnection
+from clusterfn.host import HostConnection, Reply, State
 from clusterfn.hostlink import boot, link
+from clusterfn.hostlink.frames import FRAME, LONGEST, pack
 from clusterfn.spec import Host
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, Handler, agent
@@ -175,7 +179,7 @@ def test_an_error_of_the_callback_ends_its_request_and_no_other(connected: Conne
 
 
 def test_a_file_that_vanishes_while_it_is_sent_fails_its_put_alone(connected: Connected, tmp_path: Path) -> None:
-    connection, transport = connected(answering)
+    connection, transport = connected(lambda request, body: [(OK, b"")] if request["do"] == "ping" else [])
     gate = hold_back(transport)
     source = tmp_path / "source"
     source.write_bytes(b"x")
@@ -321,6 +325,304 @@ def test_the_watchdog_of_a_forked_child_leaves_the_streams_of_its_parent_alone(c
         os._exit(0 if found >= 100 else 1)
 
     assert os.waitpid(pid, 0)[1] == 0
+
+
+GARBAGE = {
+    "text": b"Warning: your quota is nearly used up\n" * 9,
+    "absurd header": FRAME.pack(LONGEST + 1, 0),
+    "absurd body": FRAME.pack(2, 2**63) + b"{}",
+    "no JSON": FRAME.pack(3, 0) + b"{x}",
+    "no UTF-8": FRAME.pack(2, 0) + b"\xff\xff",
+    "too deep": FRAME.pack(200_000, 0) + b"[" * 200_000,
+    "a list": FRAME.pack(2, 0) + b"[]",
+    "no id": pack({"end": True, "ok": True}),
+    "id of nobody": pack({"id": 12345, "end": True, "ok": True}),
+    "negative id": pack({"id": -1}),
+    "an end without a verdict": pack({"id": 2, "end": True}),
+    "an error without words": pack({"id": 2, "end": True, "ok": False, "error": {"kind": "lost"}}),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
+def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
+    connected: Connected, garbage: bytes
+) -> None:
+    connection, transport = connected(
+        lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
+    )
+    states: list[State] = []
+    connection.on_state(states.append)
+    reply = connection.ping()
+
+    transport.streams[0].far.write(garbage)
+
+    reply.result(WAIT_S)
+    until(lambda: len(states) == 2)
+    assert states[0].cause.startswith("The host sent what is no frame: ")
+    assert len(transport.commands) == 2
+
+
+def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Connected) -> None:
+    class Garbling(agent):
+        def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+            super()._answer(far, header, body)
+            if header["do"] != "hello":
+                far.write(GARBAGE["text"])
+
+    transport = FakeTransport(Garbling(silent))
+    connection = HostConnection(HOST, transport)
+    replies = [connection.ping(), connection.have(["/p"])]
+
+    for reply in replies:
+        with pytest.raises(HostError, match="The host sent what is no frame: it would have") as caught:
+            reply.result(WAIT_S)
+        assert (caught.value.host, caught.value.evidence[0][:10]) == ("lab8", "b'Warning:")
+    assert len(transport.commands) == link.GARBLED
+    assert not connection.usable()
+
+
+def test_garbage_instead_of_hello_is_an_error_of_that_host() -> None:
+    with pytest.raises(HostError, match="what is no frame") as caught:
+        HostConnection(
+            HOST, FakeTransport(lambda command, far: far.write(agent._marker(None, far) + b"\n" + bytes(99)) or 0)
+        )  # type: ignore[arg-type, func-returns-value]
+
+    assert caught.value.host == "lab8"
+
+
+def test_a_hello_that_lacks_a_fact_is_an_error_of_that_host_and_its_stream_is_closed() -> None:
+    program = agent(answering)
+    del program.hello["cpus"]
+    transport = FakeTransport(program)
+
+    with pytest.raises(HostError, match="The agent on lab8 said hello without 'cpus'"):
+        HostConnection(HOST, transport)
+    assert transport.streams[0].far.input.closed
+
+
+def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
+    states: list[State] = []
+    connection, transport = connected(answering)
+    connection.on_state(states.append)
+    transport.error = OSError(errno.EMFILE, "Too many open files")
+    transport.drop()
+    reply = connection.ping()
+    until(lambda: len(states) > link.BOOT_FAILURES + 1)
+    transport.error = None
+
+    reply.result(WAIT_S)
+    assert "No connection to lab8 could be opened from here: [Errno 24] Too many open files" in states[2].cause
+
+
+def test_a_first_connection_without_a_free_file_says_so() -> None:
+    transport = FakeTransport(agent(answering))
+    transport.error = OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.raises(Unreachable, match="Too many open files") as caught:
+        HostConnection(HOST, transport)
+    assert (caught.value.host, caught.value.retryable) == ("lab8", True)
+
+
+def test_an_error_of_another_kind_ends_every_request_as_a_host_error(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    replies: list[Reply[Any]] = [
+        connection.ping(), connection.follow("/p", print), connection.put("/p", b"x"), connection.run(["x"]),
+        connection.still("/p", 1, print), connection.wait("/p"), connection.repeat(["x"], 1, None, print),
+        connection.get("/p", print), spawned := connection.spawn(["x"], "/", "/log"), spawned.exited,
+    ]  # fmt: skip
+    transport.error = ZeroDivisionError("by zero")
+    transport.drop()
+
+    for reply in replies:
+        with pytest.raises(HostError, match="The connection to lab8 broke here") as caught:
+            reply.result(WAIT_S)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        assert caught.value.evidence == ("ZeroDivisionError: by zero",)
+
+
+def test_an_error_of_another_kind_on_writing_is_a_host_error_too(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    transport.streams[0].write = lambda data: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+
+    with pytest.raises(HostError, match="broke here"):
+        connection.ping().result(WAIT_S)
+
+
+def test_a_stream_that_cannot_be_closed_keeps_nobody_waiting(connected: Connected) -> None:
+    connection, transport = connected(silent)
+    reply = connection.ping()
+    transport.streams[0].close = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+
+    connection.close()
+
+    with pytest.raises(HostError, match="was closed"):
+        reply.result(WAIT_S)
+
+
+def test_an_answer_without_its_facts_fails_its_request_alone(connected: Connected) -> None:
+    connection, _ = connected(answering)
+
+    with pytest.raises(HostError, match="lab8 answered `have` with what makes no sense") as caught:
+        connection.have(["/p"]).result(WAIT_S)
+    assert isinstance(caught.value.__cause__, KeyError)
+    connection.ping().result(WAIT_S)
+
+
+def test_streams_that_break_at_once_are_made_after_pauses(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
+    tried = connection._link._try_to_connect
+    monkeypatch.setattr(
+        connection._link, "_try_to_connect", lambda attempt, wait: waits.append(wait) or tried(attempt, wait)
+    )
+
+    connection.run(["a program that kills the agent"])
+
+    until(lambda: len(waits) == 5)
+    assert waits == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_callbacks_that_raise_stop_no_other_callback_and_no_reader(
+    connected: Connected, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    connection, transport = connected(lambda request, body: answering(request, body) if go.wait(WAIT_S) else ())
+    go, called = threading.Event(), []
+
+    def broken(_: object) -> None:
+        raise error
+
+    connection.on_state(broken)
+    connection.on_state(lambda state: called.append(state.name))
+    reply = connection.ping()
+    reply.add_done_callback(broken)
+    reply.add_done_callback(lambda reply: called.append("ping"))
+    go.set()
+    reply.result(WAIT_S)
+    until(lambda: called == ["ping"])
+    transport.drop()
+    connection.ping().result(WAIT_S)
+    connection.close()
+
+    until(lambda: called == ["ping", "reconnecting", "connected", "closed"])
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == 4 * [error]
+
+
+def test_every_request_ends_though_the_callback_of_the_first_raises(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    replies = [connection.ping() for _ in range(3)]
+    for reply in replies:
+        reply.add_done_callback(lambda reply: sys.exit(1))
+
+    connection.close()
+
+    assert all(isinstance(reply.exception(0), HostError) for reply in replies)
+
+
+def test_a_callback_that_exits_ends_its_request_and_no_other(connected: Connected) -> None:
+    connection, _ = connected(
+        lambda request, body: [({"offset": 0}, b"x")] if request["do"] == "follow" else [(OK, b"")]
+    )
+
+    reply = connection.follow("/p", lambda data: sys.exit(3))
+
+    assert isinstance(reply.exception(WAIT_S), SystemExit)
+    connection.ping().result(WAIT_S)
+
+
+def test_a_callback_that_waits_for_its_own_connection_is_told_so(connected: Connected) -> None:
+    connection, _ = connected(
+        lambda request, body: [({"offset": 0}, b"x")] if request["do"] == "follow" else answering(request, body)
+    )
+    follow = connection.follow("/p", lambda data: connection.run(["x"]).result())
+    told: list[BaseException | None] = []
+
+    def wait(reply: Reply[Any]) -> None:
+        reply.result()  # it is here
+        with pytest.raises(RuntimeError, match="A callback waits for the answer of lab8 to `ping`") as caught:
+            connection.ping().exception(WAIT_S)
+        told.append(caught.value)
+
+    assert isinstance(follow.exception(WAIT_S), RuntimeError)
+    connection.ping().add_done_callback(wait)
+    until(lambda: told)
+    connection.ping().result(WAIT_S)
+
+
+def test_a_callback_that_waits_while_the_connection_closes_is_told_so(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    first, second = connection.ping(), connection.ping()
+    told: list[BaseException] = []
+
+    def wait(_: object) -> None:
+        with pytest.raises(RuntimeError, match="would wait for ever") as caught:
+            second.result(WAIT_S)
+        told.append(caught.value)
+
+    first.add_done_callback(wait)
+    connection.close()
+
+    assert told
+    with pytest.raises(HostError, match="was closed"):
+        second.result()
+
+
+def test_an_answer_and_a_cancel_at_once_end_a_request_once(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    reply = connection.ping()
+    reply._future.done = lambda: False  # type: ignore[method-assign]
+    connection.close()
+
+    reply.resolve(None)
+    reply.reject(ValueError())
+
+    assert isinstance(reply._future.exception(0), HostError)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    reply = connection.ping()
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with connection._link._changed, link._watchdog._lock:
+            held.set()
+            go.wait(WAIT_S)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait(WAIT_S)
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        signal.alarm(10)
+        for ask in (connection.ping, reply.result):
+            try:
+                ask()
+            except HostError as error:
+                os.write(writer, error.message.encode() + b"\n")
+        reply.cancel()
+        connection.close()
+        HostConnection(HOST, FakeTransport(agent(answering))).ping().result(WAIT_S)
+        os._exit(0)
+    go.set()
+
+    assert os.waitpid(pid, 0)[1] == 0
+    assert [b"which forked this one" in line for line in os.read(reader, 1000).splitlines()] == [True, True]
+    os.close(reader)
+    os.close(writer)
+
+
+def test_the_error_of_a_closed_connection_does_not_grow(connected: Connected) -> None:
+    connection, _ = connected(silent)
+    connection.close()
+    for _ in range(3):
+        with pytest.raises(HostError) as caught:
+            connection.ping()
+
+    assert len(caught.traceback) <= 6
 
 
 def noisy(noise: bytes) -> FakeTransport:
