@@ -172,6 +172,7 @@ def spec_json(job: JobSpec) -> bytes:
 
 
 def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence[Reply[Any]]) -> None:
+    tracker.submission = None
     error = reply.exception()
     if error is not None:
         made.on_refused(_refused(_first_of(sent, error), tracker))
@@ -190,6 +191,7 @@ def _script_ended(tracker: Tracker, exited: Reply[int | None]) -> None:
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: Sequence[Reply[Any]]) -> None:
+    tracker.submission = None
     scheduler, scheduler_id = tracker.session.scheduler, ""
     try:
         answer = _answer(reply)

@@ -218,8 +218,9 @@ class Tracker:
 
     def _await_submission(self) -> None:
         """What the scheduler does not know yet cannot be taken from it."""
-        if self.submission is not None:
-            self.submission.exception(_TIMEOUT_S)
+        submission = self.submission
+        if submission is not None:
+            submission.exception(_TIMEOUT_S)
 
     def stop(self) -> None:
         """Withdraw the job, or end it with its whole tree."""

@@ -1,5 +1,7 @@
 """The argv of sbatch, whole, for a table of configurations."""
 
+from dataclasses import replace
+
 import pytest
 
 from clusterfn.errors import ConfigError
