@@ -99,10 +99,16 @@ class HostConnection:
 
     def __init__(self, host: Host, transport: Transport, have: Sequence[str] = ()) -> None:
         self.host = host
+        self._transport = transport
         opened = _open(transport, host, have)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         self._link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
+
+    @property
+    def via(self) -> str:
+        """By what the host was reached last, and why by that: "paramiko", "openssh (a ControlMaster is open)"."""
+        return self._transport.via
 
     def _on_hello(self, hello: Header) -> None:
         self.facts = _facts(hello)

@@ -1,8 +1,8 @@
 """The command `clusterfn`: what a person, or a script in another language, does with jobs and hosts.
 
-`parser` says which commands there are; `calls`, `jobs`, `check` and `demo` do them; `complaint` is how an error reads.
-Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage, configuration), 130
-(Ctrl-C).
+`parser` says which commands there are; `calls`, `jobs`, `check`, `trust` and `demo` do them; `complaint` is how an
+error reads. Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage,
+configuration), 130 (Ctrl-C).
 """
 
 from __future__ import annotations

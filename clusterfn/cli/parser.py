@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
-from clusterfn.cli import calls, check, demo, jobs
+from clusterfn.cli import calls, check, demo, jobs, trust
 from clusterfn.spec import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
@@ -103,6 +103,11 @@ def _hosts(commands: Any) -> None:
     command.add_argument(
         "--timeout", metavar="SECONDS", type=float, help="for the function (60 in a queue, 300 in all)"
     )
+    command = _add(commands, "trust", trust.trust, "show a host's key, ask whether it is right, and remember it")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
+    about = "take the key that has this one, and do not ask"
+    command.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
+    command.add_argument("--replace", action="store_true", help="forget another key that was remembered before")
 
 
 def _calls(commands: Any) -> None:

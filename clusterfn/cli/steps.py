@@ -121,7 +121,9 @@ def _connection(found: Found) -> str:
             raise  # no way there, or no common word with its sshd
     if not found.host.address:
         return "an agent was started"
-    return "the host answers" + ("" if found.broken else f", in {time.monotonic() - began:.2f} s")
+    if found.broken:
+        return "the host answers"
+    return f"the host answers, in {time.monotonic() - began:.2f} s, by {found.session.connection.via}"
 
 
 def _host_key(found: Found) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
 from clusterfn.transport.base import Stream, Transport
 
@@ -16,10 +15,14 @@ def transport_for(host: Host) -> Transport:
         from clusterfn.transport.local import LocalTransport
 
         return LocalTransport(host.name)
-    if kind in ("auto", "paramiko"):
+    if kind == "paramiko":
         from clusterfn.transport.paramiko import ParamikoTransport
 
         return ParamikoTransport(host)
-    raise ConfigError(
-        f"transport: {kind} of host {host.name} is not available yet", host=host.name, hint="use transport: paramiko"
-    )
+    if kind == "openssh":
+        from clusterfn.transport.openssh import OpensshTransport
+
+        return OpensshTransport(host)
+    from clusterfn.transport.auto import AutoTransport
+
+    return AutoTransport(host)

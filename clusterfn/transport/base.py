@@ -1,7 +1,8 @@
 """The seam to a host: a transport opens a byte stream to a command there, and nothing else.
 
-Implementations: `local.LocalTransport`, `paramiko.ParamikoTransport`, and `tests.fakes.transport.FakeTransport`. All
-pass tests/contract/test_transport_contract.py. Foreign errors are translated in them, and nowhere else.
+Implementations: `local.LocalTransport`, `paramiko.ParamikoTransport`, `openssh.OpensshTransport`, `auto.AutoTransport`,
+which chooses between these two, and `tests.fakes.transport.FakeTransport`. All pass
+tests/contract/test_transport_contract.py. Foreign errors are translated in them, and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,7 +34,13 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """A way to one host."""
+    """A way to one host.
+
+    Attributes:
+        via: By what the newest stream was opened, and why by that, for people.
+    """
+
+    via: str
 
     def open(self, command: str) -> Stream:
         """Start `command` in the login shell of the user there.

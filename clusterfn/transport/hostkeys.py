@@ -1,6 +1,7 @@
-"""Whether a host is the one that it was before: known_hosts, read strictly. Nothing is ever added to it.
+"""Whether a host is the one that it was before: known_hosts, read strictly. Nothing is added to it here.
 
-Called by `paramiko` with the key that the host has just shown. Only text and bytes here: no paramiko.
+Called by `paramiko` with the key that the host has just shown, by `sshwords` for the errors, and by `trust`, which
+alone writes. Only text and bytes here: no paramiko.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import binascii
 import fnmatch
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,41 +92,42 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     ]
     revoked = next((entry for entry in known if entry.marker and entry.blob == blob), None)
     trusted = [entry for entry in known if not entry.marker]
+    shown = f"{kind} {fingerprint(blob)} by {settings.place}"
     if revoked is not None:
-        raise _error(
-            f"The host key of {host_name} is revoked in {revoked.place}", settings, host_name, kind, blob, [], ""
-        )
+        raise revoked_error(settings, host_name, shown, revoked.place)
     if any(entry.blob == blob for entry in trusted):
         return
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
-    raise (
-        _changed(settings, host_name, kind, blob, same_kind) if same_kind else _unknown(settings, host_name, kind, blob)
-    )
+    raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
 
 
-def _unknown(settings: Settings, host_name: str, kind: str, blob: bytes) -> HostKeyError:
+def revoked_error(settings: Settings, host_name: str, shown: str, place: str) -> HostKeyError:
+    """The key that was shown is one that must not be taken."""
+    return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
+
+
+def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Known] = ()) -> HostKeyError:
+    """No key is remembered. `shown`: kind and fingerprint of the one that came, and who showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
-    file = next((each for each in _FILES if each in kind), "ed25519")
+    file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
     there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
     hint = f"compare the fingerprint with what the administrator says (or with `{there}`, run on that machine itself), "
-    hint += f"then run once: {once} true"
+    hint += f"then: clusterfn trust {host_name} (by hand: {once} true)"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
-    return _error(message, settings, host_name, kind, blob, [f"not in: {files}"], hint)
+    return _error(message, host_name, shown, [f"not in: {files}"], hint)
 
 
-def _changed(settings: Settings, host_name: str, kind: str, blob: bytes, known: list[Known]) -> HostKeyError:
+def changed(settings: Settings, host_name: str, shown: str, known: Sequence[Known]) -> HostKeyError:
+    """Others are remembered than the one that came."""
     remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
-    file = known[0].place.rpartition(":")[0]
+    file = known[0].place.rpartition(":")[0] if known else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
     hint = "somebody may be listening in between; if the host was installed anew, ask its administrator for the "
-    hint += f"fingerprint, then: {forget}"
+    hint += f"fingerprint, then: clusterfn trust {host_name} --replace (by hand: {forget})"
     message = f"The host key of {host_name} ({settings.place}) is another one than before"
-    return _error(message, settings, host_name, kind, blob, remembered, hint)
+    return _error(message, host_name, shown, remembered, hint)
 
 
-def _error(
-    message: str, settings: Settings, host_name: str, kind: str, blob: bytes, evidence: list[str], hint: str
-) -> HostKeyError:
-    shown = f"shown now:  {kind} {fingerprint(blob)} by {settings.place}"
-    return HostKeyError(message, host=host_name, evidence=[shown, *evidence], hint=hint or None)
+def _error(message: str, host_name: str, shown: str, evidence: list[str], hint: str) -> HostKeyError:
+    return HostKeyError(message, host=host_name, evidence=[f"shown now:  {shown}", *evidence], hint=hint or None)

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import random
 import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import paramiko
 
-from clusterfn.errors import ClusterfnError, HostError, Unreachable
+from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.spec import Host
-from clusterfn.transport import hostkeys
+from clusterfn.transport import busy, failures, hostkeys
 from clusterfn.transport.base import Stream
-from clusterfn.transport.sshconfig import Settings, resolve
+from clusterfn.transport.sshconfig import Settings, jumps, refuse_unmet, resolve
 from clusterfn.transport.sshlogin import log_in
 
 WINDOW = 16 * 2**20
@@ -33,8 +31,8 @@ STDERR_KEPT = 8192
 STATUS_S = 1.0
 HOPS = 8
 LOG = "clusterfn.ssh"
-# sshd drops some of many new connections (MaxStartups); paramiko calls that a missing banner.
-BUSY_PAUSES_S = (0.3, 1.0, 2.0)
+BUSY_PAUSES_S = busy.PAUSES_S
+# As which paramiko reports a connection that a busy sshd has dropped: a missing banner, or a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
@@ -45,20 +43,16 @@ logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last re
 class ParamikoTransport:
     """A way to one host by SSH."""
 
+    via = "paramiko"
+
     def __init__(self, host: Host) -> None:
         self.host = host
 
     def open(self, command: str) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
-        for pause in BUSY_PAUSES_S:
-            began = time.monotonic()
-            try:
-                return self._open(command)
-            except Unreachable as error:
-                if not isinstance(error.__cause__, HUNG_UP) or time.monotonic() - began > BUSY_PAUSES_S[-1]:
-                    raise
-                threading.Event().wait(pause * random.uniform(0.5, 1.5))
-        return self._open(command)
+        return busy.patiently(
+            lambda: self._open(command), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
+        )
 
     def _open(self, command: str) -> Stream:
         hops: list[paramiko.Transport] = []
@@ -70,7 +64,7 @@ class ParamikoTransport:
                 channel.exec_command(command)
             return ParamikoStream(channel, hops)
         except BaseException:
-            _close(hops)
+            close(hops)
             raise
 
 
@@ -98,7 +92,7 @@ class ParamikoStream:
 
     def close(self) -> None:
         self._closed = True
-        _close(self._hops)
+        close(self._hops)
 
     def cause(self) -> str | None:
         if self._closed or not self._channel.status_event.wait(STATUS_S) and self._hops[-1].is_active():
@@ -116,7 +110,8 @@ class ParamikoStream:
             self._said = (self._said + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
 
 
-def _close(hops: list[paramiko.Transport]) -> None:
+def close(hops: list[paramiko.Transport]) -> None:
+    """End connections, the last one first."""
     for ssh in reversed(hops):
         with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
             ssh.close()
@@ -124,6 +119,26 @@ def _close(hops: list[paramiko.Transport]) -> None:
 
 def _connect(host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None) -> paramiko.Transport:
     """A logged-in connection; those that it goes through are put in `hops` before it."""
+    ssh = meet(host, settings, hops, via)
+    with _translated(host, settings):
+        key = ssh.get_remote_server_key()
+        hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
+        log_in(ssh, settings, host.name)
+        ssh.set_keepalive(KEEPALIVE_S)
+    return ssh
+
+
+def meet(
+    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, kinds: tuple[str, ...] = ()
+) -> paramiko.Transport:
+    """A connection that has shown its host key and is not logged in: nobody has looked at the key yet.
+
+    Args:
+        hops: Takes this connection, and before it those that it goes through.
+        via: What to go through; None goes through the jump hosts of `settings`.
+        kinds: The kinds of host key to ask for; empty for all, those that are remembered first.
+    """
+    refuse_unmet(host, settings)
     if len(hops) > HOPS:
         raise HostError(f"The way to {host.name} has more than {HOPS} hops", host=host.name, hint="mend its ProxyJump")
     if via is None and settings.proxy_jump:
@@ -132,18 +147,17 @@ def _connect(host: Host, settings: Settings, hops: list[paramiko.Transport], via
         ssh = paramiko.Transport(via or _socket(host, settings), default_window_size=WINDOW)
         hops.append(ssh)
         _prepare(ssh, settings)
+        if kinds:
+            options = ssh.get_security_options()
+            options.key_types = [kind for kind in kinds if kind in options.key_types]
         ssh.start_client(timeout=settings.timeout_s)
-        key = ssh.get_remote_server_key()
-        hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
-        log_in(ssh, settings, host.name)
-        ssh.set_keepalive(KEEPALIVE_S)
     return ssh
 
 
 def _through(host: Host, settings: Settings, hops: list[paramiko.Transport]) -> paramiko.Channel:
     """A channel to the host from the last of its jump hosts, each resolved and checked like a host of its own."""
     via: paramiko.Channel | None = None
-    stops = [resolve(host, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
+    stops = jumps(host, settings)
     for here, there in zip(stops, [*stops[1:], settings]):
         ssh = _connect(host, here, hops, via)
         with _translated(host, there):
@@ -241,62 +255,40 @@ def _translated(host: Host, settings: Settings) -> Iterator[None]:
     except BROKEN as error:
         for kind, make in _TABLE:
             if isinstance(error, kind):
-                raise make(host, settings, error) from error
+                raise make(host, settings, settings.place, [str(error)] if str(error) else []) from error
         raise
 
 
-def _unresolved(host: Host, settings: Settings, error: BaseException) -> HostError:
-    return Unreachable(
-        f"The name {settings.hostname} of host {host.name} cannot be resolved",
-        host=host.name,
-        evidence=[str(error)],
-        hint=f"check {settings.named_in(host)} and your network or VPN",
-        retryable=True,
-    )
+def is_mismatch(error: HostError) -> bool:
+    """Whether it says that paramiko and the host know no common algorithm."""
+    return isinstance(error.__cause__, paramiko.ssh_exception.IncompatiblePeer)
 
 
-def _no_way(words: str, hint: str) -> Callable[[Host, Settings, BaseException], HostError]:
-    def make(host: Host, settings: Settings, error: BaseException) -> HostError:
-        message = words.format(place=settings.place, name=host.name, timeout=settings.timeout_s)
-        told = hint.format(ssh=settings.ssh, port=settings.port)
-        return Unreachable(
-            message, host=host.name, evidence=[str(error)] if str(error) else [], hint=told, retryable=True
-        )
-
-    return make
+_Make = Callable[[Host, Settings, str, list[str]], HostError]
 
 
-def _no_common(host: Host, settings: Settings, error: BaseException) -> HostError:
-    return HostError(
-        f"{settings.place} and paramiko {paramiko.__version__} know no common algorithm",
-        host=host.name,
-        evidence=[str(error)],
-        hint="the host's sshd is too old or too narrow for paramiko; its administrator may allow rsa-sha2-256, aes-ctr",
-    )
+def _unresolved(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    return failures.unresolved(host, settings, settings.hostname, evidence)
 
 
-def _no_session(host: Host, settings: Settings, error: BaseException) -> HostError:
-    return Unreachable(
-        f"{settings.place} let {settings.user} in but refused what came next",
-        host=host.name,
-        evidence=[str(error)],
-        hint="MaxSessions or forwarding may be limited there, or a jump host cannot reach the next one",
-        retryable=True,
-    )
+def _no_common(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's ssh), or "
+    hint += "let its administrator allow rsa-sha2-256 and aes-ctr"
+    return failures.no_common(host, place, f"paramiko {paramiko.__version__}", evidence, hint)
 
 
-_Make = Callable[[Host, Settings, BaseException], HostError]
+def _no_session(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    return failures.no_session(host, settings, evidence)
+
+
 _TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
     (socket.gaierror, _unresolved),
-    (
-        ConnectionRefusedError,
-        _no_way("{place} refused the connection", "is sshd running there, and is {port} its port? try: {ssh}"),
-    ),
-    (TimeoutError, _no_way("{place} did not answer within {timeout:g} s", "check network and VPN; try: {ssh}")),
-    (socket.timeout, _no_way("{place} did not answer within {timeout:g} s", "check network and VPN; try: {ssh}")),
+    (ConnectionRefusedError, failures.refused),
+    (TimeoutError, failures.silent),
+    (socket.timeout, failures.silent),
     (paramiko.ssh_exception.IncompatiblePeer, _no_common),
     (paramiko.ChannelException, _no_session),
-    (EOFError, _no_way("{place} closed the connection at once", "it may have too many at once; try: {ssh}")),
-    (OSError, _no_way("{place} cannot be reached", "check network and VPN; try: {ssh}")),
-    (paramiko.SSHException, _no_way("{place} does not answer as an SSH server does", "see what this prints: {ssh}")),
+    (EOFError, failures.hung_up),
+    (OSError, failures.not_reached),
+    (paramiko.SSHException, failures.no_server),
 )

@@ -1,16 +1,19 @@
 """From a host's address to everything that is needed to reach it, as OpenSSH would resolve it.
 
-`ssh -G` answers where there is an ssh (4 ms, no connection); else paramiko's reader of ~/.ssh/config, which knows no
-Include and takes an unknown Match for a true one: files with these are refused by line. What is asked for and not done
-here is refused by name, never ignored. Called by `paramiko`.
+`ssh -G` answers where there is an ssh (4 ms, no connection); else `sshfile` reads the same files by the same rules.
+What paramiko cannot do is kept as `Settings.unmet`: `paramiko` refuses it by name, `auto` takes ssh itself for it.
+Called by the transports, `trust` and the command line.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
+import hashlib
+import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,12 +21,14 @@ from pathlib import Path
 
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
+from clusterfn.transport import sshfile
+from clusterfn.transport.sshfile import Options
 
 CONNECT_TIMEOUT_S = 15.0
 SSH_G_TIMEOUT_S = 20.0
 UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
 
-# Options that change where or how one connects and are not done here, with the values that ask for nothing.
+# Options that change where or how one connects and are not done with paramiko, with the values that ask for nothing.
 NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "pkcs11provider": ("none",),
     "knownhostscommand": ("none",),
@@ -35,15 +40,14 @@ NOT_HONOURED: dict[str, tuple[str, ...]] = {
     "identityagent": ("SSH_AUTH_SOCK", "none"),
     "localcommand": ("none",),
 }
+# Options that keep ssh from being a plain stream, and what is said instead; some are unknown to an old ssh.
+IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
 DEFAULTS = {
     "port": ["22"],
-    "identityfile": ["~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa"],
+    "identityfile": [f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk")],
     "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
     "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
 }
-KNOWN_MATCHES = ("all", "host", "originalhost", "user", "localuser", "final", "canonical")
-
-Options = dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,13 @@ class Settings:
         alias: The name as it was asked for; `ssh` takes it.
         key_name: The name under which its host key is remembered.
         known_hosts: Files, the user's first.
+        user_known_hosts: Those of them that are the user's own: `trust` writes into the first.
+        strict: StrictHostKeyChecking as `ssh -G` says it: "true", "ask", "accept-new" or "false".
+        control_path: Whether a ControlPath is set for the host.
+        gssapi: Whether a login by Kerberos is to be tried.
+        unmet: What paramiko cannot do of all this, each as "option value".
+        named: User and port of the address itself, as options of ssh.
+        instead: Options for ssh, without which it would not be a plain stream.
         config_file: What `ssh -F` needs, if anything.
     """
 
@@ -80,6 +91,14 @@ class Settings:
     family: str
     proxy_jump: tuple[str, ...]
     proxy_command: str | None
+    user_known_hosts: tuple[Path, ...]
+    hash_known_hosts: bool
+    strict: str
+    control_path: bool
+    gssapi: bool
+    unmet: tuple[str, ...]
+    named: tuple[str, ...]
+    instead: tuple[str, ...]
     config_file: str | None
 
     @property
@@ -136,19 +155,39 @@ def resolve(host: Host, address: str | None = None) -> Settings:
     """How to reach `address` (the host's own if None).
 
     Raises:
-        ConfigError: The address or the ssh configuration cannot be used, or asks for what is not done here.
+        ConfigError: The address or the ssh configuration cannot be used.
     """
     wanted = parse_address(address or host.address or host.name, host)
     config = str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
     options = _asked(host, wanted, config) if shutil.which("ssh") else _read(host, wanted, config)
-    _refuse_unknown(host, options)
     return _settings(host, wanted, options, config)
 
 
+def jumps(host: Host, settings: Settings) -> list[Settings]:
+    """Each jump host on the way, resolved like a host of its own, the nearest first."""
+    return [resolve(host, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
+
+
+def refuse_unmet(host: Host, settings: Settings) -> None:
+    """Refuse by name what paramiko would have to ignore.
+
+    Raises:
+        ConfigError: There is something.
+    """
+    if not settings.unmet:
+        return
+    name = settings.unmet[0].split()[0]
+    raise ConfigError(
+        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not do",
+        host=host.name,
+        evidence=settings.unmet,
+        hint=f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
+        "its own by ssh_config:",
+    )
+
+
 def _asked(host: Host, wanted: Address, config: str | None) -> Options:
-    user = ["-l", wanted.user] if wanted.user else []
-    port = ["-p", str(wanted.port)] if wanted.port else []
-    argv = ["ssh", "-G", *(["-F", config] if config else []), *user, *port, "--", wanted.name]
+    argv = ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
     ran = subprocess.run(
         argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_G_TIMEOUT_S, check=False
     )
@@ -169,44 +208,31 @@ def _collected(pairs: Iterable[Iterable[str]]) -> Options:
     return options
 
 
+def _named(wanted: Address) -> tuple[str, ...]:
+    user = ("-l", wanted.user) if wanted.user else ()
+    return (*user, "-p", str(wanted.port)) if wanted.port else user
+
+
 def _read(host: Host, wanted: Address, config: str | None) -> Options:
-    from paramiko import ConfigParseError, SSHConfig
-
-    path = Path(config or "~/.ssh/config").expanduser()
-    text = path.read_text() if config or path.exists() else ""
-    _refuse_unreadable(host, path, text)
-    try:
-        found = SSHConfig.from_text(re.sub(r"\s+#.*", "", text)).lookup(wanted.name)
-    except ConfigParseError as error:
-        raise ConfigError(f"{path} cannot be read: {error}", host=host.name, hint="mend that line") from error
-    options = {key: list(value) if isinstance(value, list) else [value] for key, value in found.items()}
     named = {"user": wanted.user, "port": str(wanted.port) if wanted.port else None}
-    return {**DEFAULTS, **options, **{key: [value] for key, value in named.items() if value}}
+    given = {key: [value] for key, value in named.items() if value}
+    options = {**DEFAULTS, **sshfile.read(host, wanted.name, given, config)}
+    if options.get("canonicalizehostname", ["no"])[0] not in ("no", "false"):
+        raise ConfigError(
+            f"The ssh configuration of host {host.name} asks for canonicalizehostname, and there is no ssh here",
+            host=host.name,
+            hint="install OpenSSH's client, or write the whole name as HostName",
+        )
+    return options
 
 
-def _refuse_unreadable(host: Host, path: Path, text: str) -> None:
-    for number, line in enumerate(text.splitlines(), 1):
-        words = line.lower().replace("=", " ").split()
-        unknown = words[:1] == ["match"] and words[1:2] and words[1].lstrip("!") not in KNOWN_MATCHES
-        if words[:1] == ["include"] or unknown:
-            raise ConfigError(
-                f"{path}:{number} can only be understood by ssh itself, and there is no ssh here",
-                host=host.name,
-                evidence=[line.strip()],
-                hint="install OpenSSH's client, or give the host a simple file by ssh_config:",
-            )
-
-
-def _refuse_unknown(host: Host, options: Options) -> None:
+def _unmet(options: Options) -> list[str]:
+    found = []
     for name, harmless in NOT_HONOURED.items():
         asked = [value for value in options.get(name, []) if value and value not in harmless]
         if asked and not (name == "localcommand" and options.get("permitlocalcommand") != ["yes"]):
-            raise ConfigError(
-                f"The ssh configuration of host {host.name} asks for {name}, which this transport does not do",
-                host=host.name,
-                evidence=[f"{name} {asked[0]}"],
-                hint=f"leave {name} out for this host, or give it a file of its own by ssh_config:",
-            )
+            found.append(f"{name} {asked[0]}")
+    return found
 
 
 def _settings(host: Host, wanted: Address, options: Options, config: str | None) -> Settings:
@@ -215,24 +241,34 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
         return default if value.lower() == "none" else value
 
     hostname, port, user = first("hostname", wanted.name), int(first("port", "22")), first("user") or getpass.getuser()
-    expand = _Tokens(host, {"h": hostname, "p": str(port), "r": user, "n": wanted.name})
-    key_name = first("hostkeyalias") or (hostname.lower() if port == 22 else f"[{hostname.lower()}]:{port}")
+    alias, jump = first("hostkeyalias").lower(), first("proxyjump")
+    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": wanted.name, "k": alias or wanted.name, "j": jump})
     timeout = first("connecttimeout")
+    user_files = expand.files(_words(options, "userknownhostsfile"))
+    identity_agent = options.get("identityagent", [""])[0]
     return Settings(
         alias=wanted.name,
         hostname=hostname,
         port=port,
         user=user,
-        key_name=key_name,
-        known_hosts=expand.files(_words(options, "userknownhostsfile") + _words(options, "globalknownhostsfile")),
+        key_name=alias or (hostname.lower() if port == 22 else f"[{hostname.lower()}]:{port}"),
+        known_hosts=user_files + expand.files(_words(options, "globalknownhostsfile")),
         identity_files=expand.files(options.get("identityfile", [])),
         certificate_files=expand.files(options.get("certificatefile", [])),
         identities_only=first("identitiesonly") == "yes",
-        use_agent=options.get("identityagent") != ["none"],
+        use_agent=identity_agent != "none",
         timeout_s=float(timeout) if timeout else CONNECT_TIMEOUT_S,
         family=first("addressfamily", "any"),
-        proxy_jump=tuple(jump for jump in first("proxyjump").split(",") if jump),
+        proxy_jump=tuple(hop for hop in jump.split(",") if hop),
         proxy_command=expand.text(first("proxycommand")) or None,
+        user_known_hosts=user_files,
+        hash_known_hosts=first("hashknownhosts") == "yes",
+        strict=first("stricthostkeychecking", "ask"),
+        control_path=bool(first("controlpath")),
+        gssapi=first("gssapiauthentication") == "yes",
+        unmet=(*_unmet(options), *expand.unknown),
+        named=_named(wanted),
+        instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),
         config_file=config,
     )
 
@@ -242,26 +278,29 @@ def _words(options: Options, name: str) -> list[str]:
 
 
 class _Tokens:
-    """ssh's %-tokens, as far as they are done here."""
+    """ssh's %-tokens and `${VARIABLE}`. `unknown`: those that we do not know, each as "token in text"."""
 
-    def __init__(self, host: Host, values: dict[str, str]) -> None:
-        self.host = host
-        home = str(Path.home())
-        self.values = {"%": "%", "d": home, "u": getpass.getuser(), **values}
+    def __init__(self, values: dict[str, str]) -> None:
+        local = socket.gethostname()
+        self.unknown: list[str] = []
+        self.values = {"%": "%", "d": str(Path.home()), "u": getpass.getuser(), "l": local, **values}
+        self.values["L"] = local.partition(".")[0]
+        self.values["i"] = str(os.getuid()) if hasattr(os, "getuid") else ""
+        together = "".join(self.values[token] for token in "lhprj")
+        self.values["C"] = hashlib.sha1(together.encode(), usedforsecurity=False).hexdigest()
 
     def text(self, text: str) -> str:
-        return re.sub("%(.?)", self._one, text)
+        return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        return tuple(Path(self.text(name)).expanduser() for name in names if name.lower() not in ("none", "/dev/null"))
+        return tuple(Path(self._file(name)).expanduser() for name in names if name.lower() not in ("none", "/dev/null"))
 
-    def _one(self, match: re.Match[str]) -> str:
-        try:
-            return self.values[match[1]]
-        except KeyError:
-            raise ConfigError(
-                f"The ssh configuration of host {self.host.name} uses {match[0]}, which this transport does not know",
-                host=self.host.name,
-                evidence=[match.string],
-                hint="write the value out for this host",
-            ) from None
+    def _file(self, name: str) -> str:
+        return re.sub(
+            r"\$\{(\w+)\}", lambda match: self._known(match[0], name, os.environ.get(match[1])), self.text(name)
+        )
+
+    def _known(self, token: str, text: str, value: str | None) -> str:
+        if value is None:
+            self.unknown.append(f"{token} in {text}")
+        return token if value is None else value

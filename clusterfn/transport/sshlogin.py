@@ -9,11 +9,10 @@ from pathlib import Path
 
 import paramiko
 
-from clusterfn.errors import AuthenticationError
+from clusterfn.transport import failures
 from clusterfn.transport.sshconfig import Settings
 
 AUTH_TIMEOUT_S = 30.0
-INTERACTIVE = ("keyboard-interactive", "password")
 
 
 @dataclass
@@ -40,7 +39,7 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str) -> None:
                 return
     if ssh.is_active() and _takes_nothing(ssh, settings, tried):
         return
-    raise _refused(settings, host_name, tried)
+    raise failures.login_refused(host_name, settings, _evidence(tried), tried.allowed)
 
 
 def _keys(agent: paramiko.Agent, settings: Settings, tried: _Tried) -> Iterator[tuple[str, paramiko.PKey]]:
@@ -94,7 +93,7 @@ def _takes(
         return False
     if further:
         tried.words.append(f"{name}: accepted")
-        raise _not_enough(settings, host_name, list(further), tried)
+        raise failures.login_refused(host_name, settings, _evidence(tried), list(further), partly=True)
     return True
 
 
@@ -108,36 +107,6 @@ def _takes_nothing(ssh: paramiko.Transport, settings: Settings, tried: _Tried) -
     except (paramiko.SSHException, EOFError):
         return False
     return True
-
-
-def _refused(settings: Settings, host_name: str, tried: _Tried) -> AuthenticationError:
-    if tried.allowed and all(method in INTERACTIVE for method in tried.allowed):
-        return _interactive(settings, host_name, tried.allowed, tried)
-    message = f"{settings.place} did not let {settings.user} in"
-    hint = (
-        f"make `{settings.ssh.replace('ssh ', 'ssh -o BatchMode=yes ', 1)} true` work, say with ssh-copy-id or ssh-add"
-    )
-    return AuthenticationError(message, host=host_name, evidence=_evidence(tried), hint=hint)
-
-
-def _interactive(settings: Settings, host_name: str, methods: list[str], tried: _Tried) -> AuthenticationError:
-    return AuthenticationError(
-        f"{settings.place} wants an interactive login of {settings.user} ({', '.join(methods)})",
-        host=host_name,
-        evidence=_evidence(tried),
-        hint="a password or a second factor cannot be asked for here; use a key that needs none (ssh-copy-id, ssh-add) "
-        f"and check with `{settings.ssh.replace('ssh ', 'ssh -o BatchMode=yes ', 1)} true`",
-    )
-
-
-def _not_enough(settings: Settings, host_name: str, methods: list[str], tried: _Tried) -> AuthenticationError:
-    return AuthenticationError(
-        f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides "
-        f"({', '.join(methods)})",
-        host=host_name,
-        evidence=_evidence(tried),
-        hint="this version cannot give a password or a code: ask the administrator for a login with a key alone",
-    )
 
 
 def _evidence(tried: _Tried) -> list[str]:

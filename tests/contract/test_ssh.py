@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,9 +190,11 @@ def test_a_proxy_command_is_gone_through(configured: Callable[[str, str], Host],
     assert connect_to(configured("py38-bash", line)).facts.version[:2] == (3, 8)
 
 
-def test_what_is_not_done_is_refused_by_name(configured: Callable[[str, str], Host]) -> None:
+def test_what_paramiko_does_not_do_is_refused_by_name(configured: Callable[[str, str], Host]) -> None:
+    host = replace(configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true"), transport="paramiko")
+
     with pytest.raises(ConfigError, match="asks for knownhostscommand"):
-        connect(configured("py36-bash", "Host py36-bash\nKnownHostsCommand /bin/true"))
+        connect(host)
 
 
 def test_a_host_that_goes_silent_is_noticed_and_reached_again(lab_host: LabHost, connect_to: Connect) -> None:

@@ -7,6 +7,7 @@ import os
 import shlex
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,8 @@ from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far
 
 Open = Callable[[str], Stream]
-TRANSPORTS = ["fake", "local", pytest.param("paramiko", marks=pytest.mark.lab)]
+BY_SSH = ["paramiko", "openssh", "auto"]
+TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in BY_SSH)]
 LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
 
 
@@ -36,9 +38,9 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     """`Transport.open` of each implementation; what it opened is closed."""
     opened: list[Stream] = []
     make = {"fake": lambda: FakeTransport(play), "local": lambda: transport_for(local_host)}
-    if request.param == "paramiko":
-        host = request.getfixturevalue("lab_host")("py36-bash")
-        make["paramiko"] = lambda: transport_for(host)
+    if request.param in BY_SSH:
+        host = replace(request.getfixturevalue("lab_host")("py36-bash"), transport=request.param)
+        make[request.param] = lambda: transport_for(host)
     transport = make[request.param]()
 
     def open_one(command: str) -> Stream:
@@ -111,9 +113,22 @@ def test_writing_to_an_ended_stream_is_an_oserror(open_stream: Open) -> None:
 
 
 @pytest.mark.lab
+@pytest.mark.parametrize("kind", BY_SSH)
+def test_a_command_that_a_signal_ends_has_that_cause(lab_host: Any, kind: str) -> None:
+    stream = transport_for(replace(lab_host("py36-bash"), transport=kind)).open("echo it hurts >&2; kill -9 $$")
+
+    assert read_all(stream) == b""
+    assert stream.cause() == "it was ended by a signal"
+    assert stream.stderr() == "it hurts\n"
+    stream.close()
+
+
+@pytest.mark.lab
 @pytest.mark.parametrize("shell", LOGIN_SHELLS)
-def test_a_quoted_command_passes_any_login_shell(lab_host: Any, shell: str) -> None:
-    stream = transport_for(lab_host(f"py36-{shell}")).open('exec /bin/sh -c \'printf "<%s>" "$0" a"  b"\'')
+@pytest.mark.parametrize("kind", ["paramiko", "openssh"])
+def test_a_quoted_command_passes_any_login_shell(lab_host: Any, kind: str, shell: str) -> None:
+    transport = transport_for(replace(lab_host(f"py36-{shell}"), transport=kind))
+    stream = transport.open('exec /bin/sh -c \'printf "<%s>" "$0" a"  b"\'')
 
     assert read_all(stream).endswith(b"</bin/sh><a  b>")
     stream.close()

@@ -117,6 +117,8 @@ class FakeTransport:
         error: If set, `open` raises it.
     """
 
+    via = "a fake"
+
     def __init__(self, program: Program) -> None:
         self.program = program
         self.commands: list[str] = []

@@ -71,7 +71,8 @@ def test_a_key_that_is_remembered_for_another_name_is_unknown(settings: Settings
 
     with pytest.raises(HostKeyError, match="is unknown") as caught:
         check(settings, "lab8", KIND, KEY)
-    assert "run on that machine itself), then run once: ssh -o StrictHostKeyChecking=ask" in (caught.value.hint or "")
+    hint = "run on that machine itself), then: clusterfn trust lab8 (by hand: ssh -o StrictHostKeyChecking=ask"
+    assert hint in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(

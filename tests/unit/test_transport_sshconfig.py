@@ -8,7 +8,7 @@ import pytest
 
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
-from clusterfn.transport.sshconfig import Address, parse_address, resolve
+from clusterfn.transport.sshconfig import Address, parse_address, refuse_unmet, resolve
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 
@@ -82,18 +82,26 @@ def test_none_turns_a_proxy_off(config: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["RemoteCommand tmux", "BindAddress 10.0.0.1", "PKCS11Provider /x.so"])
-def test_what_is_not_done_is_refused_by_name(config: Path, line: str) -> None:
+def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str) -> None:
     config.write_text(f"Host lab8\n {line}\n")
+    host = host_with(config)
 
-    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which this transport does not do"):
-        resolve(host_with(config))
+    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which paramiko does not do"):
+        refuse_unmet(host, resolve(host))
 
 
 def test_a_token_that_is_not_known_is_refused(config: Path) -> None:
-    config.write_text("Host lab8\n ProxyCommand nc %C %h\n")
+    config.write_text("Host lab8\n ProxyCommand nc %q %h\n")
+    host = host_with(config)
 
-    with pytest.raises(ConfigError, match="uses %C"):
-        resolve(host_with(config))
+    with pytest.raises(ConfigError, match="asks for %q"):
+        refuse_unmet(host, resolve(host))
+
+
+def test_a_local_command_that_is_not_permitted_asks_for_nothing(config: Path) -> None:
+    config.write_text("Host lab8\n LocalCommand beep\n")
+
+    assert resolve(host_with(config)).unmet == ()
 
 
 def test_a_broken_line_is_named(config: Path) -> None:
@@ -105,7 +113,7 @@ def test_a_broken_line_is_named(config: Path) -> None:
     assert str(config) in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["Include other", "Match tagged x", "Match !exec true"])
+@pytest.mark.parametrize("line", ["Match tagged x", "Match !exec true", "Match host a localnetwork 10.0.0.0/8"])
 def test_without_ssh_what_only_ssh_understands_is_refused_by_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:

@@ -1,0 +1,77 @@
+"""`clusterfn trust HOST`: the host's key is shown, a person says yes, and it is written where ssh looks for it.
+
+Asks on a terminal alone; without one a fingerprint given as an option must agree. Fetching and writing are `trust`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from clusterfn.cli import screen, target
+from clusterfn.errors import ConfigError, HostKeyError
+from clusterfn.spec import Host
+from clusterfn.transport import hostkeys
+from clusterfn.transport import trust as keys
+from clusterfn.transport.trust import Met, Shown
+
+
+def trust(given: argparse.Namespace) -> int:
+    """Go through the hosts on the way; 1 if one was not to be trusted."""
+    _, host, _ = target.host(given.host, "trust")
+    if not host.address:
+        raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
+    for settings in keys.stops(host):
+        met = keys.meet(host, settings)
+        if met.trusted is not None:
+            known = met.trusted
+            print(f"{settings.place} is known: {known.kind} {hostkeys.fingerprint(known.blob)} at {known.place}")
+            continue
+        if met.known and not given.replace:
+            raise _changed(host, met)
+        _show(met)
+        chosen = _chosen(host, met, given.fingerprint)
+        if not chosen:
+            print("Nothing was written.", file=sys.stderr)
+            return 1
+        print(f"Written to {keys.remember(host, met, chosen)}")
+    return 0
+
+
+def _changed(host: Host, met: Met) -> HostKeyError:
+    shown = ", ".join(str(key) for key in met.shown)
+    return hostkeys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
+
+
+def _show(met: Met) -> None:
+    lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
+    if met.known:
+        remembered = [f"  {each.kind} {hostkeys.fingerprint(each.blob)} at {each.place}" for each in met.known]
+        lines += ["in place of", *remembered]
+    print("\n".join(screen.clean(line) for line in lines))
+    sys.stdout.flush()
+
+
+def _chosen(host: Host, met: Met, fingerprints: Sequence[str]) -> Sequence[Shown]:
+    """The keys to be written: those that a given fingerprint names, or all of them once a person has said yes."""
+    if fingerprints:
+        wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
+        chosen = [key for key in met.shown if key.fingerprint in wanted]
+        if not chosen:
+            raise HostKeyError(
+                f"{met.settings.place} shows no key with that fingerprint",
+                host=host.name,
+                evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
+                hint="ask its administrator again; somebody may be listening in between",
+            )
+        return chosen
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "There is no terminal to ask on whether these are the right keys",
+            host=host.name,
+            evidence=[str(key) for key in met.shown],
+            hint=f"clusterfn trust {host.name} --fingerprint SHA256:… with the fingerprint that the administrator says",
+        )
+    print("Are these the fingerprints that its administrator says? [y/N] ", end="", file=sys.stderr, flush=True)
+    return met.shown if sys.stdin.readline().strip().lower() in ("y", "yes") else ()

@@ -1,0 +1,126 @@
+"""What can go wrong on the way to a host by SSH, in words: the same ones whichever transport has met it.
+
+Makes errors and raises none. Called by the tables of `paramiko`, `sshlogin` and `sshwords`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from clusterfn.errors import AuthenticationError, HostError, Unreachable
+from clusterfn.spec import Host
+from clusterfn.transport.sshconfig import Settings
+
+INTERACTIVE = ("keyboard-interactive", "password")
+
+
+def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> HostError:
+    written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
+    return Unreachable(
+        f"The name {name} of host {host.name} cannot be resolved",
+        host=host.name,
+        evidence=evidence,
+        hint=f"check {written} and your network or VPN",
+        retryable=True,
+    )
+
+
+def refused(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"is sshd running there, and is {place.rpartition(':')[2]} its port? try: {settings.ssh}"
+    return _no_way(host, f"{place} refused the connection", evidence, hint)
+
+
+def silent(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    message = f"{place} did not answer within {settings.timeout_s:g} s"
+    return _no_way(host, message, evidence, f"check network and VPN; try: {settings.ssh}")
+
+
+def not_reached(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    return _no_way(host, f"{place} cannot be reached", evidence, f"check network and VPN; try: {settings.ssh}")
+
+
+def hung_up(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"it may have too many at once; try: {settings.ssh}"
+    return _no_way(host, f"{place} closed the connection at once", evidence, hint)
+
+
+def no_server(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"see what this prints: {settings.ssh}"
+    return _no_way(host, f"{place} does not answer as an SSH server does", evidence, hint)
+
+
+def no_session(host: Host, settings: Settings, evidence: Sequence[str]) -> HostError:
+    return _no_way(
+        host,
+        f"{settings.place} let {settings.user} in but refused what came next",
+        evidence,
+        "MaxSessions or forwarding may be limited there, or a jump host cannot reach the next one",
+    )
+
+
+def ended(host: Host, settings: Settings, how: str, evidence: Sequence[str]) -> HostError:
+    hint = f"see what this prints: {_batch(settings)} true"
+    return _no_way(host, f"ssh has opened no session on {settings.place}: {how}", evidence, hint)
+
+
+def _no_way(host: Host, message: str, evidence: Sequence[str], hint: str) -> HostError:
+    return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
+
+
+def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: str) -> HostError:
+    return HostError(f"{place} and {ours} know no common algorithm", host=host.name, evidence=evidence, hint=hint)
+
+
+def login_refused(
+    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str], *, partly: bool = False
+) -> AuthenticationError:
+    """No key was taken. `allowed`: with which methods the host would go on; `partly`: it took one, and wants more."""
+    if partly:
+        return _wants_more(host_name, settings, evidence, allowed)
+    if allowed and all(method in INTERACTIVE for method in allowed):
+        return _needs_a_person(host_name, settings, evidence, allowed)
+    return AuthenticationError(
+        f"{settings.place} did not let {settings.user} in",
+        host=host_name,
+        evidence=evidence,
+        hint=f"make `{_batch(settings)} true` work, say with ssh-copy-id or ssh-add",
+    )
+
+
+def _needs_a_person(
+    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str]
+) -> AuthenticationError:
+    return AuthenticationError(
+        f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})",
+        host=host_name,
+        evidence=evidence,
+        hint="a password or a second factor cannot be asked for here; use a key that needs none (ssh-copy-id, ssh-add) "
+        f"and check with `{_batch(settings)} true`{_by_master(settings)}",
+    )
+
+
+def _wants_more(
+    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str]
+) -> AuthenticationError:
+    return AuthenticationError(
+        f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides "
+        f"({', '.join(allowed)})",
+        host=host_name,
+        evidence=evidence,
+        hint="this version cannot give a password or a code: ask the administrator for a login with a key alone"
+        f"{_by_master(settings)}",
+    )
+
+
+def _by_master(settings: Settings) -> str:
+    """An open connection of the user's own serves all later ones; OpenSSH on Windows has none."""
+    if sys.platform == "win32":
+        return ""
+    path = "" if settings.control_path else "set ControlPath ~/.ssh/%C for it in your ssh configuration, then "
+    command = settings.ssh.replace("ssh ", "ssh -fNM ", 1)
+    return f"; or {path}log in once by `{command}`: clusterfn uses that connection"
+
+
+def _batch(settings: Settings) -> str:
+    return settings.ssh.replace("ssh ", "ssh -o BatchMode=yes ", 1)

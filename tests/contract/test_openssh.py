@@ -1,0 +1,216 @@
+"""The system's ssh as the way to a host: its refusals in our words, ControlMaster, jump hosts, lost sessions."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.cli import main
+from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
+from clusterfn.host import connect
+from clusterfn.spec import Host
+from clusterfn.transport import transport_for
+from tests.contract.conftest import Connect, until
+
+pytestmark = pytest.mark.lab
+WAIT_S = 20.0
+MakeHost = Callable[..., Host]
+
+
+@pytest.fixture
+def by_ssh(lab: Any, tmp_path: Path) -> MakeHost:
+    """A host by openssh, with lines of its own in front of the lab's ssh_config."""
+
+    def make(alias: str, lines: str = "", transport: str = "openssh") -> Host:
+        path = tmp_path / "ssh_config"
+        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
+        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("alias", "kind", "sentence"),
+    [
+        ("unknown-key", HostKeyError, r"The host key of unknown-key \(127.0.0.1:22006\) is unknown"),
+        ("changed-key", HostKeyError, r"The host key of changed-key \(127.0.0.1:22006\) is another one than before"),
+        ("wrong-user-key", AuthenticationError, "127.0.0.1:22006 did not let cfbash in"),
+        ("twofactor-bash", AuthenticationError, "127.0.0.1:22023 accepts the key of cfbash, but wants a password"),
+        ("refused", Unreachable, "127.0.0.1:22099 refused the connection"),
+        ("no-such-name", Unreachable, "The name no-such-name.invalid of host no-such-name cannot be resolved"),
+        ("forced-bash", HostError, "did not start the agent: it ended with exit status 1"),
+        ("py36-nologin", HostError, "has no login shell"),
+    ],
+)
+@pytest.mark.parametrize("transport", ["openssh", "paramiko"])
+def test_both_ways_refuse_in_the_same_words(
+    by_ssh: MakeHost, transport: str, alias: str, kind: type[HostError], sentence: str
+) -> None:
+    with pytest.raises(kind, match=sentence) as caught:
+        connect(by_ssh(alias, transport=transport))
+
+    assert type(caught.value) is kind
+    assert caught.value.evidence
+    assert caught.value.hint
+
+
+def test_the_key_that_was_shown_and_the_one_remembered_are_named(by_ssh: MakeHost, lab: Any) -> None:
+    with pytest.raises(HostKeyError) as caught:
+        connect(by_ssh("changed-key"))
+
+    shown, remembered = caught.value.evidence
+    assert shown.startswith("shown now:  ssh-ed25519 SHA256:")
+    assert remembered.endswith(f"at {lab.client}/known_hosts.changed:1")
+    assert "clusterfn trust changed-key --replace" in (caught.value.hint or "")
+
+
+def test_no_is_not_followed_for_an_unknown_key(by_ssh: MakeHost) -> None:
+    with pytest.raises(HostKeyError, match="is unknown"):
+        connect(by_ssh("unknown-key", "Host unknown-key\nStrictHostKeyChecking no"))
+
+
+def test_an_sshd_with_no_common_cipher_is_named(by_ssh: MakeHost) -> None:
+    with pytest.raises(HostError, match="127.0.0.1:22026 and the ssh of this machine know no common algorithm"):
+        connect(by_ssh("chacha-bash", "Host chacha-bash\nCiphers aes128-ctr"))
+
+
+def test_a_port_that_never_answers_is_given_up(by_ssh: MakeHost) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        place = f"HostName 127.0.0.1\nPort {silent.getsockname()[1]}"
+        began = time.monotonic()
+
+        with pytest.raises(Unreachable, match="did not answer within 1 s"):
+            connect(by_ssh("silent", f"Host silent\n{place}\nConnectTimeout 1"))
+
+    assert time.monotonic() - began < 10
+
+
+def test_an_agent_answers(by_ssh: MakeHost, connect_to: Connect) -> None:
+    there = connect_to(by_ssh("py38-bash"))
+
+    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+    assert there.via == "openssh"
+
+
+def test_a_quiet_configuration_does_not_hide_what_failed(by_ssh: MakeHost, connect_to: Connect) -> None:
+    connect_to(by_ssh("py38-bash", "LogLevel QUIET"))
+
+    with pytest.raises(AuthenticationError, match="did not let cfbash in"):
+        connect(by_ssh("wrong-user-key", "LogLevel QUIET"))
+
+
+def test_jump_hosts_are_gone_through(by_ssh: MakeHost, connect_to: Connect, lab: Any) -> None:
+    jump = "Host py38-bash\nProxyJump py36-dash,py37-bash"
+
+    assert connect_to(by_ssh("py38-bash", jump)).facts.version[:2] == (3, 8)
+
+
+def test_the_key_of_a_jump_host_is_checked_too(by_ssh: MakeHost) -> None:
+    with pytest.raises(HostKeyError, match=r"The host key of py38-bash \(127.0.0.1:22006\) is unknown"):
+        connect(by_ssh("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
+
+
+def test_a_jump_host_that_cannot_reach_the_next_is_told(by_ssh: MakeHost) -> None:
+    with pytest.raises(Unreachable, match="refused what came next"):
+        connect(by_ssh("refused", "Host refused\nProxyJump py36-dash"))
+
+
+def test_tunnels_of_the_user_are_left_alone(by_ssh: MakeHost, connect_to: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        tunnel = f"LocalForward {taken.getsockname()[1]} localhost:1\nExitOnForwardFailure yes\nRemoteCommand top"
+
+        connect_to(by_ssh("py38-bash", f"Host py38-bash\n{tunnel}"))
+
+
+@pytest.fixture
+def master(by_ssh: MakeHost, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeHost]:
+    """A host whose own login fails, and to which a ControlMaster is open."""
+    folder = Path(tmp_path_factory.mktemp("m"))
+    line = f"Host py38-bash\nControlPath {folder}/c"
+    ssh = ["ssh", "-F", str(by_ssh("py38-bash", line).ssh_config)]
+    subprocess.run([*ssh, "-fNM", "py38-bash"], check=True, timeout=WAIT_S, stdin=subprocess.DEVNULL)
+    yield lambda transport: by_ssh("py38-bash", f"{line}\nUser cfnologin", transport)
+    subprocess.run([*ssh, "-O", "exit", "py38-bash"], check=False, timeout=WAIT_S, stderr=subprocess.DEVNULL)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(("transport", "via"), [("openssh", "openssh"), ("auto", "openssh (a ControlMaster is open)")])
+def test_an_open_master_is_used_and_stays_open(master: MakeHost, connect_to: Connect, transport: str, via: str) -> None:
+    there = connect_to(master(transport))
+    there.ping().result(WAIT_S)
+    there.close()
+
+    assert (there.via, there.facts.user) == (via, "cfbash")
+    connect_to(master(transport)).ping().result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("alias", "via"),
+    [("chacha-bash", "openssh (paramiko and the host know no common algorithm)"), ("py38-bash", "paramiko")],
+)
+def test_auto_says_by_what_it_went(by_ssh: MakeHost, connect_to: Connect, alias: str, via: str) -> None:
+    assert connect_to(by_ssh(alias, transport="auto")).via == via
+
+
+def test_auto_takes_ssh_for_what_paramiko_does_not_do(by_ssh: MakeHost, connect_to: Connect) -> None:
+    there = connect_to(by_ssh("py38-bash", "Host py38-bash\nKnownHostsCommand /bin/true", "auto"))
+
+    assert there.via == "openssh (paramiko does not do knownhostscommand /bin/true)"
+
+
+def test_check_says_by_what_and_why(by_ssh: MakeHost, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    host = by_ssh("chacha-bash")
+    (tmp_path / "clusterfn.yml").write_text(
+        f"hosts:\n  chacha-bash: {{scheduler: bare, ssh_config: {host.ssh_config}}}\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+    main(["check", "--no-job", "chacha-bash"])
+
+    said = capsys.readouterr().out
+    assert re.search(r"PASS  connection .* s, by openssh \(paramiko and the host know no common algorithm\)", said)
+
+
+def test_a_session_that_is_cut_off_tells_why(by_ssh: MakeHost) -> None:
+    stream = transport_for(by_ssh("py38-bash")).open("echo $PPID; exec cat")
+    os.kill(int(stream.read(100)), signal.SIGKILL)
+
+    assert stream.read(100) == b""
+    assert stream.cause() == "the connection was lost: Connection to 127.0.0.1 closed by remote host."
+    stream.close()
+
+
+@pytest.mark.long
+def test_a_session_that_goes_silent_is_noticed(by_ssh: MakeHost) -> None:
+    stream = transport_for(by_ssh("py38-bash")).open("echo $PPID; exec cat")
+    session = int(stream.read(100))
+    os.kill(session, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        assert stream.read(100) == b""
+    finally:
+        os.kill(session, signal.SIGKILL)
+
+    assert 40 < time.monotonic() - began < 65
+    assert "not responding" in (stream.cause() or "")
+    stream.close()
+
+
+def test_nothing_is_left_when_a_stream_is_closed(by_ssh: MakeHost) -> None:
+    stream = transport_for(replace(by_ssh("jumped"))).open("exec cat")
+    pid = stream._process.pid  # type: ignore[attr-defined]
+
+    stream.close()
+
+    until(lambda: subprocess.run(["pgrep", "-g", str(pid)], capture_output=True).returncode == 1)

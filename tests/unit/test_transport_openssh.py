@@ -1,0 +1,229 @@
+"""The ssh that is run: how it is asked, when its session is open, and how it is given up. A stub plays ssh."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from clusterfn.errors import ConfigError, HostError, Unreachable
+from clusterfn.spec import Host
+from clusterfn.transport import auto, busy, openssh, transport_for
+from clusterfn.transport.auto import AutoTransport
+from clusterfn.transport.openssh import OpensshTransport
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
+HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
+SSH = """#!/bin/sh
+case " $* " in
+    *" -G "*) cat "$STUB/resolved"; exit 0 ;;
+    *" -O check "*) . "$STUB/check"; exit 255 ;;
+esac
+printf '%s\\n' "$@" > "$STUB/argv"
+env > "$STUB/env"
+echo came >> "$STUB/came"
+. "$STUB/play"
+"""
+OPENS = "echo 'debug1: Sending command: x' >&2\n"
+
+
+@dataclass
+class Stub:
+    """An ssh of our own in PATH: what it resolves, and what it does when it is to connect, as lines of sh."""
+
+    folder: Path
+
+    def __call__(self, play: str = OPENS, *, resolved: str = "", check: str = "exit 255") -> Stub:
+        (self.folder / "play").write_text(play)
+        (self.folder / "check").write_text(check)
+        (self.folder / "resolved").write_text(f"hostname 10.0.0.8\nport 22\nuser me\n{resolved}")
+        return self
+
+    @property
+    def argv(self) -> list[str]:
+        return (self.folder / "argv").read_text().splitlines()
+
+    @property
+    def came(self) -> int:
+        return len((self.folder / "came").read_text().splitlines())
+
+    def program(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text)
+        (self.folder / name).chmod(0o700)
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
+    stub = Stub(tmp_path)
+    stub.program("ssh", SSH)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("STUB", str(tmp_path))
+    monkeypatch.setattr(busy, "PAUSES_S", (0.01, 0.01, 0.5))
+    return stub()
+
+
+def test_ssh_is_asked_for_a_plain_stream(ssh: Stub) -> None:
+    OpensshTransport(HOST).open("echo it's").close()
+
+    assert ssh.argv[:3] == ["-T", "-x", "-v"]
+    assert ssh.argv[-3:] == ["--", "lab8", "echo it's"]
+    assert {"-oBatchMode=yes", "-oControlMaster=no"} <= {*ssh.argv}
+    assert {"-oServerAliveInterval=15", "-oServerAliveCountMax=3"} <= {*ssh.argv}
+    assert "SSH_ASKPASS_REQUIRE=never" in (ssh.folder / "env").read_text()
+
+
+@pytest.mark.parametrize(
+    ("resolved", "option"),
+    [
+        ("stricthostkeychecking false", ["-oStrictHostKeyChecking=yes"]),
+        ("stricthostkeychecking accept-new", []),
+        ("stricthostkeychecking ask", []),
+        ("remotecommand tmux", ["-oremotecommand=none"]),
+        ("sessiontype none", ["-osessiontype=default"]),
+        ("sessiontype default", []),
+    ],
+)
+def test_what_would_be_unsafe_or_no_stream_is_said_otherwise(ssh: Stub, resolved: str, option: list[str]) -> None:
+    ssh(resolved=resolved)
+
+    OpensshTransport(HOST).open("true").close()
+
+    word = f"-o{resolved.split()[0]}="
+    assert [each for each in ssh.argv if each.lower().startswith(word)] == option
+
+
+def test_user_and_port_of_the_address_are_passed_on(ssh: Stub) -> None:
+    host = Host("lab8", "you@10.0.0.8:2222", "bare", "clusterfn.yml:3", transport="openssh", ssh_config="/c/f")
+
+    OpensshTransport(host).open("true").close()
+
+    assert ssh.argv[-9:] == ["-F", "/c/f", "-l", "you", "-p", "2222", "--", "10.0.0.8", "true"]
+
+
+@pytest.mark.parametrize("line", ["Sending command: x", "mux_client_request_session: master session id: 2"])
+def test_the_session_is_open_when_ssh_says_so(ssh: Stub, line: str) -> None:
+    ssh(f"echo 'Welcome' >&2; echo 'debug1: {line}' >&2; echo mine >&2; exec cat")
+    stream = OpensshTransport(HOST).open("cat")
+
+    stream.write(b"there and back")
+
+    assert stream.read(99) == b"there and back"
+    stream.close()
+    assert stream.stderr() == "mine\n"
+
+
+def test_an_ssh_that_opens_nothing_is_ended(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openssh, "patience_s", lambda settings: 0.3)
+    ssh("echo 'Confirm user presence for key ED25519-SK' >&2; exec sleep 60")
+    began = time.monotonic()
+
+    with pytest.raises(Unreachable, match="ssh has opened no session on 10.0.0.8:22: not within 0.3 s") as caught:
+        OpensshTransport(HOST).open("cat")
+
+    assert caught.value.evidence == ("Confirm user presence for key ED25519-SK",)
+    assert time.monotonic() - began < 5
+
+
+def test_a_busy_sshd_is_asked_again(ssh: Stub) -> None:
+    ssh("echo 'kex_exchange_identification: Connection closed by remote host' >&2; exit 255")
+
+    with pytest.raises(Unreachable, match="closed the connection at once"):
+        OpensshTransport(HOST).open("cat")
+
+    assert ssh.came == 4
+
+
+def test_a_refused_login_is_not_tried_again(ssh: Stub) -> None:
+    ssh("echo 'me@10.0.0.8: Permission denied (publickey).' >&2; exit 255")
+
+    with pytest.raises(HostError, match="did not let me in"):
+        OpensshTransport(HOST).open("cat")
+
+    assert ssh.came == 1
+
+
+def test_a_lost_connection_is_the_cause(ssh: Stub) -> None:
+    ssh(f"{OPENS} echo 'Timeout, server 10.0.0.8 not responding.' >&2; exit 255")
+    stream = OpensshTransport(HOST).open("cat")
+
+    assert stream.read(1) == b""
+    assert stream.cause() == "the connection was lost: Timeout, server 10.0.0.8 not responding."
+    stream.close()
+
+
+def test_a_child_that_holds_the_pipes_holds_nothing_up(ssh: Stub) -> None:
+    ssh("sleep 60 & echo 'ssh: connect to host 10.0.0.8 port 22: Connection refused' >&2; exit 255")
+    began = time.monotonic()
+
+    with pytest.raises(Unreachable, match="refused the connection"):
+        OpensshTransport(HOST).open("cat")
+
+    assert time.monotonic() - began < 10
+
+
+def test_without_ssh_it_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigError, match="needs an ssh, and there is none here"):
+        transport_for(HOST).open("cat")
+
+
+KLIST = "#!/bin/sh\nexit {}\n"
+
+
+@pytest.mark.parametrize(
+    ("resolved", "check", "ticket", "why"),
+    [
+        ("controlpath /tmp/c", "exit 0", False, "openssh (a ControlMaster is open)"),
+        ("pkcs11provider /x.so", "", False, "openssh (paramiko does not do pkcs11provider /x.so)"),
+        ("remotecommand tmux", "", False, "openssh (paramiko does not do remotecommand tmux)"),
+        ("identityfile {folder}/id_key", "", False, "openssh (id_key is a FIDO key)"),
+        ("gssapiauthentication yes", "", True, "openssh (there is a Kerberos ticket)"),
+    ],
+)
+def test_auto_takes_ssh_for_what_paramiko_cannot_do(
+    ssh: Stub, resolved: str, check: str, ticket: bool, why: str
+) -> None:
+    ssh(resolved=resolved.format(folder=ssh.folder), check=check)
+    ssh.program("klist", KLIST.format(0 if ticket else 1))
+    (ssh.folder / "id_key").touch()
+    (ssh.folder / "id_key.pub").write_text("sk-ssh-ed25519@openssh.com AAAA me\n")
+    transport = AutoTransport(HOST)
+
+    transport.open("true").close()
+
+    assert transport.via == why
+
+
+@pytest.mark.parametrize("resolved", ["", "controlpath /tmp/c", "controlpath none", "gssapiauthentication yes"])
+def test_auto_takes_paramiko_for_all_else(
+    ssh: Stub, resolved: str, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], list[str]]
+) -> None:
+    ssh(resolved=resolved)
+    ssh.program("klist", KLIST.format(1))
+    transport = AutoTransport(HOST)
+
+    transport.open("true")
+
+    assert (opened(), transport.via) == (["paramiko"], "paramiko")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """What was opened by paramiko, which connects nowhere here."""
+    from clusterfn.transport.paramiko import ParamikoTransport
+
+    seen: list[str] = []
+    monkeypatch.setattr(ParamikoTransport, "open", lambda self, command: seen.append("paramiko"))
+    return lambda: seen
+
+
+def test_a_master_that_does_not_answer_is_none(ssh: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openssh, "CHECK_S", 0.2)
+    ssh(resolved="controlpath /tmp/c", check="exec sleep 60")
+
+    assert not openssh.has_master(auto.resolve(HOST))
