@@ -10,9 +10,11 @@ import contextlib
 import functools
 import importlib.resources
 import json
+import os
 import re
 import secrets
 import shlex
+import sys
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -85,7 +87,7 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = ()) -> Opened:
 
 def wanted_python(host: Host) -> str:
     """The interpreter as the remote command reads it: one line."""
-    wanted = host.python or "auto"
+    wanted = host.python or ("local" in (host.scheduler, host.transport) and own_python()) or "auto"
     if "\n" in wanted or "$" in wanted:
         raise ConfigError(
             f"python: {wanted!r} of host {host.name} cannot be used",
@@ -94,6 +96,13 @@ def wanted_python(host: Host) -> str:
             hint="write an absolute path, one that begins with ~/, or a program's name",
         )
     return wanted
+
+
+def own_python() -> str | None:
+    """The interpreter that runs this, for an agent on this machine; None if a program that holds Python runs it."""
+    path = sys.executable or ""
+    usable = os.path.basename(path).startswith(("python", "pypy")) and os.path.isabs(path)
+    return path if usable and not {"$", "\n"} & set(path) else None
 
 
 def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Opened:

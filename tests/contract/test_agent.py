@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -596,6 +597,7 @@ def test_conda_is_found_when_nothing_else_is(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setenv("SHELL", "/bin/false")
+    monkeypatch.setattr(sys, "executable", "")  # or that one is taken, as this machine is the host
 
     here = connect_to(Host("here", "", "local", "clusterfn.yml:7", root=str(tmp_path / "root")))
 

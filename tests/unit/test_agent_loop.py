@@ -13,7 +13,7 @@ pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent.files import CHUNK
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.bridge.agent.loop import Agent
+from clusterfn.bridge.agent.loop import SILENCE_S, Agent
 from clusterfn.bridge.agent.outbox import FULL
 from tests.contract.conftest import until
 
@@ -111,3 +111,37 @@ def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Cli
     repeat.turn()  # type: ignore[attr-defined]
 
     assert client.agent.children == {}
+
+
+def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
+    client.agent.heard -= SILENCE_S - 60
+    client.turns(1)
+    before, soon = client.agent.open, client.agent.due()
+    client.agent.heard -= 60
+    wakes = client.agent.due()
+    client.turns(1)
+
+    assert SILENCE_S == 20 * 60
+    assert (before, wakes, client.agent.open) == (True, 0, False)
+    assert 50 < soon <= 60
+
+
+def test_a_word_lets_the_agent_stay(client: Client) -> None:
+    client.agent.heard -= SILENCE_S - 60
+    client.ask(id=2, do="ping")
+    client.turns()
+    client.agent.heard -= SILENCE_S - 60
+    client.turns()
+
+    assert client.agent.open
+
+
+def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    monkeypatch.setattr("clusterfn.bridge.agent.hello.os.geteuid", lambda: owner + 1)
+    client.ask(id=1, do="hello", root=str(tmp_path), have=[])
+    client.turns()
+
+    error = next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["error"]
+    assert (error["kind"], error["path"]) == ("refused", str(tmp_path))
+    assert f"belongs to the user with id {owner}" in error["message"]

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -707,3 +708,19 @@ def test_a_python_with_a_variable_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(Exception, match="cannot be used"):
         HostConnection(Host("lab8", "lab8", "bare", "clusterfn.yml:3", python="$SCRATCH/python"), transport)
     assert transport.commands == []
+
+
+@pytest.mark.parametrize("keys", [{"scheduler": "local"}, {"scheduler": "bare", "transport": "local"}])
+def test_this_machine_is_served_by_the_python_that_asks(keys: dict[str, str]) -> None:
+    host = Host("here", "", source="clusterfn.yml:3", **keys)
+
+    assert boot.wanted_python(host) == sys.executable
+    assert boot.wanted_python(replace(host, python="/usr/bin/python3")) == "/usr/bin/python3"
+    assert boot.wanted_python(HOST) == "auto"
+
+
+@pytest.mark.parametrize("program", ["", "/usr/sbin/uwsgi", "python3", "/home/$USER/bin/python3", "/a\nb/python3"])
+def test_what_cannot_be_named_or_is_no_python_is_searched_for(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", program)
+
+    assert boot.wanted_python(Host("here", "", "local", "clusterfn.yml:3")) == "auto"
