@@ -9,7 +9,7 @@ import time
 
 from ...layout import JOBS, OUTCOME
 from .attempt import Attempt
-from .job import Job, job_folders
+from .job import DAMAGED, Job, job_folders
 from .log import say
 
 _DAY_S = 86400.0
@@ -35,7 +35,7 @@ def expire(root: str, days: float) -> None:
     for folder in job_folders(root):
         try:
             over = _ended_s_ago(folder) > days * _DAY_S
-        except Exception as error:  # noqa: BLE001 - a function may have written anything into its own folder
+        except DAMAGED as error:
             say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
             continue
         if over:

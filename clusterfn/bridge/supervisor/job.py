@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+# What reading a job raises whose files hold something else: a function may write anything into its own folder.
+DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 
 

@@ -10,7 +10,7 @@ import time
 
 from ...layout import CANCELLED, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
 from .attempt import Attempt
-from .job import Job, job_folders
+from .job import DAMAGED, Job, job_folders
 from .text import portable
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ def listing(root: str) -> int:
     for folder in job_folders(root):
         try:
             told = _told(folder)
-        except Exception as error:  # noqa: BLE001 - a function may have written anything into its own folder
+        except DAMAGED as error:
             told = _damaged(folder, error)
         sys.stdout.write(json.dumps(told) + "\n")
     return 0
