@@ -179,13 +179,19 @@ class Tracker:
             self._follow_next(job, outcome)
             return
         self.end()
-        if outcome["kind"] == layout.PAYLOAD_BROKEN:  # perhaps what was sent once is no longer whole: look again
-            self.session.there.clear()
+        self._learn(outcome)
         if self.doubt is not None and outcome["stage"] == "submit":
             self._never_submitted(job, self.doubt)
             return
         value, self._value = self._value, bytearray()
         _in_thread(lambda: job.on_outcome(outcome, value))
+
+    def _learn(self, outcome: dict[str, Any]) -> None:
+        """What was sent once may not be there any more, or not whole."""
+        if outcome["kind"] == layout.PAYLOAD_BROKEN:
+            self.session.there.clear()
+        elif outcome["kind"] == layout.ENVIRONMENT and outcome["stage"] == "start":
+            self.session.distrust()
 
     def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""

@@ -43,6 +43,18 @@ def test_a_bridge_that_was_removed_ends_one_call_and_is_there_for_the_next(root)
     assert f.submit(3).result(timeout=60) == 6
 
 
+def test_a_bridge_that_was_damaged_ends_one_call_and_is_whole_for_the_next(root):
+    f = cluster(double)
+    assert f(1) == 2
+    for worker in root.glob("bridge/*/worker.py"):
+        worker.unlink()
+
+    with pytest.raises(errors.EnvironmentBuildError, match="the bridge on the host is damaged"):
+        f(2)
+
+    assert f(3) == 6
+
+
 def test_a_root_that_was_removed_ends_one_call_at_most(root):
     f = cluster(double)
     assert f(1) == 2

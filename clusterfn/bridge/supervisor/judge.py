@@ -81,7 +81,7 @@ def damaged_bridge(bridge: str, missing: str) -> Verdict:
         ENVIRONMENT,
         "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
         stage="start",
-        hint="remove %s there and call again, from a new process: it will be laid out anew" % bridge,
+        hint="call again: it will be laid out anew",
     )
 
 
