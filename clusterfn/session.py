@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import posixpath
+import secrets
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class Session:
         self.host = host
         self.there: set[str] = set()
         self._ready: dict[str, Ready] = {}
-        self._distrusted = False
+        self._anew = ""
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
         self._lock = threading.RLock()
@@ -71,17 +72,18 @@ class Session:
     @property
     def bridge(self) -> str:
         """The folder of the bridge there, absolute."""
-        return posixpath.join(self.root, self._bridge_name)
+        return posixpath.join(self.root, self._bridge_name + self._anew)
 
     @property
     def has_bridge(self) -> bool:
         """Whether the bridge of this version lies there already."""
-        found = self.connection.facts.have[:1] == (True,) and not self._distrusted
+        found = self.connection.facts.have[:1] == (True,) and not self._anew
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
-        """What was there may be gone or damaged: look again, and lay the bridge out anew before the next job."""
-        self._distrusted = True
+        """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
+        self.connection.run(["rm", "-rf", "--", self.bridge])
+        self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
     def lay_out_bridge(self) -> list[Reply[bool]]:
@@ -89,8 +91,7 @@ class Session:
         if self.has_bridge:
             return []
         files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
-        first = [self.connection.run(["rm", "-rf", "--", self.bridge])] if self._distrusted else []
-        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files, after=first))]
+        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
 
     def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
         """Know, once it has arrived, that this path is on the host."""
