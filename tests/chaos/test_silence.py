@@ -17,7 +17,7 @@ from tests.chaos.onhost import until
 from tests.chaos.world import HOSTS, World
 from tests.lab.network import DelayProxy
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.long]
 
 STOPPED_S = 20.0
 LINES = 100
