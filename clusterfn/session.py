@@ -53,7 +53,8 @@ class Session:
         self._anew = ""
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
-        self._lock = threading.RLock()
+        self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
+        self._watching = threading.Lock()
 
     @property
     def connection(self) -> hosts.HostConnection:
@@ -123,7 +124,7 @@ class Session:
     @property
     def watch(self) -> Watch:
         """One look at the scheduler for all jobs of this process, as long as the connection is the same."""
-        with self._lock:
+        with self._watching:
             connection = self.connection
             if self._watch is None or self._watched is not connection:
                 self._watch = Watch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
@@ -147,7 +148,7 @@ class Session:
             EnvironmentBuildError: It is not there, or its Python is of another minor version than this one.
         """
         spec = existing.parse(text or self.host.environment, self.host.scheduler)
-        with self._lock:
+        with self._finding:
             key = f"{spec.kind}:{spec.value}"
             if key not in self._ready:
                 self._ready[key] = self._find(existing.Existing(spec))
