@@ -137,7 +137,7 @@ def test_script_killed_before_the_claim_after_its_client_is_lost_to_a_second_cli
     job = JobOnHost(world.root, os.urandom(8).hex(), world.runs)
     first = new_lane()
     first.order("submit", job.id, "bare-setup", call="speak", args={"path": str(job.runs_file), "lines": 3, "every": 0})
-    assert until(lambda: job.is_at("start") and "script" in job.pids(), 30, 0.002)
+    assert until(lambda: (job.folder / "started").exists() and "script" in job.pids(), 30, 0.002)
     first.kill()
     os.kill(job.pids()["script"], signal.SIGKILL)
     second = new_lane()
