@@ -43,7 +43,7 @@ class Row:
         value: What it returns.
         text: Each must stand in str(error).
         seen: Each must stand in the evidence.
-        stage: Of the error; None if it has none (the user's own exceptions).
+        stage: Of the error; None if it has none (the user's own exceptions), several where chance decides.
         hosts: Names in `hosts.HOSTS`; "local" is this machine.
         options: As `with_options`.
         act: What is done to the running job.
@@ -64,7 +64,7 @@ class Row:
     value: Any = NOTHING
     text: Sequence[str] = ()
     seen: Sequence[str] = ()
-    stage: str | None = None
+    stage: str | tuple[str, ...] | None = None
     hosts: Sequence[str] = ("bare", "slurm")
     options: Mapping[str, Any] = field(default_factory=dict)
     act: Callable[[Case], None] | None = None

@@ -180,8 +180,9 @@ ROWS: list[Row] = [
         hosts=("bare", "slurm-memory"),  # asks SLURM for 500 MB, or SLURM's own sampling might come first
     ),
     Row(
-        "SLURM's memory limit", "3c 14", calls.hogs_memory, (900,), errors.OutOfMemory, stage="scheduler",
-        hosts=("slurm-memory",), text=("memory",), seen=("memory limit",), takes_s=20,
+        "SLURM's memory limit", "3c 14", calls.hogs_memory, (900,), errors.OutOfMemory, hosts=("slurm-memory",),
+        stage=("scheduler", "supervisor"),  # job.sh may live long enough to conclude
+        text=("memory limit",), takes_s=20,
     ),
     Row(
         "time limit", "3c 15", calls.sleeps_with_children, expect=errors.TimeLimit, stage="function",
