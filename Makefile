@@ -51,7 +51,9 @@ test-with-lab: venv
 	@$(MAKE) lint
 	@# Tests on the lab mostly wait, the others compute: side by side they take two thirds of the time.
 	@echo "pytest, with the lab and without it, side by side"
-	@log=$$(mktemp); CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q -m "not lab" >"$$log" 2>&1 & others=$$!; \
+	@# A shell starts what runs beside it deaf to Ctrl-C, which some of these tests send.
+	@log=$$(mktemp); export CLUSTERFN_REQUIRE_LAB=1; \
+	env --default-signal=INT,QUIT $(BIN)/python -m pytest -q -m "not lab" >"$$log" 2>&1 & others=$$!; \
 	status=0; $(MAKE) test-on-lab || status=$$?; \
 	wait $$others || status=$$?; cat "$$log"; rm "$$log"; exit $$status
 
