@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,10 @@ class World:
         self.config = folder / "clusterfn.yml"
 
     def build(self) -> None:
-        """Stubs, the memory group and the configuration."""
+        """Stubs, the memory group and the configuration; roots that agents made again at the end of old runs go."""
+        for path in self.home.glob("faults-*"):
+            if time.time() - path.stat().st_mtime > 3600:
+                shutil.rmtree(path, ignore_errors=True)
         for name, programs in STUBS.items():
             self._stub(self.stubs / name, programs)
         self._own(self.stubs)

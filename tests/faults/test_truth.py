@@ -37,7 +37,7 @@ def bench(
     world.build()
     wanted = [item.callspec.params for item in request.session.items if item.path == request.path]
     cases = [Case(each["row"], each["host"], world) for each in wanted]
-    request.config.stash[MATRIX] = cases
+    request.config.stash.setdefault(MATRIX, []).extend(cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(world.config))
         bench = Bench(cases)
