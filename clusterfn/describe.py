@@ -33,7 +33,7 @@ def describe(session: Session, job: JobSpec, payload: Payload, ready: Ready) -> 
         "",
         script.job_script(job),
     ]
-    return "\n".join(line for line in lines if line is not None)
+    return "\n".join(lines)
 
 
 def _described(path: str, what: Any, missing: bool) -> str:

@@ -86,11 +86,6 @@ KINDS = frozenset(
 STAGES = ("submit", "queue", "start", "lease", "environment", "load", "function", "result", "supervisor", "scheduler")
 
 
-def bridge_dir(root, digest):  # type: (str, str) -> str
-    """The folder of one version of the bridge."""
-    return posixpath.join(root, BRIDGE, digest)
-
-
 def blob(root, digest):  # type: (str, str) -> str
     """The file that holds the bytes with this SHA-256."""
     return posixpath.join(root, BLOBS, digest)

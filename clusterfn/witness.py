@@ -88,9 +88,13 @@ class Witness:
 
     def look_until_it_begins(self) -> None:
         """Somebody else started the job, or was about to; nobody tells this process how that went."""
-        if self._ended:
-            return
-        self.process_ended()
+        if not self._ended:
+            _then(
+                self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask_again()
+            )
+
+    def _ask_again(self) -> None:
+        self._ask()
         again = threading.Timer(_BEGIN_S, self.look_until_it_begins)
         again.daemon = True
         again.start()
