@@ -19,6 +19,7 @@ from pathlib import Path
 from . import accounts, layout
 from .gpubox import GpuBox
 from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
+from .totp import Totp
 
 
 class LabMissing(LabError):
@@ -151,6 +152,7 @@ class Lab:
         self.client = layout.CLIENT
         self.gpubox = GpuBox()
         self.slurm = SlurmControls()
+        self.totp = Totp()
         self.slurm_conf = layout.SLURM_CONF
 
     @property

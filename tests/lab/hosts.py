@@ -7,13 +7,12 @@ python, scheduler or nvidia-smi: so a host has just what it is said to have.
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from . import layout
+from . import layout, totp
 from .layout import CLIENT, COMMON_BIN, HOSTS, SSHD, Alias, Host
 from .processes import LabError, Record, State, is_alive, run, start
 
@@ -89,6 +88,14 @@ def replaced_minor(host: Host, state: State) -> Host:
     return replace(host, minor=oldest)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write beside, then rename: tests that run meanwhile never see half a file."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_text(text)
+    beside.chmod(0o644)
+    beside.replace(path)
+
+
 def known_hosts_line(host: Host, key: Path) -> str:
     kind, public, *_ = key.with_suffix(f"{key.suffix}.pub").read_text().split()
     return f"[127.0.0.1]:{host.port} {kind} {public}\n"
@@ -116,16 +123,15 @@ def write_client(hosts: list[Host]) -> None:
     CLIENT.mkdir(mode=0o700, exist_ok=True)
     make_key(CLIENT / "id_ed25519", "clusterfn lab")
     make_key(CLIENT / "id_wrong", "clusterfn lab, nobody lets it in")
-    shutil.copy(CLIENT / "id_ed25519.pub", SSHD / "authorized_keys")
-    (SSHD / "authorized_keys").chmod(0o644)
+    replace_text(SSHD / "authorized_keys", (CLIENT / "id_ed25519.pub").read_text())
     lines = [known_hosts_line(host, SSHD / f"{host.name}.key") for host in hosts]
-    (CLIENT / "known_hosts").write_text("".join(lines))
-    (CLIENT / "known_hosts.empty").write_text("")
+    replace_text(CLIENT / "known_hosts", "".join(lines))
+    replace_text(CLIENT / "known_hosts.empty", "")
     changed = [known_hosts_line(host, CLIENT / "id_wrong") for host in hosts]
-    (CLIENT / "known_hosts.changed").write_text("".join(changed))
+    replace_text(CLIENT / "known_hosts.changed", "".join(changed))
     names = {host.name for host in hosts}
     blocks = [ssh_config_block(alias) for alias in layout.aliases() if alias.host in names]
-    layout.SSH_CONFIG.write_text("".join(blocks))
+    replace_text(layout.SSH_CONFIG, "".join(blocks))
 
 
 def listens(port: int) -> bool:
@@ -144,7 +150,7 @@ def start_host(host: Host, state: State) -> None:
         raise LabError(f"port {host.port} of host {host.name} is taken by a process that is not the lab's")
     config = SSHD / f"{host.name}.conf"
     config.write_text(sshd_config(host))
-    argv = ["/usr/sbin/sshd", "-D", "-f", str(config), "-E", str(layout.LOGS / f"{name}.log")]
+    argv = [str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"{name}.log")]
     state.remember(start(Record(name, argv)))
 
 
@@ -162,10 +168,10 @@ def build(state: State) -> None:
     """Programs, keys, configurations, then the daemons that do not run yet."""
     run_folder = Path("/run/sshd")
     if not run_folder.exists():
+        state.claim(run_folder)
         run_folder.mkdir(mode=0o755)
-        state.created.append(str(run_folder))
-        state.save()
     SSHD.mkdir(exist_ok=True)
+    totp.install(state)
     fill_common_bin()
     hosts = playable(state)
     for host in hosts:

@@ -27,6 +27,7 @@ DEVICES = ROOT / "dev"
 COMMON_BIN = HOSTS / "common" / "bin"
 SSH_CONFIG = CLIENT / "ssh_config"
 SLURM_CONF = SLURM / "slurm.conf"
+TOTP_SSHD = SSHD / "clusterfn-lab-totp-sshd"
 
 # "package" to the program it brings: what is there already is not installed again.
 PACKAGES = {
@@ -37,6 +38,7 @@ PACKAGES = {
     "tcsh": "/usr/bin/tcsh",
     "fish": "/usr/bin/fish",
     "iproute2": "/bin/ip",
+    "libpam-google-authenticator": "/usr/bin/google-authenticator",
     "shellcheck": "/usr/bin/shellcheck",
 }
 
@@ -50,13 +52,15 @@ NODES = {"n1": 22118, "n2": 22119}
 class Host:
     """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none.
 
-    `settings` are lines of sshd_config that come before the lab's own (the first value counts).
+    `settings` are lines of sshd_config that come before the lab's own (the first value counts). `program` is the name
+    that its sshd is started by.
     """
 
     name: str
     port: int
     minor: int | None
     settings: str = ""
+    program: Path = Path("/usr/sbin/sshd")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class Alias:
     jump: str = ""
 
 
+CODE_AFTER_KEY = "AuthenticationMethods publickey,keyboard-interactive\nKbdInteractiveAuthentication yes\nUsePAM yes"
+
 HOST_LIST = (
     *(Host(f"py3{minor}", 22000 + minor, minor) for minor in MINORS),
     Host("tensor01", 22020, 6),
@@ -98,6 +104,7 @@ HOST_LIST = (
     Host("onesession", 22025, 6, "MaxSessions 1"),
     # The one modern cipher that paramiko does not know.
     Host("chacha", 22026, 6, "Ciphers chacha20-poly1305@openssh.com"),
+    Host("totp", 22027, 6, CODE_AFTER_KEY, TOTP_SSHD),
 )
 HOST_BY_NAME = {host.name: host for host in HOST_LIST}
 
@@ -137,7 +144,7 @@ def aliases() -> tuple[Alias, ...]:
 
 
 # The files whose change makes a running lab an old one. The handle, the tests and the proxy are not among them.
-BUILDERS = ("accounts", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm")
+BUILDERS = ("accounts", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm", "totp")
 
 
 def version() -> str:

@@ -133,6 +133,12 @@ class State:
         self.daemons[record.name] = record
         self.save()
 
+    def claim(self, path: Path) -> None:
+        """Note something outside the lab's folder that is about to be made, so that `down` removes it."""
+        if str(path) not in self.created:
+            self.created.append(str(path))
+            self.save()
+
 
 @contextlib.contextmanager
 def exclusive() -> Iterator[None]:

@@ -20,8 +20,8 @@ def removals(state: State) -> list[str]:
     daemons = [f"process {record.pid} {record.name}" for record in state.daemons.values() if is_alive(record)]
     users = [f"account {found.pw_name}" for found in accounts.existing()]
     mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
-    folders = [f"folder {path}" for path in (*state.created, str(layout.ROOT)) if Path(path).exists()]
-    return daemons + users + mounts + folders
+    places = [path for path in (*map(Path, state.created), layout.ROOT) if path.exists()]
+    return daemons + users + mounts + [f"{'folder' if path.is_dir() else 'file'} {path}" for path in places]
 
 
 def step_daemons() -> list[int]:
@@ -49,6 +49,14 @@ def end_steps(*, patience_s: float = 10) -> None:
         time.sleep(0.05)
 
 
+def remove_created(place: Path) -> None:
+    """A file the lab made outside its folder, or a folder if nobody put anything there."""
+    if place.is_file():
+        place.unlink()
+    elif place.exists() and not any(place.iterdir()):
+        place.rmdir()
+
+
 def down() -> None:
     """Stop what was started (by pid and start time), remove accounts, mounts and the lab's folder. Packages stay."""
     state = State.load()
@@ -56,8 +64,7 @@ def down() -> None:
         stop(record)
     accounts.remove()
     end_steps()
-    for folder in state.created:
-        if Path(folder).exists() and not any(Path(folder).iterdir()):
-            Path(folder).rmdir()
+    for place in map(Path, state.created):
+        remove_created(place)
     if layout.ROOT.exists():
         shutil.rmtree(layout.ROOT)

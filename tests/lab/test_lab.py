@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab import Lab, layout, teardown
+from tests.lab import Lab, layout, teardown, totp
 from tests.lab.processes import State
 
 pytestmark = pytest.mark.lab
@@ -36,6 +36,24 @@ def output(lab: Lab) -> Iterator[Path]:
     path.unlink(missing_ok=True)
     yield path
     path.unlink(missing_ok=True)
+
+
+Answering = Callable[[str, str], "subprocess.CompletedProcess[bytes]"]
+
+
+@pytest.fixture
+def answering(lab: Lab, tmp_path: Path) -> Answering:
+    """Ask an alias for its host's name by the system's ssh, which gets one answer to whatever it asks."""
+
+    def ask(alias: str, answer: str) -> subprocess.CompletedProcess[bytes]:
+        program = tmp_path / "answer"
+        program.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$1\" >&2\necho '{answer}'\n")
+        program.chmod(0o700)
+        env = {**os.environ, "SSH_ASKPASS": str(program), "SSH_ASKPASS_REQUIRE": "force"}
+        argv = ["ssh", "-F", str(lab.ssh_config), "-o", "NumberOfPasswordPrompts=1", alias, "echo $CLUSTERFN_LAB_HOST"]
+        return subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+
+    return ask
 
 
 @pytest.mark.parametrize("minor", layout.MINORS)
@@ -106,6 +124,31 @@ def test_jumped_goes_through_another_host(lab: Lab) -> None:
 
 def test_twofactor_takes_the_key_and_wants_more(lab: Lab) -> None:
     assert b"Permission denied (password)" in lab.ssh("twofactor-bash", "true").stderr
+
+
+def test_totp_takes_the_key_and_the_code_of_the_moment_again_and_again(lab: Lab, answering: Answering) -> None:
+    for _ in range(2):
+        done = answering("totp-bash", lab.totp.code())
+        assert done.stdout == b"totp\n", done.stderr
+        assert b"Verification code:" in done.stderr
+
+
+def test_totp_refuses_a_wrong_code_and_no_code(lab: Lab, answering: Answering) -> None:
+    assert b"Permission denied (keyboard-interactive)" in answering("totp-bash", "no code").stderr
+    assert b"Permission denied (keyboard-interactive)" in lab.ssh("totp-bash", "true").stderr
+
+
+def test_totp_counts_every_time_it_asks(lab: Lab, answering: Answering) -> None:
+    before = lab.totp.prompts("cfdash")
+    answering("totp-dash", lab.totp.code())
+    answering("totp-dash", "no code")
+    lab.ssh("totp-dash", "true")
+    assert lab.totp.prompts("cfdash") - before == 2
+
+
+@pytest.mark.parametrize(("moment", "code"), [(59, "287082"), (1111111109, "081804"), (20000000000, "353130")])
+def test_codes_are_those_of_rfc_6238(moment: int, code: str) -> None:
+    assert totp.code_at("GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ", moment) == code
 
 
 def test_forced_runs_its_own_command(lab: Lab) -> None:
@@ -242,3 +285,4 @@ def test_down_would_remove_own_things_only(lab: Lab) -> None:
     places = {what for kind, what in words if kind in ("folder", "mount")}
     assert {what[:2] for kind, what in words if kind == "account"} == {"cf"}
     assert all(place == "/run/sshd" or place.startswith(str(layout.ROOT)) for place in places)
+    assert {what for kind, what in words if kind == "file"} == {str(totp.PAM_SERVICE)}
