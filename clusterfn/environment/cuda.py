@@ -1,0 +1,329 @@
+"""Which build of PyTorch for CUDA a host's driver and cards can run: the table, and the choice from it.
+
+The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A card, a driver or a
+PyTorch that is newer than the table is never refused because of that. Called by `built` before a lock is solved.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusterfn.errors import EnvironmentBuildError
+
+TABLE = Path(__file__).with_name("cuda.yml")
+INDEX = "https://download.pytorch.org/whl/"
+
+Version = tuple[int, ...]
+
+
+def version(text: str) -> Version:
+    """A version as numbers; what stands behind them is left out.
+
+    Example:
+        >>> version("2.7.1+cu128")
+        (2, 7, 1)
+    """
+    numbers = []
+    for part in text.strip().partition("+")[0].split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return tuple(numbers)
+
+
+@dataclass(frozen=True)
+class Cards:
+    """What is known of the cards that a job will get.
+
+    Attributes:
+        driver: Of the machine, such as "575.57.08".
+        capabilities: Compute capabilities, such as "8.6"; empty if they are not known.
+        source: Where that is known from, for people.
+    """
+
+    driver: str
+    capabilities: tuple[str, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Build:
+    """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the cards that they have code for."""
+
+    cuda: str
+    first: Version
+    last: Version | None
+    cards: tuple[str, ...]
+    on_pypi: tuple[Version, Version | None] | None
+    source: str
+    users: bool = False
+
+    @property
+    def tag(self) -> str:
+        """As PyTorch writes it: cu128."""
+        return "cu" + self.cuda.replace(".", "")
+
+    def has(self, torch: Version) -> bool:
+        """Whether there is such a build of that minor version of PyTorch."""
+        return self.first <= torch[:2] and (self.last is None or torch[:2] <= self.last)
+
+    def is_default(self, torch: Version) -> bool:
+        """Whether the Python package index itself has this one."""
+        if self.on_pypi is None:
+            return False
+        first, last = self.on_pypi
+        return first <= torch[:2] and (last is None or torch[:2] <= last)
+
+    def runs_on(self, capability: str) -> bool:
+        """Whether a card of that compute capability finds code: of its own major version, and not above it."""
+        wanted = version(capability)
+        return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in self.cards)
+
+
+@dataclass(frozen=True)
+class Table:
+    """All rows, and what drivers they need."""
+
+    builds: tuple[Build, ...]
+    drivers: Mapping[str, str]
+    ships: Mapping[str, str]
+    companions: Mapping[str, Mapping[str, str]]
+    date: str
+
+    def least_driver(self, cuda: str) -> str:
+        """The oldest driver that runs that version at all; "" if the table is older than it."""
+        return self.drivers.get(cuda.partition(".")[0], "")
+
+    def own_driver(self, cuda: str) -> str:
+        """The driver that this version of CUDA came with; "" if the table is older than it."""
+        return self.ships.get(cuda, "")
+
+    def is_ahead(self, capability: str) -> bool:
+        """Whether the table is older than cards of that compute capability."""
+        return version(capability)[0] > self._newest_card[0]
+
+    @property
+    def _newest_card(self) -> Version:
+        return max(version(card) for row in self.builds for card in row.cards)
+
+    def runs(self, row: Build, capability: str) -> bool:
+        """Whether that build runs on such a card; one that is newer than the table gets what the newest card gets."""
+        if self.is_ahead(capability):
+            return self._newest_card in map(version, row.cards)
+        return row.runs_on(capability)
+
+    def newest(self) -> Version:
+        """The newest minor version of PyTorch that a row names."""
+        return max(max(row.first, row.last or row.first) for row in self.builds)
+
+    def minors(self) -> list[Version]:
+        """Every minor version of PyTorch from the oldest row to the newest, the newest first."""
+        newest, found = self.newest(), {row.first for row in self.builds}
+        found |= {(2, minor) for minor in range(newest[1] + 1)}
+        return sorted(found, reverse=True)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A build of PyTorch that fits.
+
+    Attributes:
+        cuda: Its version of CUDA, "12.8".
+        torch: The minor version of PyTorch that it was chosen for, "2.8".
+        index: The package index that has it; "" where it is the one that the Python package index has.
+        because: A sentence for people: the numbers that decided.
+        warnings: Sentences: what may not work although it is not refused.
+    """
+
+    cuda: str
+    torch: str
+    index: str
+    because: str
+    warnings: tuple[str, ...] = ()
+
+
+@functools.lru_cache(maxsize=8)
+def table(more: Path | None = None) -> Table:
+    """The table, its rows after those of a file of the user's.
+
+    Raises:
+        OSError, ValueError, KeyError: The user's file cannot be read as one.
+    """
+    own = _read(TABLE)
+    if more is None:
+        return own
+    users = _read(more)
+    return replace(
+        own,
+        builds=tuple(replace(row, users=True) for row in users.builds) + own.builds,
+        drivers={**own.drivers, **users.drivers},
+        ships={**own.ships, **users.ships},
+        date=f"{own.date}, {more.name}",
+    )
+
+
+def _read(path: Path) -> Table:
+    content: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rows = tuple(
+        Build(
+            str(row["cuda"]),
+            version(str(row["torch"][0])),
+            _or_none(row["torch"][1]),
+            tuple(map(str, row["cards"])),
+            (version(str(row["pypi"][0])), _or_none(row["pypi"][1])) if row.get("pypi") else None,
+            str(row.get("source", path)),
+        )
+        for row in content["builds"]
+    )
+    date = str(content.get("date", ""))
+    return Table(
+        rows,
+        dict(content.get("drivers", {})),
+        dict(content.get("ships", {})),
+        dict(content.get("companions", {})),
+        date,
+    )
+
+
+def _or_none(value: object) -> Version | None:
+    return None if value is None else version(str(value))
+
+
+def choose(cards: Cards, torch: str | None = None, known: Table | None = None, host: str | None = None) -> Choice:
+    """The build of PyTorch for these cards: the newest CUDA that the driver itself has, else one of its major version.
+
+    Args:
+        cards: The machine's driver and its cards' compute capabilities.
+        torch: The version of PyTorch that is asked for, "2.7.1"; None for the newest that fits.
+        known: The table; None for the one that comes along.
+        host: For messages.
+
+    Raises:
+        EnvironmentBuildError: No build fits; it names the numbers and what would work.
+
+    Example:
+        >>> choose(Cards("575.57.08", ("8.6",)), "2.7.1").cuda
+        '12.8'
+    """
+    known = known or table()
+    wanted = [version(torch)[:2]] if torch else known.minors()
+    for minor in wanted:
+        rows = list(_rows(known, minor))
+        fitting = [row for row in rows if _fits(known, row, cards)]
+        if fitting:
+            return _chosen(known, max(fitting, key=lambda row: _rank(known, row, cards, minor)), minor, cards)
+    if torch and wanted[0] > known.newest():
+        return _beyond(known, wanted[0], cards)
+    raise _refusal(known, wanted, cards, host)
+
+
+def _beyond(known: Table, torch: Version, cards: Cards) -> Choice:
+    """A PyTorch of which the table knows nothing: the driver's own CUDA, from the Python package index."""
+    own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
+    warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
+    because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
+    return Choice(max(own, key=version, default=""), _text(torch), "", because, (warning,))
+
+
+def _rows(known: Table, torch: Version) -> Iterator[Build]:
+    """The builds of that version; of one that is newer than the table, those that go on."""
+    seen = set()
+    for row in known.builds:
+        if row.has(torch) and row.cuda not in seen:
+            seen.add(row.cuda)
+            yield row
+
+
+def _fits(known: Table, row: Build, cards: Cards) -> bool:
+    return _has_driver(known, row, cards) and all(known.runs(row, each) for each in cards.capabilities)
+
+
+def _has_driver(known: Table, row: Build, cards: Cards) -> bool:
+    least = known.least_driver(row.cuda)
+    return not least or version(cards.driver) >= version(least)
+
+
+def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool, bool, bool, Version]:
+    """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
+    own, number = known.own_driver(row.cuda), version(row.cuda)
+    within = not own or version(cards.driver) >= version(own)
+    nearest = number if within else tuple(-each for each in number)
+    return row.users, within, within and row.is_default(torch), nearest
+
+
+def _chosen(known: Table, row: Build, torch: Version, cards: Cards) -> Choice:
+    own, warnings = known.own_driver(row.cuda), []
+    if own and version(cards.driver) < version(own):
+        warnings.append(
+            f"CUDA {row.cuda} came with driver {own}, this one is {cards.driver}: programs run, but PTX code does not"
+        )
+    for each in cards.capabilities:
+        if known.is_ahead(each):
+            warnings.append(f"compute capability {each} is newer than the table of {known.date}: it may have no kernel")
+    cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
+    because = f"CUDA {row.cuda} for PyTorch {_text(torch)}: driver {cards.driver} (at least "
+    because += f"{known.least_driver(row.cuda) or 'unknown'}){cards_text}{_said_by(cards)}"
+    index = "" if row.is_default(torch) else INDEX + row.tag
+    return Choice(row.cuda, _text(torch), index, because, tuple(warnings))
+
+
+def _said_by(cards: Cards) -> str:
+    return f", as {cards.source}" if cards.source else ""
+
+
+def _refusal(known: Table, wanted: Iterable[Version], cards: Cards, host: str | None) -> EnvironmentBuildError:
+    minors = list(wanted)
+    torch = f"PyTorch {_text(minors[0])}" if len(minors) == 1 else "any PyTorch in the table"
+    return EnvironmentBuildError(
+        f"no build of {torch} runs there: driver {cards.driver}, compute capability "
+        f"{', '.join(cards.capabilities) or 'unknown'}{_said_by(cards)}",
+        host=host,
+        stage="environment",
+        evidence=[line for minor in minors[:1] for line in _why_not(known, minor, cards)],
+        hint=_what_would(known, cards),
+    )
+
+
+def _why_not(known: Table, torch: Version, cards: Cards) -> Iterator[str]:
+    rows = list(_rows(known, torch))
+    if not rows:
+        yield f"the table of {known.date} has no build of PyTorch {_text(torch)} for CUDA"
+    for row in rows:
+        if not _has_driver(known, row, cards):
+            yield f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
+        else:
+            yield f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
+
+
+def _what_would(known: Table, cards: Cards) -> str:
+    for minor in known.minors():
+        rows = [row for row in _rows(known, minor) if _fits(known, row, cards)]
+        if rows:
+            return f"PyTorch {_text(minor)} with CUDA {rows[-1].cuda} would run: torch=={_text(minor)}.*"
+    running = [row for row in known.builds if all(known.runs(row, each) for each in cards.capabilities)]
+    if not running:
+        return "no PyTorch in the table has code for all of these cards: choose one kind by clusterfn.yml, or gpus=0"
+    least = min((known.least_driver(row.cuda) for row in running), key=version)
+    return f"the administrator can install driver {least} or newer; until then: gpus=0"
+
+
+def _text(torch: Version) -> str:
+    return ".".join(map(str, torch))
+
+
+def companions(torch: str, known: Table | None = None) -> dict[str, str]:
+    """The versions of torchvision and torchaudio that belong to a PyTorch, as specifications; empty if not known.
+
+    Example:
+        >>> companions("2.7.1")
+        {'torchvision': '0.22.*', 'torchaudio': '2.7.*'}
+    """
+    minor = _text(version(torch)[:2])
+    found = ((name, rows.get(minor)) for name, rows in (known or table()).companions.items())
+    return {name: f"{value}.*" for name, value in found if value}
