@@ -3,7 +3,8 @@
 `python -m tests.lab up` builds it (README.md in this folder); tests get a `Lab` from the fixture `lab`.
 """
 
+from .cable import Cable
 from .handle import Daemon, Lab, LabHost, LabMissing, SlurmControls
 from .network import DelayProxy
 
-__all__ = ["Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "SlurmControls"]
+__all__ = ["Cable", "Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "SlurmControls"]

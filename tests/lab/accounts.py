@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from .layout import ACCOUNT_LIST, HOMES, Account
-from .processes import LabError, State, run, stat_fields
+from .processes import LabError, State, run, runs
 
 NOISE = b"""\
 echo "Welcome to the lab. Quota: 80% used."
@@ -80,7 +80,7 @@ def processes_of(uids: set[int]) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if folder.stat().st_uid in uids and stat_fields(int(folder.name))[:1] not in ([], ["Z"]):
+            if folder.stat().st_uid in uids and runs(int(folder.name)):
                 found.append(int(folder.name))
         except FileNotFoundError:
             continue

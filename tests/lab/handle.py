@@ -13,10 +13,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounts, layout
+from . import accounts, cable, layout
+from .cable import Cable
 from .gpubox import GpuBox
 from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
 from .totp import Totp
@@ -213,6 +215,10 @@ class Lab:
                 shutil.rmtree(entry)
             elif entry.name != ".bashrc":
                 entry.unlink()
+
+    def cable(self) -> AbstractContextManager[Cable]:
+        """A host of one's own whose cable can be pulled, for the length of a with block."""
+        return cable.laid()
 
     def sshd(self, host: str) -> Daemon:
         """The sshd of a host: stop it, pause it, kill its sessions (children)."""

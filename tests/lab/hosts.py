@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def sshd_config(host: Host) -> str:
     slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.name == "slurm" else ""
     settings = f"{host.settings}\n" if host.settings else ""
     return f"""\
-{settings}ListenAddress 127.0.0.1
+{settings}ListenAddress {host.address}
 Port {host.port}
 HostKey {SSHD / host.name}.key
 PidFile none
@@ -98,16 +99,17 @@ def replace_text(path: Path, text: str) -> None:
 
 def known_hosts_line(host: Host, key: Path) -> str:
     kind, public, *_ = key.with_suffix(f"{key.suffix}.pub").read_text().split()
-    return f"[127.0.0.1]:{host.port} {kind} {public}\n"
+    return f"[{host.address}]:{host.port} {kind} {public}\n"
 
 
 def ssh_config_block(alias: Alias) -> str:
     """One `Host` block."""
+    host = layout.HOST_BY_NAME[alias.host]
     jump = f"    ProxyJump {alias.jump}\n" if alias.jump else ""
     return f"""\
 Host {alias.name}
-    HostName {alias.address}
-    Port {alias.port or layout.HOST_BY_NAME[alias.host].port}
+    HostName {alias.address or host.address}
+    Port {alias.port or host.port}
     User {alias.account}
     IdentityFile {CLIENT / alias.identity}
     IdentitiesOnly yes
@@ -134,11 +136,18 @@ def write_client(hosts: list[Host]) -> None:
     replace_text(layout.SSH_CONFIG, "".join(blocks))
 
 
-def listens(port: int) -> bool:
+def listens(port: int, address: str = "127.0.0.1") -> bool:
     """Something accepts connections there."""
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
+
+
+def sshd_argv(host: Host) -> list[str]:
+    """What starts the host's sshd, whose configuration is written now."""
+    config = SSHD / f"{host.name}.conf"
+    config.write_text(sshd_config(host))
+    return [str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"sshd-{host.name}.log")]
 
 
 def start_host(host: Host, state: State) -> None:
@@ -148,16 +157,13 @@ def start_host(host: Host, state: State) -> None:
         return
     if listens(host.port):
         raise LabError(f"port {host.port} of host {host.name} is taken by a process that is not the lab's")
-    config = SSHD / f"{host.name}.conf"
-    config.write_text(sshd_config(host))
-    argv = [str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"{name}.log")]
-    state.remember(start(Record(name, argv)))
+    state.remember(start(Record(name, sshd_argv(host))))
 
 
 def wait_for(host: Host, *, timeout_s: float = 10) -> None:
     """Until the host's port answers."""
     deadline = time.monotonic() + timeout_s
-    while not listens(host.port):
+    while not listens(host.port, host.address):
         if time.monotonic() > deadline:
             log = layout.LOGS / f"sshd-{host.name}.log"
             raise LabError(f"sshd of {host.name} does not listen on {host.port}: see {log}")
@@ -173,18 +179,19 @@ def build(state: State) -> None:
     SSHD.mkdir(exist_ok=True)
     totp.install(state)
     fill_common_bin()
-    hosts = playable(state)
-    for host in hosts:
+    hosts = playable(layout.HOST_LIST, state)
+    cables = playable(layout.CABLE_LIST, state)
+    for host in (*hosts, *cables):
         fill_host_bin(host)
         make_key(SSHD / f"{host.name}.key", host.name)
-    write_client(hosts)
+    write_client([*hosts, *cables])
     for host in hosts:
         start_host(host, state)
     for host in hosts:
         wait_for(host)
 
 
-def playable(state: State) -> list[Host]:
-    """Every host this machine can play."""
-    hosts = [replaced_minor(host, state) for host in layout.HOST_LIST]
+def playable(wanted: Iterable[Host], state: State) -> list[Host]:
+    """Those that this machine can play."""
+    hosts = [replaced_minor(host, state) for host in wanted]
     return [host for host in hosts if host.minor is None or f"3.{host.minor}" in state.pythons]

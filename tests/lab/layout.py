@@ -53,7 +53,7 @@ class Host:
     """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none.
 
     `settings` are lines of sshd_config that come before the lab's own (the first value counts). `program` is the name
-    that its sshd is started by.
+    that its sshd is started by. Alone the hosts behind cables have an address of their own.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Host:
     minor: int | None
     settings: str = ""
     program: Path = Path("/usr/sbin/sshd")
+    address: str = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Alias:
     account: str
     identity: str = "id_ed25519"
     known_hosts: str = "known_hosts"
-    address: str = "127.0.0.1"
+    address: str = ""
     port: int = 0
     jump: str = ""
 
@@ -106,7 +107,11 @@ HOST_LIST = (
     Host("chacha", 22026, 6, "Ciphers chacha20-poly1305@openssh.com"),
     Host("totp", 22027, 6, CODE_AFTER_KEY, TOTP_SSHD),
 )
-HOST_BY_NAME = {host.name: host for host in HOST_LIST}
+# Not started by `up` but by the tests that want to pull a cable (cable.py); of the addresses that are nobody's.
+CABLE_LIST = tuple(
+    Host(f"cable{number}", 22040 + number, 6, address=f"192.0.2.{4 * number + 2}") for number in range(1, 5)
+)
+HOST_BY_NAME = {host.name: host for host in (*HOST_LIST, *CABLE_LIST)}
 
 ACCOUNT_LIST = (
     Account("cfbash", "/bin/bash"),
@@ -128,7 +133,7 @@ def aliases() -> tuple[Alias, ...]:
     """`<host>-<account without cf>` for every pair, two short names, one behind a jump, and some that must fail."""
     pairs = [
         Alias(f"{host.name}-{account.name[2:]}", host.name, account.name)
-        for host in HOST_LIST
+        for host in HOST_BY_NAME.values()
         for account in ACCOUNT_LIST
     ]
     jumped = [Alias("jumped", "py36", "cfbash", jump="tensor01-second")]

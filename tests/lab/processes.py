@@ -48,6 +48,11 @@ def stat_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
+def runs(pid: int) -> bool:
+    """There is such a process and it is no zombie."""
+    return stat_fields(pid)[:1] not in ([], ["Z"])
+
+
 def is_alive(record: Record) -> bool:
     """The very process that was recorded still runs (a zombie does not)."""
     fields = stat_fields(record.pid) if record.pid else []

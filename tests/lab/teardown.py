@@ -11,17 +11,18 @@ import signal
 import time
 from pathlib import Path
 
-from . import accounts, layout
+from . import accounts, cable, layout
 from .processes import State, is_alive, stop
 
 
 def removals(state: State) -> list[str]:
     """Everything `down` would stop or remove, one line each."""
     daemons = [f"process {record.pid} {record.name}" for record in state.daemons.values() if is_alive(record)]
+    cables = [f"cable {host.name}" for host in layout.CABLE_LIST if cable.is_laid(host)]
     users = [f"account {found.pw_name}" for found in accounts.existing()]
     mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
     places = [path for path in (*map(Path, state.created), layout.ROOT) if path.exists()]
-    return daemons + users + mounts + [f"{'folder' if path.is_dir() else 'file'} {path}" for path in places]
+    return daemons + cables + users + mounts + [f"{'folder' if path.is_dir() else 'file'} {path}" for path in places]
 
 
 def step_daemons() -> list[int]:
@@ -62,6 +63,8 @@ def down() -> None:
     state = State.load()
     for record in reversed(list(state.daemons.values())):
         stop(record)
+    for host in layout.CABLE_LIST:
+        cable.remove(host)
     accounts.remove()
     end_steps()
     for place in map(Path, state.created):
