@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterfn.environment import telling
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.spec import EnvironmentSpec, Interpreter
 
@@ -33,13 +34,6 @@ done
 echo "none of these can be executed: $*" >&2
 exit 127
 """
-_TELL = (
-    "import json,os,sys\n"
-    "d=os.path.dirname(sys.executable); r=os.path.realpath\n"
-    "same=all(r(os.path.join(d,n))==r(sys.executable) for n in ('python','python3'))\n"
-    "print(json.dumps({'path':sys.executable,'version':list(sys.version_info[:2]),'prefix':sys.prefix,'named':same,"
-    "'conda':os.path.isdir(os.path.join(sys.prefix,'conda-meta')),'venv':sys.prefix!=sys.base_prefix}))"
-)
 _CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
 
 
@@ -84,7 +78,7 @@ class Existing:
         return f"{self.spec.kind}:{self.spec.value}"
 
     def probe(self) -> Sequence[str]:
-        return ["/bin/sh", "-c", _FIND, "sh", _TELL, *self._candidates()]
+        return ["/bin/sh", "-c", _FIND, "sh", telling.PROGRAM, *self._candidates()]
 
     def _candidates(self) -> list[str]:
         kind, value = self.spec.kind, self.spec.value
@@ -131,11 +125,11 @@ class Existing:
         folder = posixpath.dirname(interpreter.path)
         path = [folder] if self._told["named"] else [self._shims(interpreter, root), folder]
         prefix = self._told["prefix"]
-        named: dict[str, str] = {}
+        named: dict[str, str] = dict(self._told["set"])
         if self._told["conda"]:
-            named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)}
+            named.update({"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)})
         elif self._told["venv"]:
-            named = {"VIRTUAL_ENV": prefix}
+            named["VIRTUAL_ENV"] = prefix
         return {"prepend": {"PATH": path}, "set": named, "unset": []}
 
     def _shims(self, interpreter: Interpreter, root: str) -> str:

@@ -165,3 +165,22 @@ def test_secrets_arrive_and_stay_nowhere(hosts, monkeypatch):
     wait_until(
         lambda: not [path for path in folder.rglob("*") if path.is_file() and secret in path.read_text("latin1")]
     )
+
+
+@BOTH
+def test_what_a_conda_environment_sets_when_it_is_activated_is_set(hosts, lab, host):
+    prefix = hosts.root / "conda env"
+    if not prefix.exists():
+        subprocess.run([lab.python(MINOR), "-m", "venv", "--without-pip", prefix], check=True)
+        (prefix / "conda-meta").mkdir()
+        scripts = prefix / "etc" / "conda" / "activate.d"
+        scripts.mkdir(parents=True)
+        (scripts / "gdal.sh").write_text('echo noise\nexport GDAL_DATA="$CONDA_PREFIX/share/gdal"\nfalse\n')
+    hosts.root.chmod(0o755)
+    try:
+        found, _, _ = cluster(host=host, environment=f"prefix:{prefix}")(variables)()
+    finally:
+        hosts.root.chmod(0o700)
+
+    assert found["GDAL_DATA"] == f"{prefix}/share/gdal"
+    assert (found["CONDA_PREFIX"], found["CONDA_DEFAULT_ENV"]) == (str(prefix), "conda env")
