@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.lab import Lab
+    from tests.lab.channel import Channel
 
 # The lab's own code needs Unix modules; the fixture below imports it only where it can be.
 collect_ignore = ["lab"] if sys.platform == "win32" else []
@@ -70,6 +71,14 @@ def lab() -> Lab:
         if REQUIRED:
             pytest.fail(str(missing))
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def channel(lab: Lab) -> Channel:
+    """The lab's conda channel, made first where it is missing (16 s)."""
+    from tests.lab.channel import provide
+
+    return provide()
 
 
 @pytest.fixture
