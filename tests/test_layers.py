@@ -23,6 +23,7 @@ ROOMS = [
     ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "wire"],
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch"],
+    ["survey"],
     ["job", "group"],
     ["session", "witness", "tracker", "live"],
     ["send", "describe", "dispatch"],

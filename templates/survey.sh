@@ -1,0 +1,198 @@
+#!/bin/sh
+# What this host offers its user, asked by clusterfn. Arguments: a mark, seconds, the root, and folders that may hold files.
+# Each question is asked beside the others and answers into a file of its own, so that one that hangs (an NFS server or a
+# controller that is away) hides nothing else. Those that have not answered in time have no status, and are ended.
+LC_ALL=C
+export LC_ALL
+unset CDPATH
+umask 077
+mark=$1 patience=$2 root=$3
+shift 3
+user=$(id -un)
+asked=
+for base in /dev/shm "${TMPDIR:-/tmp}" "$HOME"; do
+    work=$(mktemp -d "$base/clusterfn-XXXXXX" 2>/dev/null) && break
+done
+[ -d "$work" ] || exit 1
+trap 'cd / && rm -rf -- "$work"' EXIT
+
+ask() { # NAME COMMAND...
+    asked="$asked $1"
+    question=$1
+    shift
+    {
+        "$@" >"$work/$question" 2>&1
+        echo "$?" >"$work/$question.rc"
+    } </dev/null &
+}
+
+until_answered() { # SECONDS NAME...
+    end=$(($(date +%s) + $1))
+    shift
+    for question in "$@"; do
+        while [ ! -s "$work/$question.rc" ] && [ "$(date +%s)" -lt "$end" ]; do
+            sleep 0.05 2>/dev/null || sleep 1
+        done
+    done
+}
+
+is_there() {
+    command -v "$1" >/dev/null 2>&1
+}
+
+# Sites set SCRATCH and the like for login shells. An rc file may read what is meant for its shell: the first lines are
+# empty. The lines after them are such as sh, csh and fish understand alike; the one about `type` csh need not.
+login() {
+    {
+        printf '\n\n\n\n\n\n\n\n'
+        printf 'echo %s.env; env; echo %s.end\n' "$mark" "$mark"
+        printf 'type module >/dev/null 2>&1 && echo %s.module\n' "$mark"
+    } | "${SHELL:-/bin/sh}" -l 2>/dev/null
+}
+
+value() { # NAME: as a login shell has it, else as it is here
+    given=$(sed -n "/^$mark\.env\$/,/^$mark\.end\$/s/^$1=//p" "$work/login" | head -n 1)
+    [ -n "$given" ] || given=$(printenv "$1")
+    printf '%s\n' "$given"
+}
+
+partitions() {
+    is_there sinfo || return 127
+    sinfo --noheader '--format=%P|%a|%l|%D|%G'
+}
+
+accounts() {
+    is_there sacctmgr || return 127
+    sacctmgr -nP show assoc "user=$user" format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres
+}
+
+limits() {
+    is_there scontrol || return 127
+    scontrol show config
+}
+
+cards() {
+    is_there nvidia-smi || return 127
+    nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader,nounits && return
+    printf '%s.again\n' "$mark"
+    nvidia-smi --query-gpu=name,memory.total,driver_version --format=csv,noheader,nounits
+}
+
+# Whether logind will end us is told by where we run; a comment in its configuration holds the default.
+logind() {
+    cat /proc/self/cgroup
+    printf '%s.kill\n' "$mark"
+    busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager \
+        KillUserProcesses 2>/dev/null && return
+    cat /usr/lib/systemd/logind.conf /etc/systemd/logind.conf /etc/systemd/logind.conf.d/*.conf 2>/dev/null
+}
+
+library() {
+    getconf GNU_LIBC_VERSION 2>/dev/null || ldd --version 2>&1
+}
+
+conda_program() {
+    for exe in "$(value CONDA_EXE)" "$(value MAMBA_EXE)"; do
+        [ -x "$exe" ] && printf '%s\n' "$exe" && return
+    done
+    path=$(value PATH)
+    for exe in conda mamba micromamba; do
+        PATH="$path" command -v "$exe" && return
+    done
+    for base in miniforge3 mambaforge miniconda3 anaconda3; do
+        for exe in "$HOME/$base/bin/conda" "/opt/$base/bin/conda"; do
+            [ -x "$exe" ] && printf '%s\n' "$exe" && return
+        done
+    done
+    for exe in /opt/conda/bin/conda "$HOME/.local/bin/micromamba" "$HOME/bin/micromamba"; do
+        [ -x "$exe" ] && printf '%s\n' "$exe" && return
+    done
+    return 127
+}
+
+quotas() {
+    is_there quota || return 127
+    quota -w 2>/dev/null || quota
+}
+
+volume() { # NUMBER NAME FOLDER
+    printf '%s\n' "$2"
+    cd -- "$3" || return 1
+    printf '%s.path\n' "$mark"
+    pwd -P
+    printf '%s.df\n' "$mark"
+    df -PkT . 2>/dev/null || df -Pk .
+    printf '%s.inodes\n' "$mark"
+    df -Pi .
+    printf '%s.mode\n' "$mark"
+    # shellcheck disable=SC2012  # its first word is all that is wanted
+    ls -ld . | cut -d ' ' -f 1
+    try_writing ".clusterfn-survey-$$-$1"
+    is_there lfs && lustre_quotas
+    return 0
+}
+
+try_writing() { # FILE
+    printf '%s.write\n' "$mark"
+    if { printf '#!/bin/sh\nexit 0\n' | cat >"$1"; } 2>&1; then
+        chmod 700 "$1"
+        printf '%s.run\n' "$mark"
+        "./$1" && echo yes
+        printf '%s.link\n' "$mark"
+        ln -- "$1" "$1-b" && echo yes
+    fi
+    rm -f -- "$1" "$1-b"
+}
+
+lustre_quotas() {
+    [ "$(stat -f -c %T . 2>/dev/null)" = lustre ] || return
+    printf '%s.lfs\n' "$mark"
+    lfs quota -q -u "$user" .
+    lfs quota -q -g "$(id -gn)" .
+    project=$(lfs project -d . 2>/dev/null | awk '{ print $1 }')
+    [ "${project:-0}" -eq 0 ] || lfs quota -q -p "$project" .
+}
+
+folder() { # CANDIDATE: its path, if it names one
+    case $1 in
+        '$'*) value "${1#?}" ;;
+        *) printf '%s\n' "$1" ;;
+    esac
+}
+
+network_mounts() {
+    [ -r /proc/mounts ] || return
+    awk -v user="$user" '$3 ~ /^(lustre|gpfs|beegfs|ceph|wekafs|panfs)$/ { print $2 "/" user }' /proc/mounts | head -n 10
+}
+
+ask login login
+ask partitions partitions
+ask accounts accounts
+ask limits limits
+ask cards cards
+ask logind logind
+ask library library
+ask quotas quotas
+until_answered "$patience" login
+ask conda conda_program
+ask root volume root "$root" "$root"
+number=0
+for candidate in "$@" $(network_mounts); do
+    candidate=$(printf '%s\n' "$candidate" | sed "s/%u/$user/g")
+    at=$(folder "$candidate")
+    case $at in
+        /*)
+            number=$((number + 1))
+            ask "volume-$number" volume "$number" "$candidate" "$at"
+            ;;
+    esac
+done
+# shellcheck disable=SC2086  # names without blanks
+until_answered "$patience" $asked
+for question in $asked; do
+    printf '%s %s %s\n' "$mark" "$question" "$(cat "$work/$question.rc" 2>/dev/null)"
+    cat "$work/$question"
+    echo
+done
+trap '' TERM # what has not answered is in our process group, and nothing else is
+kill -TERM 0
