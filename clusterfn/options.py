@@ -203,6 +203,7 @@ _ON_INTERRUPT = ("detach", "stop")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 
 
@@ -228,6 +229,13 @@ def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tupl
         return tuple(item(name, each) for each in value)
 
     return check
+
+
+def _package(name: str, value: object) -> str:
+    text = _text(name, value).strip()
+    if not _PACKAGE.match(text):
+        raise ConfigError(f"{name}: {text!r} names no package", hint=f'write {name}=["python=3.11", "numpy>=2"]')
+    return text
 
 
 def _output(name: str, value: object) -> str:
@@ -282,6 +290,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "time": ("time_s", lambda _, value: parse_time(value)),
     "host": ("host", _matching(HOST_NAME, "tensor01")),
     "environment": ("environment", _text),
+    "packages": ("packages", _several(_package)),
     "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
     "env": ("env", _environment_variables),
     "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),

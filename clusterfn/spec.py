@@ -47,6 +47,7 @@ class Options:
     time_s: float | None = None
     host: str | None = None
     environment: str | None = None
+    packages: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: tuple[str, ...] = ()
@@ -54,6 +55,35 @@ class Options:
     cwd: str | None = None
     name: str | None = None
     on_interrupt: str = "detach"
+
+
+@dataclass(frozen=True)
+class Making:
+    """How environments are made on a host.
+
+    Attributes:
+        root: Where they lie, as clusterfn.yml has it; None below the host's root.
+        fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
+        build_on: "host", or "node": in a batch job of its own.
+        partition: For that job.
+        at: "root", or "node": unpacked once on each node, into its local disk.
+        purge_days: Files that nobody reads for so long are removed there; None if they stay.
+        installer: "clusterfn", or "conda": the host's own.
+        driver: Of the cards, if it is known beforehand.
+        capabilities: Compute capabilities of the cards, if they are known beforehand.
+        table: A file with more rows for the table of CUDA builds.
+    """
+
+    root: str | None = None
+    fetch_on: str = "auto"
+    build_on: str = "host"
+    partition: str | None = None
+    at: str = "root"
+    purge_days: float | None = None
+    installer: str = "clusterfn"
+    driver: str | None = None
+    capabilities: tuple[str, ...] = ()
+    table: str | None = None
 
 
 @dataclass(frozen=True)
@@ -88,6 +118,26 @@ class Host:
     poll_floor_s: float = 2.0
     queue_timeout_s: float | None = None
     keep_days: float = 14.0
+    making: Making = Making()
+
+
+@dataclass(frozen=True)
+class Building:
+    """An environment that is, or is to be, made on a host.
+
+    Attributes:
+        id: The hash of its lock.
+        root: The folder below which environments lie there, absolute.
+        purged: Whether files of it may have been removed by the file system since.
+        cuda: The version of CUDA that its PyTorch must show on the cards; "" if that is not asked.
+        at: As `Making.at`.
+    """
+
+    id: str
+    root: str
+    purged: bool = False
+    cuda: str = ""
+    at: str = "root"
 
 
 @dataclass(frozen=True)
@@ -147,6 +197,7 @@ class JobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     cwd: str | None = None
+    building: Building | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
 

@@ -14,7 +14,7 @@ from typing import Any
 from clusterfn.config import advice
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host, Resources, parse_memory, parse_time
+from clusterfn.spec import Host, Making, Resources, parse_memory, parse_time
 
 SCHEDULERS = ("bare", "slurm", "local")
 SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
@@ -23,6 +23,7 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+_NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
 # sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
@@ -55,6 +56,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         field, read = _KEYS[word]
         facts[field] = read(given)
     _default_environment(keys, facts)
+    _making(facts, folder)
     _this_machine(keys, facts)
     _ssh_config(facts, folder)
     _slurm_only(keys, facts)
@@ -79,6 +81,38 @@ def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> No
             "the environment stands here twice", f"remove it here or in line {keys['environment'].line + 1}"
         )
     facts["environment"] = advice.environment(below)
+
+
+def _making(facts: dict[str, Any], folder: Path) -> None:
+    """Keys that say how environments are made stand beside the others in the file, and apart from them in `Host`."""
+    given = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
+    given.update(given.pop("cuda", {}))
+    if given.get("table"):
+        given["table"] = str(folder / Path(given["table"]).expanduser())
+    facts["making"] = Making(**given)
+
+
+def _cuda(value: Value) -> dict[str, Any]:
+    """What is known of the cards before anybody has asked them."""
+    given = value.mapping(("driver", "capability", "table"))
+    facts: dict[str, Any] = {}
+    if "driver" in given:
+        facts["driver"] = _numbers(given["driver"], '"575.57.08"')
+    if "capability" in given:
+        several = [each.strip() for each in given["capability"].as_written().split(",")]
+        facts["capabilities"] = tuple(several)
+        if not all(_NUMBERS.fullmatch(each) for each in several):
+            raise given["capability"].error(f'"{given["capability"].written}" is no compute capability', 'write "8.6"')
+    if "table" in given:
+        facts["table"] = _path(given["table"])
+    return facts
+
+
+def _numbers(value: Value, example: str) -> str:
+    text = value.as_written()
+    if not _NUMBERS.fullmatch(text):
+        raise value.error(f'"{text}" is not a version', f"write {example}, in quotes")
+    return text
 
 
 def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
@@ -231,6 +265,7 @@ def _count(least: int) -> Callable[[Value], int]:
     return lambda value: value.as_count(least)
 
 
+_OF_MAKING = "making."
 _Key = tuple[str, Callable[[Value], Any]]
 
 _DEFAULTS: dict[str, _Key] = {
@@ -261,6 +296,14 @@ _KEYS: dict[str, _Key] = {
     "poll_floor": ("poll_floor_s", _time),
     "queue_timeout": ("queue_timeout_s", _time),
     "keep": ("keep_days", _days),
+    "env_root": ("making.root", _root),
+    "fetch_on": ("making.fetch_on", _choice("auto", "host", "client")),
+    "build_on": ("making.build_on", _choice("host", "node")),
+    "build_partition": ("making.partition", _path),
+    "environment_at": ("making.at", _choice("root", "node")),
+    "purge_days": ("making.purge_days", _days),
+    "installer": ("making.installer", _choice("clusterfn", "conda")),
+    "cuda": ("making.cuda", _cuda),
 }
 HOST_KEYS = frozenset(_KEYS)
 DEFAULT_KEYS = frozenset(_DEFAULTS)

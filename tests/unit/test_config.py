@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clusterfn import config
 from clusterfn.config import hosts, yamlfile
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host, Resources
+from clusterfn.spec import Host, Making, Resources
 
 ROOT = Path(__file__).parents[2]
 
@@ -382,7 +382,22 @@ def test_the_references_examples_are_accepted():
 
 def test_every_fact_of_a_host_can_be_configured():
     read = {field for field, _ in hosts._KEYS.values()}
-    assert read == set(Host.__dataclass_fields__) - {"name", "source"}
+    of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
+    assert {field.partition(".")[0] for field in read} == set(Host.__dataclass_fields__) - {"name", "source"}
+    of_cuda = {"driver", "capabilities", "table"}
+    assert of_making - {"cuda"} | of_cuda == set(Making.__dataclass_fields__)
+
+
+def test_how_environments_are_made_can_be_configured():
+    making = host(
+        "scheduler: slurm\nenv_root: /group/x\nfetch_on: client\nbuild_on: node\nbuild_partition: cpu\n"
+        "environment_at: node\npurge_days: 30d\ninstaller: conda\n"
+        'cuda: {driver: "575.57.08", capability: "8.6, 9.0", table: more.yml}'
+    ).making
+    assert (making.root, making.fetch_on, making.build_on, making.partition) == ("/group/x", "client", "node", "cpu")
+    assert (making.at, making.purge_days, making.installer) == ("node", 30, "conda")
+    assert (making.driver, making.capabilities) == ("575.57.08", ("8.6", "9.0"))
+    assert making.table.endswith("/more.yml")
 
 
 def test_the_size_limit_is_that_of_the_reference():
