@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -153,7 +154,7 @@ def _fetch_one(connection: HostConnection, folder: str, file: RemoteFile, to: Pa
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 
 
-def _safe_parts(name: str, *, windows: bool = os.name == "nt") -> tuple[str, ...]:
+def _safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
     """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or name.startswith("/") or "\0" in name or (windows and any(map(_is_odd, parts))):

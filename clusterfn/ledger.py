@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from clusterfn.config import places
 
 if TYPE_CHECKING:
     from clusterfn.job import Job
@@ -64,5 +65,4 @@ def _read(line: str) -> Entry | None:
 
 
 def _path() -> Path:
-    base = os.environ.get("LOCALAPPDATA") if os.name == "nt" else os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "clusterfn" / "jobs.jsonl"
+    return places.state_folder() / "jobs.jsonl"

@@ -1,4 +1,7 @@
-"""Where clusterfn.yml is looked for, and whose file is obeyed. Called by `clusterfn.config`; opens nothing."""
+"""Where clusterfn.yml is looked for, whose file is obeyed, and where this user's own records lie, on each platform.
+
+Called by `clusterfn.config` and `ledger`; opens nothing.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,17 @@ def _user_folders() -> Iterator[Path]:
         yield Path(os.environ["APPDATA"]) / "clusterfn"
 
 
+def state_folder() -> Path:
+    """Where clusterfn keeps what it remembers for this user, by the custom of the platform. It need not exist."""
+    home = Path("~").expanduser()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn"
+    usual = home / ".local" / "state"
+    if sys.platform == "darwin":
+        usual = home / "Library" / "Application Support"
+    return Path(os.environ.get("XDG_STATE_HOME") or usual) / "clusterfn"
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -97,3 +111,13 @@ def _refuse_misnamed(folders: Iterable[Path]) -> None:
             path = folder / name
             if _is_file(path) and _is_ours(path):
                 raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {folder / FILE}")
+
+
+def cache_folder() -> Path:
+    """Where clusterfn keeps what can be fetched or made again, by the custom of the platform. It need not exist."""
+    home = Path("~").expanduser()
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches" / "clusterfn"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "Cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "clusterfn"

@@ -47,7 +47,7 @@ def known_keys(name: str, files: Iterable[Path]) -> list[Known]:
 
 
 def _in_file(name: str, path: Path) -> Iterator[Known]:
-    for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):

@@ -123,7 +123,7 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
             )
         except subprocess.TimeoutExpired as error:
             raise sshwords.error_of(host, settings, _text(error.stderr), -1) from error
-        lines = file.read_text().splitlines() if file.exists() else []
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:
         raise sshwords.error_of(host, settings, _text(ran.stderr), ran.returncode)
     return [Shown(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
@@ -204,7 +204,8 @@ def _forget(host: Host, met: Met) -> None:
     for entry in met.known:
         name, _, number = entry.place.rpartition(":")
         path = Path(name)
-        lines = rest.setdefault(path, path.read_text(errors="surrogateescape").splitlines(keepends=True))
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        lines = rest.setdefault(path, text.splitlines(keepends=True))
         left = _without(lines[int(number) - 1], met.settings.key_name)
         if left is None or path not in met.settings.user_known_hosts:
             raise HostKeyError(

@@ -78,7 +78,7 @@ def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
         os.dup2(source, target)
     for fd in wanted.keep:
         os.set_inheritable(fd, True)
-    if wanted.cpus:
+    if wanted.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, wanted.cpus)
     os.chdir(wanted.cwd)
     syscalls.die_with_parent(signal.SIGKILL, parent)

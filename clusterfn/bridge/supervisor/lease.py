@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us
 _TURN_MS = 200
 _FILES = "/tmp"
+_PEER = getattr(socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no cards
 
 
 class SocketMark:
@@ -101,7 +102,7 @@ class Holder:
         self.connection.setblocking(False)
         try:
             self.connection.connect(_address(uuid))
-            raw = self.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            raw = self.connection.getsockopt(socket.SOL_SOCKET, _PEER, 12)
             self.who = nvidia.user_name(struct.unpack("3i", raw)[1])
         except OSError:  # gone already, or too many wait at its door: we look again
             self.connection.close()
