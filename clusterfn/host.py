@@ -37,6 +37,7 @@ class HostFacts:
         python: The old interpreter that runs the agent, absolute.
         machine: `<machine-id>-<hostname>`, a name for this machine alone.
         net_ns: The network namespace, as the kernel names it.
+        glibc: The version of its C library, "2.17"; "" where that is another one.
         warnings: What the user should know, as sentences.
         have: For each path that was asked for, whether it exists.
     """
@@ -55,6 +56,7 @@ class HostFacts:
     cpus: int
     memory_bytes: int
     net_ns: str
+    glibc: str
     warnings: tuple[str, ...]
     have: tuple[bool, ...]
 

@@ -21,7 +21,7 @@ Handler = Callable[[Header, bytes], Iterable[tuple[Header, bytes]]]
 HELLO: Header = {
     "root": "/home/fake/.clusterfn", "python": "/usr/bin/python3", "version": [3, 6, 8], "platform": "linux-x86_64",
     "machine": "0123-fake", "boot_id": "b0", "hostname": "fake", "uid": 1000, "user": "fake", "home": "/home/fake",
-    "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "warnings": [], "have": [],
+    "pid": 42, "cpus": 8, "memory_bytes": 2**36, "net_ns": "net:[1]", "glibc": "2.36", "warnings": [], "have": [],
 }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ class FakeTransport:
         self.streams: list[FakeStream] = []
         self.error: Exception | None = None
 
-    def open(self, command: str) -> FakeStream:
+    def open(self, command: str, asker: Any = None) -> FakeStream:
         self.commands.append(command)
         if self.error is not None:
             raise self.error

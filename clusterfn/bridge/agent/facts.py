@@ -32,7 +32,17 @@ def facts(agent: "Agent") -> "Header":
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": link_text("/proc/self/ns/net"),
+        "glibc": glibc(),
     }
+
+
+def glibc() -> str:
+    """The version of the C library, such as "2.17"; empty where it is another one, or none that says."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return ""
+    return version if name == "glibc" else ""
 
 
 def user_name(pwd: "Any") -> str:
