@@ -6,5 +6,6 @@
 from .cable import Cable
 from .handle import Daemon, Lab, LabHost, LabMissing, SlurmControls
 from .network import DelayProxy
+from .newcomer import Newcomer
 
-__all__ = ["Cable", "Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "SlurmControls"]
+__all__ = ["Cable", "Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "Newcomer", "SlurmControls"]

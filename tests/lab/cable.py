@@ -7,7 +7,6 @@ test has left is removed by the next one that takes the cable, and by `down`.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from . import hosts
 from .layout import CABLE_LIST, SSHD, Host
-from .processes import LabError, Record, is_alive, run, send, start
+from .processes import LabError, Record, held_if_free, is_alive, run, send, start
 
 FAR_END = "eth0"
 
@@ -131,17 +130,10 @@ def lay(host: Host) -> Record:
 def free_host() -> Iterator[Host]:
     """One of the cables that nobody holds, held. Raises: LabError if all are in use."""
     for host in CABLE_LIST:
-        handle = os.open(SSHD / f"{host.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            continue
-        try:
-            yield host
-        finally:
-            os.close(handle)
-        return
+        with held_if_free(SSHD / f"{host.name}.lock") as free:
+            if free:
+                yield host
+                return
     raise LabError(f"all {len(CABLE_LIST)} cables are in use")
 
 

@@ -17,9 +17,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounts, cable, layout
+from . import accounts, cable, layout, newcomer
 from .cable import Cable
 from .gpubox import GpuBox
+from .newcomer import Newcomer
 from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
 from .totp import Totp
 
@@ -220,6 +221,10 @@ class Lab:
         """A host of one's own whose cable can be pulled, for the length of a with block."""
         return cable.laid()
 
+    def newcomer(self) -> AbstractContextManager[Newcomer]:
+        """An account with a password that nobody has used yet, for the length of a with block."""
+        return newcomer.arrived()
+
     def sshd(self, host: str) -> Daemon:
         """The sshd of a host: stop it, pause it, kill its sessions (children)."""
         return Daemon(f"sshd-{host}")
@@ -245,7 +250,7 @@ class Lab:
 
     def _yml_host(self, alias: str) -> str:
         lines = [f"  {alias}:", f"    address: {alias}", f"    ssh_config: {self.ssh_config}"]
-        if self.host(alias).name == "slurm":
+        if layout.HOST_BY_NAME[self.host(alias).name].slurm:
             lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}"]
             lines += ["    defaults: {time: 10min}"]
         else:

@@ -1,4 +1,4 @@
-"""The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH; and the client's keys and ssh_config.
+"""The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH.
 
 Called by `up`. A host's PATH is its own bin folder, then a folder of links to the machine's programs without any
 python, scheduler or nvidia-smi: so a host has just what it is said to have.
@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from . import layout, totp
-from .layout import CLIENT, COMMON_BIN, HOSTS, SSHD, Alias, Host
-from .processes import LabError, Record, State, is_alive, run, start
+from . import client, layout, totp
+from .layout import COMMON_BIN, HOSTS, SSHD, Host
+from .processes import LabError, Record, State, is_alive, start
 
 SLURM_PROGRAMS = re.compile(
     r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|crontab|diag|gather|info|prio|queue|report|run|sh|share)"
@@ -43,23 +43,19 @@ def fill_host_bin(host: Host) -> None:
     if host.minor is not None:
         python = layout.PYTHONS / f"3.{host.minor}" / "bin" / "python"
         wanted = {"python3": python, f"python3.{host.minor}": python}
-    if host.name == "slurm":
+    if host.slurm:
         wanted.update({p.name: p for p in Path("/usr/bin").iterdir() if SLURM_PROGRAMS.fullmatch(p.name)})
     for name, program in wanted.items():
         if not (own / name).is_symlink():
             (own / name).symlink_to(program)
 
 
-def make_key(path: Path, comment: str) -> None:
-    """An ed25519 key pair without passphrase."""
-    if not path.exists():
-        run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)])
-
-
 def sshd_config(host: Host) -> str:
     """The whole configuration of one host."""
     path = f"{HOSTS / host.name / 'bin'}:{COMMON_BIN}"
-    slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.name == "slurm" else ""
+    slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.slurm else ""
+    # Of this one sshd takes the last value.
+    startups = "" if "MaxStartups" in host.settings else "MaxStartups 100:30:200\n"
     settings = f"{host.settings}\n" if host.settings else ""
     return f"""\
 {settings}ListenAddress {host.address}
@@ -72,8 +68,7 @@ UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PrintMotd no
-MaxStartups 100:30:200
-MaxSessions 50
+{startups}MaxSessions 50
 UseDNS no
 Subsystem sftp internal-sftp
 SetEnv PATH={path} CLUSTERFN_LAB_HOST={host.name}{slurm}
@@ -87,53 +82,6 @@ def replaced_minor(host: Host, state: State) -> Host:
     oldest = min(int(name.partition(".")[2]) for name in state.pythons)
     print(f"  no Python 3.{host.minor}: {host.name} gets 3.{oldest}")
     return replace(host, minor=oldest)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write beside, then rename: tests that run meanwhile never see half a file."""
-    beside = path.with_name(f"{path.name}.new")
-    beside.write_text(text)
-    beside.chmod(0o644)
-    beside.replace(path)
-
-
-def known_hosts_line(host: Host, key: Path) -> str:
-    kind, public, *_ = key.with_suffix(f"{key.suffix}.pub").read_text().split()
-    return f"[{host.address}]:{host.port} {kind} {public}\n"
-
-
-def ssh_config_block(alias: Alias) -> str:
-    """One `Host` block."""
-    host = layout.HOST_BY_NAME[alias.host]
-    jump = f"    ProxyJump {alias.jump}\n" if alias.jump else ""
-    return f"""\
-Host {alias.name}
-    HostName {alias.address or host.address}
-    Port {alias.port or host.port}
-    User {alias.account}
-    IdentityFile {CLIENT / alias.identity}
-    IdentitiesOnly yes
-    UserKnownHostsFile {CLIENT / alias.known_hosts}
-    GlobalKnownHostsFile /dev/null
-    StrictHostKeyChecking yes
-{jump}
-"""
-
-
-def write_client(hosts: list[Host]) -> None:
-    """Keys, three known_hosts files (right, empty, changed) and the ssh_config."""
-    CLIENT.mkdir(mode=0o700, exist_ok=True)
-    make_key(CLIENT / "id_ed25519", "clusterfn lab")
-    make_key(CLIENT / "id_wrong", "clusterfn lab, nobody lets it in")
-    replace_text(SSHD / "authorized_keys", (CLIENT / "id_ed25519.pub").read_text())
-    lines = [known_hosts_line(host, SSHD / f"{host.name}.key") for host in hosts]
-    replace_text(CLIENT / "known_hosts", "".join(lines))
-    replace_text(CLIENT / "known_hosts.empty", "")
-    changed = [known_hosts_line(host, CLIENT / "id_wrong") for host in hosts]
-    replace_text(CLIENT / "known_hosts.changed", "".join(changed))
-    names = {host.name for host in hosts}
-    blocks = [ssh_config_block(alias) for alias in layout.aliases() if alias.host in names]
-    replace_text(layout.SSH_CONFIG, "".join(blocks))
 
 
 def listens(port: int, address: str = "127.0.0.1") -> bool:
@@ -183,8 +131,7 @@ def build(state: State) -> None:
     cables = playable(layout.CABLE_LIST, state)
     for host in (*hosts, *cables):
         fill_host_bin(host)
-        make_key(SSHD / f"{host.name}.key", host.name)
-    write_client([*hosts, *cables])
+    client.build([*hosts, *cables])
     for host in hosts:
         start_host(host, state)
     for host in hosts:

@@ -26,6 +26,7 @@ SLURM = ROOT / "slurm"
 DEVICES = ROOT / "dev"
 COMMON_BIN = HOSTS / "common" / "bin"
 SSH_CONFIG = CLIENT / "ssh_config"
+SPLIT_CONFIG = CLIENT / "ssh_config.split"
 SLURM_CONF = SLURM / "slurm.conf"
 TOTP_SSHD = SSHD / "clusterfn-lab-totp-sshd"
 
@@ -53,7 +54,8 @@ class Host:
     """One sshd with its own port, host key and PATH. `minor` is that of its first python3; None: it has none.
 
     `settings` are lines of sshd_config that come before the lab's own (the first value counts). `program` is the name
-    that its sshd is started by. Alone the hosts behind cables have an address of their own.
+    that its sshd is started by. Alone the hosts behind cables have an address of their own. `identity` is the key that
+    the client tries.
     """
 
     name: str
@@ -62,6 +64,8 @@ class Host:
     settings: str = ""
     program: Path = Path("/usr/sbin/sshd")
     address: str = "127.0.0.1"
+    identity: str = "id_ed25519"
+    slurm: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,11 +97,15 @@ class Alias:
 
 
 CODE_AFTER_KEY = "AuthenticationMethods publickey,keyboard-interactive\nKbdInteractiveAuthentication yes\nUsePAM yes"
+# How the names of accounts begin that a test makes for itself (newcomer.py).
+NEWCOMERS = "cfnew"
+PASSWORD = f"PasswordAuthentication yes\nAuthorizedKeysFile .ssh/authorized_keys\nAllowUsers {NEWCOMERS}*"
+CERTIFICATE = f"TrustedUserCAKeys {SSHD}/user_authority.pub\nAuthorizedKeysFile none"
 
 HOST_LIST = (
     *(Host(f"py3{minor}", 22000 + minor, minor) for minor in MINORS),
     Host("tensor01", 22020, 6),
-    Host("slurm", 22021, 6),
+    Host("slurm", 22021, 6, slurm=True),
     Host("nopython", 22022, None),
     # Wants a second factor after the key; nobody has one.
     Host("twofactor", 22023, 6, "AuthenticationMethods publickey,password\nPasswordAuthentication yes"),
@@ -106,6 +114,13 @@ HOST_LIST = (
     # The one modern cipher that paramiko does not know.
     Host("chacha", 22026, 6, "Ciphers chacha20-poly1305@openssh.com"),
     Host("totp", 22027, 6, CODE_AFTER_KEY, TOTP_SSHD),
+    Host("password", 22028, 6, PASSWORD),
+    Host("campus", 22029, 6, PASSWORD, slurm=True),
+    Host("certificate", 22030, 6, CERTIFICATE, identity="id_signed"),
+    Host("ed25519only", 22031, 6, "PubkeyAcceptedAlgorithms ssh-ed25519\nHostKeyAlgorithms ssh-ed25519"),
+    Host("hostcert", 22032, 6, f"HostCertificate {SSHD}/hostcert.key-cert.pub"),
+    Host("nosession", 22033, 6, "MaxSessions 0"),
+    Host("onestartup", 22034, 6, "MaxStartups 1"),
 )
 # Not started by `up` but by the tests that want to pull a cable (cable.py); of the addresses that are nobody's.
 CABLE_LIST = tuple(
@@ -130,26 +145,36 @@ ACCOUNT_BY_NAME = {account.name: account for account in ACCOUNT_LIST}
 
 
 def aliases() -> tuple[Alias, ...]:
-    """`<host>-<account without cf>` for every pair, two short names, one behind a jump, and some that must fail."""
+    """`<host>-<account without cf>` for every pair, short names, those behind a jump, and some that must fail."""
     pairs = [
-        Alias(f"{host.name}-{account.name[2:]}", host.name, account.name)
+        Alias(f"{host.name}-{account.name[2:]}", host.name, account.name, host.identity)
         for host in HOST_BY_NAME.values()
         for account in ACCOUNT_LIST
     ]
-    jumped = [Alias("jumped", "py36", "cfbash", jump="tensor01-second")]
+    jumped = [
+        Alias("jumped", "py36", "cfbash", jump="tensor01-second"),
+        Alias("jumped-twice", "py38", "cfbash", jump="jumped"),
+    ]
     short = [Alias("tensor01", "tensor01", "cfbash"), Alias("slurm", "slurm", "cfbash")]
+    # Without account and key: whoever comes says who he is.
+    short += [Alias(name, name, "", identity="") for name in ("password", "campus")]
+    vouched = [Alias("authority", "hostcert", "cfbash", known_hosts="known_hosts.authority")]
     faulty = [
         Alias("unknown-key", "py36", "cfbash", known_hosts="known_hosts.empty"),
         Alias("changed-key", "py36", "cfbash", known_hosts="known_hosts.changed"),
+        Alias("unknown-authority", "py36", "cfbash", known_hosts="known_hosts.authority"),
         Alias("wrong-user-key", "py36", "cfbash", identity="id_wrong"),
+        Alias("unsigned", "certificate", "cfbash"),
+        Alias("expired-certificate", "certificate", "cfbash", identity="id_expired"),
+        Alias("ecdsa-key", "ed25519only", "cfbash", identity="id_ecdsa"),
         Alias("refused", "py36", "cfbash", port=REFUSED_PORT),
         Alias("no-such-name", "py36", "cfbash", address="no-such-name.invalid"),
     ]
-    return (*pairs, *short, *jumped, *faulty)
+    return (*pairs, *short, *jumped, *vouched, *faulty)
 
 
 # The files whose change makes a running lab an old one. The handle, the tests and the proxy are not among them.
-BUILDERS = ("accounts", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm", "totp")
+BUILDERS = ("accounts", "client", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm", "totp")
 
 
 def version() -> str:

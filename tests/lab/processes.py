@@ -154,3 +154,32 @@ def exclusive() -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[None]:
+    """A lock of this process, which the kernel lets go when it dies; waits for whoever has it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def takes(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def held_if_free(path: Path) -> Iterator[bool]:
+    """The same without waiting; whether this process got it."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield takes(handle)
+    finally:
+        os.close(handle)

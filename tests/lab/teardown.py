@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from . import accounts, cable, layout
+from . import accounts, cable, layout, newcomer
 from .processes import State, is_alive, stop
 
 
@@ -19,7 +19,7 @@ def removals(state: State) -> list[str]:
     """Everything `down` would stop or remove, one line each."""
     daemons = [f"process {record.pid} {record.name}" for record in state.daemons.values() if is_alive(record)]
     cables = [f"cable {host.name}" for host in layout.CABLE_LIST if cable.is_laid(host)]
-    users = [f"account {found.pw_name}" for found in accounts.existing()]
+    users = [f"account {found.pw_name}" for found in (*accounts.existing(), *newcomer.everyone())]
     mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
     places = [path for path in (*map(Path, state.created), layout.ROOT) if path.exists()]
     return daemons + cables + users + mounts + [f"{'folder' if path.is_dir() else 'file'} {path}" for path in places]
@@ -65,6 +65,8 @@ def down() -> None:
         stop(record)
     for host in layout.CABLE_LIST:
         cable.remove(host)
+    for found in newcomer.everyone():
+        newcomer.remove(found)
     accounts.remove()
     end_steps()
     for place in map(Path, state.created):

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pwd
+import shutil
 import signal
+import socket
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.lab import Lab, layout, teardown, totp
+from tests.lab import Lab, accounts, layout, teardown, totp
 from tests.lab.processes import State
 
 pytestmark = pytest.mark.lab
+CRASH = """
+import os
+from tests.lab import Lab
+with Lab().newcomer() as newcomer:
+    print(newcomer.name, flush=True)
+    os.kill(os.getpid(), 9)
+"""
 
 
 def need_python(lab: Lab, minor: int) -> None:
@@ -27,6 +40,23 @@ def submit(lab: Lab, options: str, script: str) -> str:
     done = lab.ssh("slurm", f"sbatch --parsable {options}", stdin=f"#!/bin/sh\n{script}\n".encode())
     assert done.returncode == 0, done.stderr
     return done.stdout.decode().strip()
+
+
+def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> bool:
+    """As soon as it is true; False after timeout_s."""
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+@contextlib.contextmanager
+def watched(log: Path) -> Iterator[Callable[[], bytes]]:
+    """What a log has got since the block began."""
+    size = log.stat().st_size
+    yield lambda: log.read_bytes()[size:]
 
 
 @pytest.fixture
@@ -108,6 +138,11 @@ def test_read_only_home_cannot_be_written(lab: Lab) -> None:
         ("unknown-key", "Host key verification failed"),
         ("changed-key", "REMOTE HOST IDENTIFICATION HAS CHANGED"),
         ("wrong-user-key", "Permission denied (publickey)"),
+        ("unsigned", "Permission denied (publickey)"),
+        ("expired-certificate", "Permission denied (publickey)"),
+        ("ecdsa-key", "Permission denied (publickey)"),
+        ("unknown-authority", "Host key verification failed"),
+        ("nosession-bash", "open failed"),
         ("refused", "Connection refused"),
         ("no-such-name", "Could not resolve hostname"),
     ],
@@ -120,6 +155,68 @@ def test_faulty_aliases_fail_as_named(lab: Lab, alias: str, message: str) -> Non
 
 def test_jumped_goes_through_another_host(lab: Lab) -> None:
     assert lab.ssh("jumped", "echo $CLUSTERFN_LAB_HOST").stdout == b"py36\n"
+
+
+def test_jumped_twice_comes_from_the_first_jump_host(lab: Lab) -> None:
+    with watched(lab.root / "log" / "sshd-py36.log") as new:
+        assert lab.ssh("jumped-twice", "echo $CLUSTERFN_LAB_HOST").stdout == b"py38\n"
+        assert b"Accepted publickey for cfbash" in new()
+
+
+def test_split_configuration_leads_through_outer_to_py38(lab: Lab) -> None:
+    argv = ["ssh", "-F", str(layout.SPLIT_CONFIG), "-o", "BatchMode=yes", "inner", "echo $CLUSTERFN_LAB_HOST; id -un"]
+    with watched(lab.root / "log" / "sshd-py37.log") as new:
+        assert subprocess.run(argv, stdout=subprocess.PIPE, timeout=30, check=False).stdout == b"py38\ncfsecond\n"
+        assert b"Accepted publickey for cfdash" in new()
+
+
+@pytest.mark.parametrize("alias", ["certificate-bash", "ed25519only-bash", "authority"])
+def test_keys_and_certificates_that_are_right_are_enough(lab: Lab, alias: str) -> None:
+    assert lab.ssh(alias, "echo $CLUSTERFN_LAB_HOST").stdout.decode().strip() == lab.host(alias).name
+
+
+def test_onestartup_drops_a_second_one_who_is_not_logged_in_yet(lab: Lab) -> None:
+    with socket.create_connection(("127.0.0.1", lab.host("onestartup-bash").port)) as first:
+        assert first.recv(4) == b"SSH-"
+        assert b"Connection closed by remote host" in lab.ssh("onestartup-bash", "true").stderr
+    assert wait_until(lambda: lab.ssh("onestartup-bash", "true").returncode == 0)
+
+
+@pytest.mark.parametrize("host", ["password", "campus"])
+def test_a_newcomer_enters_by_password_and_then_by_a_key(lab: Lab, answering: Answering, host: str) -> None:
+    with lab.newcomer() as newcomer:
+        assert answering(f"{newcomer.name}@{host}", newcomer.password).stdout.decode().strip() == host
+        assert answering(f"{newcomer.name}@{host}", "another").returncode == 255
+        folder = newcomer.home / ".ssh"
+        folder.mkdir()
+        shutil.copy(lab.client / "id_ed25519.pub", folder / "authorized_keys")
+        argv = ["-i", str(lab.client / "id_ed25519"), "-o", "BatchMode=yes", f"{newcomer.name}@{host}", "id -un"]
+        done = subprocess.run(["ssh", "-F", str(lab.ssh_config), *argv], capture_output=True, timeout=30, check=False)
+        assert done.stdout.decode().strip() == newcomer.name, done.stderr
+
+
+def test_nothing_of_a_newcomer_is_left(lab: Lab, answering: Answering) -> None:
+    with lab.newcomer() as newcomer:
+        argv = ["setsid", "--fork", "sleep", "60"]
+        subprocess.run(argv, user=newcomer.uid, cwd="/", check=True, timeout=10)
+        assert accounts.processes_of({newcomer.uid})
+    assert accounts.processes_of({newcomer.uid}) == []
+    assert not newcomer.home.exists()
+    assert newcomer.name not in {found.pw_name for found in pwd.getpwall()}
+
+
+def test_two_newcomers_may_be_there_at_once(lab: Lab) -> None:
+    with lab.newcomer() as one, lab.newcomer() as two:
+        assert one.uid != two.uid
+        assert one.home.exists()
+
+
+def test_a_newcomer_whom_a_killed_test_left_is_removed_by_the_next(lab: Lab) -> None:
+    left = subprocess.run([sys.executable, "-c", CRASH], stdout=subprocess.PIPE, text=True, timeout=30, check=False)
+    assert left.returncode == -signal.SIGKILL
+    assert pwd.getpwnam(left.stdout.strip())
+    with lab.newcomer():
+        assert left.stdout.strip() not in {found.pw_name for found in pwd.getpwall()}
 
 
 def test_twofactor_takes_the_key_and_wants_more(lab: Lab) -> None:
