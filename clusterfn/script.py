@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 
 from clusterfn import layout
-from clusterfn.spec import JobSpec
+from clusterfn.spec import Host, JobSpec
 
 _HOLE = re.compile(r"@@([a-z]+)")
 _MODULE_ERRORS = "module.err"
@@ -57,11 +57,25 @@ def job_script(job: JobSpec) -> str:
 
 
 def _module_lines(job: JobSpec) -> list[str]:
-    modules = list(dict.fromkeys([*job.host.modules, *job.modules]))
-    if not modules:
-        return []
     said = posixpath.join(layout.job_dir(job.root, job.id), _MODULE_ERRORS)
-    return [fill("modules.sh", {"said": quote(said)}).rstrip("\n"), *(f"load_module {quote(name)}" for name in modules)]
+    return _loading([*job.host.modules, *job.modules], quote(said))
+
+
+def _loading(modules: Iterable[str], said: str) -> list[str]:
+    """Lines that load these modules, each once; `said` is the word for the file with what `module` says."""
+    names = list(dict.fromkeys(modules))
+    if not names:
+        return []
+    return [fill("modules.sh", {"said": said}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
+
+
+def modules_check(host: Host, mark: str) -> str:
+    """A script that loads a host's modules as its jobs do, and prints a line `MARK STATUS STAGE`.
+
+    The stage is "loaded", "setup" or "module:NAME"; after the last follow the modules that have a name like it.
+    """
+    lines = [*host.setup, *_loading(host.modules, '"$clusterfn_said"')]
+    return fill("modules_check.sh", {"mark": mark, "lines": "\n".join(lines)})
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

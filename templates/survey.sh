@@ -95,7 +95,7 @@ conda_program() {
     for exe in "$(value CONDA_EXE)" "$(value MAMBA_EXE)"; do
         [ -x "$exe" ] && printf '%s\n' "$exe" && return
     done
-    path=$(value PATH)
+    path=$(value PATH):$PATH
     for exe in conda mamba micromamba; do
         PATH="$path" command -v "$exe" && return
     done

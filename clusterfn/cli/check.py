@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from clusterfn.cli import screen, steps
 from clusterfn.cli.steps import Failed, Found, Skipped, Step, Warned
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import PENDING, RUNNING
 
-_BLOCKED = "blocked"  # skipped for another's failure; its own followers are skipped too
 _COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
 _WIDTH = max(len(step.name) for step in steps.STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
@@ -26,21 +27,76 @@ _ENDED_BY_SIGNAL = 128
 _PATIENCE_S = 3.0
 
 
+@dataclass(frozen=True)
+class Finding:
+    """How one step ended.
+
+    Attributes:
+        word: PASS, FAIL, WARN or skip.
+        evidence: What was seen, line by line.
+        hint: What mends it.
+        blocked: Whether it was skipped because another step failed; its own followers are skipped too.
+    """
+
+    name: str
+    word: str
+    message: str
+    evidence: tuple[str, ...] = ()
+    hint: str = ""
+    blocked: bool = False
+
+
 def check(given: argparse.Namespace) -> int:
-    """Run the steps; 1 if one of them failed."""
+    """Run the steps and print what each found; 1 if one of them failed."""
     line = screen.Line(sys.stdout)
     found = Found(given.host, given.environment, given.no_job, given.timeout, progress=_Progress(line))
-    words: dict[str, str] = {}
+    findings = []
     with _ending_is_an_exception():
-        for step in steps.STEPS:
-            words[step.name] = _run(step, found, words, line)
-    failed = [name for name, word in words.items() if word == "FAIL"]
-    doubtful = [name for name, word in words.items() if word == "WARN"]
+        for finding in _findings(found, line.clear):
+            _say(finding)
+            findings.append(finding)
+    failed, doubtful = _named("FAIL", findings), _named("WARN", findings)
     if failed:
         print(f"\n{found.name} is not ready: {', '.join(failed)}")
         return 1
     print(f"\n{found.name} is ready{'; mind ' + ', '.join(doubtful) if doubtful else ''}.")
     return 0
+
+
+def as_json(given: argparse.Namespace) -> int:
+    """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
+    found = Found(given.host, given.environment, given.no_job, given.timeout)
+    with _ending_is_an_exception():
+        findings = list(_findings(found, lambda: None))
+    ready = not _named("FAIL", findings)
+    print(json.dumps({"host": found.name, "ready": ready, "steps": [_plain(each) for each in findings]}, indent=1))
+    return 0 if ready else 1
+
+
+def _named(word: str, findings: Sequence[Finding]) -> list[str]:
+    return [each.name for each in findings if each.word == word]
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "result": finding.word.lower(),
+        "message": finding.message,
+        "evidence": list(finding.evidence),
+        "hint": finding.hint,
+    }
+
+
+def _findings(found: Found, ended: Callable[[], None]) -> Iterator[Finding]:
+    """Each step's finding, as soon as it is there; `ended` is called before each."""
+    known: dict[str, Finding] = {}
+    for step in steps.STEPS:
+        missing = next((name for name in step.needs if known[name].word == "FAIL" or known[name].blocked), None)
+        if missing is not None:
+            known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
+        else:
+            known[step.name] = _run(step, found, first=not known, ended=ended)
+        yield known[step.name]
 
 
 @contextlib.contextmanager
@@ -82,40 +138,32 @@ class _Progress:
         self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", screen.without_digits(does + why))
 
 
-def _run(step: Step, found: Found, words: dict[str, str], line: screen.Line) -> str:
-    missing = next((name for name in step.needs if words[name] in ("FAIL", _BLOCKED)), None)
-    if missing is not None:
-        _say("skip", step.name, f"needs {missing}")
-        return _BLOCKED
+def _run(step: Step, found: Found, first: bool, ended: Callable[[], None]) -> Finding:
     try:
         try:
-            what = step.run(found)
+            return Finding(step.name, "PASS", step.run(found))
         finally:
-            line.clear()
-        return _say("PASS", step.name, what)
+            ended()
     except Skipped as reason:
-        return _say("skip", step.name, str(reason))
+        return Finding(step.name, "skip", str(reason))
     except Failed as error:
-        return _say("WARN" if isinstance(error, Warned) else "FAIL", step.name, str(error), error.evidence, error.hint)
-    except ConfigError as error:
-        if not words:  # no such host, or no usable file: a wrong word, and no finding about a host
-            raise
-        return _say("FAIL", step.name, error.message, error.evidence, error.hint or "")
+        word = "WARN" if isinstance(error, Warned) else "FAIL"
+        return Finding(step.name, word, str(error), error.evidence, error.hint)
     except ClusterfnError as error:
-        return _say("FAIL", step.name, error.message, error.evidence, error.hint or "")
+        if first and isinstance(error, ConfigError):
+            raise  # no such host, or no usable file: a wrong word, and no finding about a host
+        return Finding(step.name, "FAIL", error.message, error.evidence, error.hint or "")
 
 
-def _say(word: str, name: str, what: str, evidence: tuple[str, ...] = (), hint: str = "") -> str:
+def _say(finding: Finding) -> None:
     """Print one step: its word and sentence, then what was seen, then what to do."""
-    lines = what.splitlines() or [""]
-    print(
-        f"{screen.coloured(word, _COLOURS[word], sys.stdout)}  {name.ljust(_WIDTH)}  {screen.clean(lines[0])}".rstrip()
-    )
+    word = screen.coloured(finding.word, _COLOURS[finding.word], sys.stdout)
+    lines = finding.message.splitlines() or [""]
+    print(f"{word}  {finding.name.ljust(_WIDTH)}  {screen.clean(lines[0])}".rstrip())
     for line in lines[1:]:
         print(_INDENT + screen.clean(line))
-    for line in evidence:
+    for line in finding.evidence:
         print(f"{_INDENT}  | {screen.clean(line)}")
-    if hint:  # in one line, for it often holds a command to be copied
-        print(f"{_INDENT}next: {screen.clean(hint)}")
+    if finding.hint:  # in one line, for it often holds a command to be copied
+        print(f"{_INDENT}next: {screen.clean(finding.hint)}")
     sys.stdout.flush()
-    return word

@@ -36,10 +36,6 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
 
     Raises:
         HostError: The host did not answer.
-
-    Example:
-        >>> survey(connection).scheduler  # doctest: +SKIP
-        'slurm'
     """
     mark = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)

@@ -5,18 +5,16 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.cli import complaint, errand, jobs, main, screen, steps, target
+from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.host import Completed
 from clusterfn.outcome import RemoteTraceback
-from clusterfn.spec import Host
 
 
 @pytest.mark.parametrize(
@@ -293,89 +291,6 @@ def test_a_line_on_a_terminal_is_redrawn_and_taken_away(monkeypatch):
     line.clear()
 
     assert terminal.getvalue() == "\r\x1b[Kwaits 00:03\r\x1b[Kwaits 00:04\r\x1b[K"
-
-
-@dataclass
-class Site:
-    """A host whose commands are answered from a table, as the steps of check see it."""
-
-    host: Host
-    answers: dict[str, Completed]
-    name: str = "cluster"
-
-    @property
-    def session(self) -> Site:
-        return self
-
-    @property
-    def scheduler(self) -> Site:
-        return self
-
-    root, unset = "/scratch", ()
-
-    def run(self, *argv: str, unset: Sequence[str] = ()) -> Completed:
-        return next(
-            (answer for word, answer in self.answers.items() if word in " ".join(argv)), Completed(1, None, b"", b"")
-        )
-
-
-SINFO = b"main*|up|1:00:00|9|(null)\nold|down|1:00:00|9|(null)\nspare|drain|1:00:00|9|(null)\n"
-
-
-def slurm_site(**slurm: object) -> Site:
-    host = Host("cluster", "cluster", "slurm", "clusterfn.yml:2", slurm=slurm)
-    return Site(host, {"sinfo": Completed(0, None, SINFO, b"")})
-
-
-@pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
-def test_a_partition_that_is_up_passes(partition):
-    assert steps._scheduler(slurm_site(partition=partition)).startswith("SLURM with 3 partitions")
-
-
-@pytest.mark.parametrize(
-    ("partition", "said"),
-    [("old", "the partition old is down"), ({"cpu": "main", "gpu": "spare"}, "the partition spare is drain"),
-     ("old,spare", "the partition old is down; the partition spare is drain"), ("gone", "there is no partition gone")],
-)  # fmt: skip
-def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    with pytest.raises(steps.Failed, match=f"^{said}$"):
-        steps._scheduler(slurm_site(partition=partition))
-
-
-def test_a_default_partition_that_is_down_fails():
-    site = slurm_site()
-    site.answers = {"sinfo": Completed(0, None, b"main*|down|1:00:00|9|(null)\n", b"")}
-
-    with pytest.raises(steps.Failed, match="the partition main is down"):
-        steps._scheduler(site)
-
-
-def test_no_sinfo_has_a_next_step():
-    site = slurm_site()
-    site.answers = {"sinfo": Completed(127, None, b"", b"")}
-
-    with pytest.raises(steps.Failed, match="there is no sinfo on cluster") as caught:
-        steps._scheduler(site)
-
-    assert "login node of the cluster" in caught.value.hint
-    assert "scheduler: bare" in caught.value.hint
-
-
-def test_sbatch_on_a_bare_host_is_a_warning():
-    site = Site(Host("x", "x", "bare", "clusterfn.yml:2"), {"sbatch": Completed(0, None, b"/usr/bin/sbatch\n", b"")})
-
-    with pytest.raises(steps.Warned, match="is this a login node. then scheduler: slurm"):
-        steps._scheduler(site)
-
-
-@pytest.mark.parametrize(("free_kb", "wrong"), [(8192, steps.Warned), (1023, steps.Failed)])
-def test_little_space_is_a_warning_and_none_a_failure(free_kb, wrong):
-    df = f"Filesystem 1024-blocks Used Available Capacity Mounted\n/dev/x 9 9 {free_kb} 9% /\n".encode()
-
-    with pytest.raises(steps.Failed) as caught:
-        steps._space(Site(Host("x", "x", "bare", "clusterfn.yml:2"), {"df": Completed(0, None, df, b"")}))
-
-    assert type(caught.value) is wrong
 
 
 class Queue:

@@ -1,0 +1,79 @@
+"""The host's root and its file system: may one write there, how much, and can files do there what they must."""
+
+from __future__ import annotations
+
+import posixpath
+
+from clusterfn.cli import screen
+from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
+from clusterfn.survey import Volume
+
+_LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
+_FEW_FILES, _TOO_FEW_FILES = 10_000, 500
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def root(found: Found) -> str:
+    if found.broken is not None:
+        raise found.broken
+    path, volume = found.session.root, found.site.root
+    if "root" in found.site.silent:
+        hint = f"log in and see whether `ls {path}` answers; ask the administrator, or {_elsewhere(found)}"
+        raise Failed(f"the file system of {path} does not answer", hint)
+    if volume is not None and not volume.writable:
+        raise Failed(f"{path} cannot be written to", _elsewhere(found))
+    if found.host.scheduler == "slurm" and volume is not None and volume.kind in _IN_MEMORY:
+        raise Failed(f"{path} is in this machine's memory, where no compute node sees it", _elsewhere(found))
+    for warning in found.session.connection.facts.warnings:
+        raise Warned(warning, f"`ls -ld {path}` there shows it, `chmod go-w {path}` mends it")
+    return f"{path} ({', '.join(each for each in (volume.kind, volume.mode) if each)})" if volume else path
+
+
+def _elsewhere(found: Found) -> str:
+    """The line that moves the root to the best other file system."""
+    proposed, now = found.site.proposed_root(), found.site.root
+    if proposed is None or (now is not None and proposed[0].device == now.device):
+        return f"set root: of {found.place} to a folder on another file system that you may write to"
+    volume, reason = proposed
+    return f"set `root: {posixpath.join(volume.path, '.clusterfn')}` for {found.place}: {reason}"
+
+
+def space(found: Found) -> str:
+    volume = found.site.root
+    if volume is None or volume.room_bytes is None:
+        raise Skipped("df cannot say how much there is")
+    bounded = " by your quota" if volume.room_bytes == volume.quota_bytes else ""
+    if volume.room_bytes < _LITTLE_BYTES:
+        wrong = Failed if volume.room_bytes < _TOO_LITTLE_BYTES else Warned
+        message = f"only {screen.size(volume.room_bytes)} are left{bounded} in {volume.path}"
+        raise wrong(message, f"free some there (`du -xhd1 ~ | sort -h`), or {_elsewhere(found)}")
+    if volume.room_files is not None and volume.room_files < _FEW_FILES:
+        bounded = " by your quota" if volume.room_files == volume.quota_files else ""
+        wrong = Failed if volume.room_files < _TOO_FEW_FILES else Warned
+        message = f"only {volume.room_files} more files can be made{bounded} in {volume.path}"
+        raise wrong(message, f"remove some there (`du --inodes -xd1 ~ | sort -n`), or {_elsewhere(found)}")
+    return _free(volume)
+
+
+def _free(volume: Volume) -> str:
+    quota = "no quota is told" if volume.quota_bytes is None else f"your quota leaves {screen.size(volume.quota_bytes)}"
+    free = "" if volume.free_bytes is None else f"{screen.size(volume.free_bytes)} free, "
+    return free + ("" if volume.free_files is None else f"{volume.free_files} files free, ") + quota
+
+
+def noexec(found: Found) -> str:
+    volume = found.site.root
+    if volume is None or volume.links is None:
+        raise Skipped("nothing could be written to try it")
+    if volume.noexec:
+        raise Failed(f"programs in {volume.path} cannot be started: it is mounted noexec", _elsewhere(found))
+    return "programs there can be started"
+
+
+def links(found: Found) -> str:
+    volume = found.site.root
+    if volume is None or volume.links is None:
+        raise Skipped("nothing could be written to try it")
+    if volume.links:
+        return "a file there can have two names, so a result appears whole or not at all"
+    return "a file there cannot have two names; results appear by renaming a folder instead, which works too"

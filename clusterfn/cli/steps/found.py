@@ -1,0 +1,101 @@
+"""What a step of `check` is, how it ends, and what the steps have found so far. Imported by every step."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from clusterfn import survey
+from clusterfn.cli import errand
+from clusterfn.errors import HostError
+from clusterfn.host import Completed
+from clusterfn.session import Session
+from clusterfn.spec import Host
+from clusterfn.survey import Site
+
+TIMEOUT_S = 60.0
+
+
+class Failed(Exception):
+    """A step failed, and clusterfn has no error of its own for it."""
+
+    def __init__(self, message: str, hint: str, evidence: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.evidence = tuple(evidence)
+
+
+class Warned(Failed):
+    """A step found what may go wrong later; the steps that need it go on."""
+
+
+class Skipped(Exception):
+    """A step does not apply here; the text says why."""
+
+
+@dataclass
+class Found:
+    """What the steps have found so far.
+
+    Attributes:
+        wanted: The host that the user named, if any.
+        timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
+        progress: Shows how the function's job stands, in the place of the step's own line.
+        broken: The error of the one attempt to connect, from which several steps are judged.
+    """
+
+    wanted: str | None
+    environment: str | None = None
+    no_job: bool = False
+    timeout_s: float | None = None
+    progress: errand.Progress = errand.silent
+    _host: Host | None = None
+    _session: Session | None = field(default=None, repr=False)
+    broken: HostError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.host.name if self._host else self.wanted or "the host"
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None
+        return self._host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self._host = host
+
+    @property
+    def session(self) -> Session:
+        assert self._session is not None
+        return self._session
+
+    @session.setter
+    def session(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def place(self) -> str:
+        """The host's lines in clusterfn.yml, for hints."""
+        return f"host {self.host.name} ({self.host.source})"
+
+    @functools.cached_property
+    def site(self) -> Site:
+        """What the host offers; asked once for all steps."""
+        return survey.survey(self.session.connection)
+
+    def run(self, *argv: str) -> Completed:
+        """Run a command there, in the environment in which jobs are started."""
+        unset = self.session.scheduler.unset
+        return self.session.connection.run(argv, unset=unset, timeout_s=TIMEOUT_S).result(TIMEOUT_S)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its name, those without which it makes no sense, and what it does."""
+
+    name: str
+    needs: tuple[str, ...]
+    run: Callable[[Found], str]

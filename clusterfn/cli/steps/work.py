@@ -1,0 +1,54 @@
+"""What a call needs beyond the host: modules, an environment of the caller's Python, and one function that returns."""
+
+from __future__ import annotations
+
+import secrets
+
+from clusterfn import script
+from clusterfn.cli import errand
+from clusterfn.cli.steps.found import Failed, Found, Skipped
+from clusterfn.spec import did_you_mean
+
+_LAST_LINES = 5
+
+
+def modules(found: Found) -> str:
+    wanted = found.host.modules
+    if not wanted:
+        raise Skipped("none are asked for")
+    mark = f"clusterfn-{secrets.token_hex(8)}"
+    answer = found.run("/bin/sh", "-c", script.modules_check(found.host, mark))
+    before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
+    head, *like = after.splitlines() or [""]
+    status, _, stage = head.partition(" ")
+    said = [*answer.err.decode("utf-8", "replace").splitlines(), *before.splitlines()][-_LAST_LINES:]
+    if stage.startswith("module:"):
+        raise _no_module(found, stage[len("module:") :], like, said)
+    if stage != "loaded":
+        message = f"the lines of setup: end with status {status or answer.rc}, before a module is loaded"
+        raise Failed(message, f"correct setup: of {found.place}", said)
+    return f"{', '.join(wanted)} can be loaded"
+
+
+def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Failed:
+    there = [line.strip().removesuffix("(default)") for line in like if line.startswith(name.split("/")[0])]
+    known = f"; there are {', '.join(there)}" if there else "; `module avail` there shows what it has"
+    near = did_you_mean(name, there)
+    return Failed(f"the module {name} cannot be loaded{near}", f"correct modules: of {found.place}{known}", said)
+
+
+def environment(found: Found) -> str:
+    interpreter = found.session.environment(found.environment).interpreter
+    return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, as here)"
+
+
+def function(found: Found) -> str:
+    if found.no_job:
+        raise Skipped("--no-job")
+    try:
+        return errand.run(found.host, found.environment, found.session, found.progress, found.timeout_s)
+    except errand.StillWaiting as waiting:
+        raise Skipped(f"still waiting ({waiting}); everything before it works") from waiting
+    except errand.TooLate as late:
+        hint = "wait longer with --timeout, or leave it out with --no-job; the job was stopped"
+        raise Failed(str(late), hint) from late

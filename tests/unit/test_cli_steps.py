@@ -1,0 +1,281 @@
+"""The steps of `clusterfn check` on hosts that a survey has described: what fails, and by what it is mended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn.cli.steps import Failed, Found, Skipped, Warned, disk, machine, queue, way, work
+from clusterfn.host import Completed
+from clusterfn.spec import Host
+from clusterfn.survey import Account, Cards, Partition, Site, Volume
+
+GB = 2**30
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="a host's shell")
+SHORT = Partition("main", True, "up", "1:00:00", 9, "(null)")
+DOWN = Partition("old", False, "down", "1:00:00", 9, "(null)")
+DRAINED = Partition("spare", False, "drain", "1:00:00", 9, "(null)")
+ROOT = Volume(
+    "/home/ann/.clusterfn", "/home/ann/.clusterfn", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home",
+    mode="drwx------", links=True,
+)  # fmt: skip
+SCRATCH = Volume("$SCRATCH", "/scratch/ann", "lustre", 900 * GB, 10**9, shared=True, device="mds:/scratch")
+
+
+def volume(**changed: Any) -> Volume:
+    return Volume(**{**vars(ROOT), **changed})
+
+
+def found(site: Site, scheduler: str = "bare", warnings: tuple[str, ...] = (), noise: str = "", **host: Any) -> Found:
+    """Steps that have come as far as the survey."""
+    facts = SimpleNamespace(user="ann", warnings=warnings)
+    connection = SimpleNamespace(facts=facts, noise=noise)
+    result = Found("cluster")
+    result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
+    result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
+    result.__dict__["site"] = site
+    return result
+
+
+def fails(step: Any, where: Found, kind: type[Failed] = Failed) -> Failed:
+    with pytest.raises(Failed) as caught:
+        step(where)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> Found:
+    site = Site((), partitions or (SHORT, DOWN, DRAINED), accounts)
+    return found(site, "slurm", slurm=options)
+
+
+@pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
+def test_a_partition_that_is_up_passes(partition):
+    assert queue.scheduler(slurm(partition=partition)).startswith("SLURM with 3 partitions")
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [("old", "the partition old is down"), ({"cpu": "main", "gpu": "spare"}, "the partition spare is drain"),
+     ("old,spare", "the partition old is down; the partition spare is drain"), ("gone", "there is no partition gone"),
+     ("mian", "there is no partition mian; did you mean main?")],
+)  # fmt: skip
+def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
+    failed = fails(queue.scheduler, slurm(partition=partition))
+
+    assert str(failed) == said
+    assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
+
+
+def test_a_default_partition_that_is_down_fails():
+    only = Partition("main", True, "down", "1:00:00", 9, "(null)")
+
+    assert str(fails(queue.scheduler, slurm(only))) == "the partition main is down"
+
+
+def test_no_sinfo_has_a_next_step():
+    failed = fails(queue.scheduler, found(Site(()), "slurm"))
+
+    assert str(failed) == "there is no sinfo on cluster"
+    assert "login node of the cluster" in failed.hint
+    assert "scheduler: bare" in failed.hint
+
+
+def test_a_sinfo_that_fails_is_shown_with_its_words():
+    failed = fails(queue.scheduler, found(Site((), (), trouble="slurm_load_partitions: Unable to contact"), "slurm"))
+
+    assert failed.evidence == ("slurm_load_partitions: Unable to contact",)
+    assert "see what sinfo prints" in failed.hint
+
+
+def test_slurm_on_a_bare_host_is_a_warning():
+    warned = fails(queue.scheduler, found(Site((), (SHORT,))), Warned)
+
+    assert "write scheduler: slurm for host cluster (clusterfn.yml:2)" in warned.hint
+
+
+PHYSICS = Account("physics", "", ("normal", "long"))
+
+
+def test_an_account_and_a_qos_that_slurm_knows_pass():
+    assert "physics  any  normal, long" in queue.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "mends"),
+    [({"account": "phisics"}, "SLURM lets you use no account phisics; did you mean physics?",
+      "set `slurm: account:` of host cluster (clusterfn.yml:2) to one of physics"),
+     ({"qos": "high"}, "SLURM lets you use no qos high",
+      "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
+)  # fmt: skip
+def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
+    failed = fails(queue.account, slurm(accounts=(PHYSICS,), **options))
+
+    assert (str(failed), failed.hint) == (said, mends)
+
+
+def test_without_accounting_nothing_is_said_of_accounts():
+    with pytest.raises(Skipped):
+        queue.account(slurm(account="physics"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "said"),
+    [
+        ({"free_bytes": 30 * 2**20}, Warned, "only 30.0 MB are left in /home/ann/.clusterfn"),
+        ({"free_bytes": 8 * 2**20}, Failed, "only 8.0 MB are left in /home/ann/.clusterfn"),
+        ({"quota_bytes": 0}, Failed, "only 0 B are left by your quota in /home/ann/.clusterfn"),
+        ({"free_files": 3000}, Warned, "only 3000 more files can be made in /home/ann/.clusterfn"),
+        ({"quota_files": 12}, Failed, "only 12 more files can be made by your quota in /home/ann/.clusterfn"),
+    ],
+)
+def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
+    wrong = fails(disk.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
+
+    assert str(wrong) == said
+    assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has most room" in wrong.hint
+
+
+def test_room_is_told_with_the_quota():
+    site = Site((), root=volume(quota_bytes=3 * GB))
+
+    assert disk.space(found(site)) == "100.0 GB free, 1000000 files free, your quota leaves 3.0 GB"
+
+
+def test_no_other_file_system_is_proposed_where_there_is_none():
+    site = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
+
+    assert "to a folder on another file system" in fails(disk.space, found(site)).hint
+
+
+def test_a_root_that_is_mounted_noexec_fails_with_another_one():
+    failed = fails(disk.noexec, found(Site((SCRATCH,), root=volume(noexec=True))))
+
+    assert "it is mounted noexec" in str(failed)
+    assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
+
+
+@pytest.mark.parametrize(
+    ("site", "scheduler", "said"),
+    [
+        (Site((SCRATCH,), root=volume(writable=False)), "bare", "cannot be written to"),
+        (Site((SCRATCH,), (SHORT,), root=volume(kind="tmpfs")), "slurm", "where no compute node sees it"),
+        (Site((SCRATCH,), silent=("root",)), "bare", "the file system of /home/ann/.clusterfn does not answer"),
+    ],
+)
+def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
+    failed = fails(disk.root, found(site, scheduler))
+
+    assert said in str(failed)
+    assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
+
+
+def test_a_root_that_a_group_may_write_to_is_a_warning():
+    warned = fails(disk.root, found(Site((), root=ROOT), warnings=("its group may write there",)), Warned)
+
+    assert "`chmod go-w /home/ann/.clusterfn` mends it" in warned.hint
+
+
+@pytest.mark.parametrize(("there", "said"), [(True, "have two names"), (False, "cannot have two names")])
+def test_links_are_told(there, said):
+    assert said in disk.links(found(Site((), root=volume(links=there))))
+
+
+CARDS = Cards(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
+
+
+def test_cards_are_told_by_kind_memory_and_driver():
+    expected = "2 x NVIDIA A100, 40960 MiB, compute capability 8.0; driver 570.1"
+
+    assert machine.gpus(found(Site((), cards=CARDS))) == expected
+
+
+@pytest.mark.parametrize(
+    ("trouble", "silent", "mends"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", (), "sudo modprobe nvidia"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", (), "driver is not loaded"),
+        ("it did not answer in time", ("cards",), "dmesg | grep -i xid"),
+        ("Unable to determine the device handle", (), "log in and run nvidia-smi"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
+    failed = fails(machine.gpus, found(Site((), cards=Cards(trouble=trouble), silent=silent)))
+
+    assert failed.evidence == (trouble,)
+    assert mends in failed.hint
+
+
+def test_a_logind_that_ends_jobs_is_a_warning():
+    warned = fails(machine.lingering, found(Site((), lingering=False)), Warned)
+
+    assert "KillExcludeUsers=ann" in warned.hint
+
+
+@pytest.mark.parametrize("lingering", [True, None])
+def test_a_logind_that_ends_nothing_passes(lingering):
+    assert machine.lingering(found(Site((), lingering=lingering)))
+
+
+def test_an_rc_file_that_prints_is_a_warning_with_the_line_that_silences_it():
+    noise = "\n".join(f"line {each}" for each in range(7))
+
+    warned = fails(way.shell, found(Site(()), noise=noise), Warned)
+
+    assert warned.evidence == ("line 0", "line 1", "line 2", "line 3", "line 4", "… and 2 more lines")
+    assert "case $- in *i*) ;; *) return ;; esac" in warned.hint
+
+
+TREE = """
+module() {
+    case "$1 $2 $3" in
+        "load gcc/12 ") return 0 ;;
+        "-t avail cuda") printf '/opt/modules:\ncuda/11.8\ncuda/12.5(default)\n' >&2 ;;
+        *) echo "ERROR: Unable to locate a modulefile for '$2'" >&2 ;;
+    esac
+}
+"""
+
+
+def loading(*modules: str, setup: str = TREE) -> Found:
+    """A host that wants these modules; its shell is this machine's."""
+    where = found(Site(()), modules=modules, setup=(setup,))
+
+    def run(*argv: str) -> Completed:
+        done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
+        return Completed(done.returncode, None, done.stdout, done.stderr)
+
+    where.run = run  # type: ignore[method-assign]
+    return where
+
+
+@needs_sh
+def test_modules_that_can_be_loaded_pass():
+    assert work.modules(loading("gcc/12")) == "gcc/12 can be loaded"
+
+
+@needs_sh
+def test_a_module_that_cannot_is_named_with_those_like_it():
+    failed = fails(work.modules, loading("gcc/12", "cuda/12.4"))
+
+    assert str(failed).startswith("the module cuda/12.4 cannot be loaded; did you mean cuda/12.5")
+    assert failed.hint == "correct modules: of host cluster (clusterfn.yml:2); there are cuda/11.8, cuda/12.5"
+    assert any("Unable to locate a modulefile for 'cuda/12.4'" in line for line in failed.evidence)
+
+
+@needs_sh
+def test_a_host_without_that_function_has_no_modules():
+    assert "the module no/such cannot be loaded" in str(fails(work.modules, loading("no/such", setup=":")))
+
+
+@needs_sh
+def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
+    failed = fails(work.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
+
+    assert "setup: end with status 3" in str(failed)
+    assert failed.evidence == ("no such licence",)
+    assert "correct setup: of host cluster" in failed.hint

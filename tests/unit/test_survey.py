@@ -1,0 +1,468 @@
+"""What hosts answer to the survey, as recorded, and the survey's program on this machine among hosts' programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn.host import Completed
+from clusterfn.survey import Account, Cards, Site, Volume, answers, disks, machine, queues, survey
+from clusterfn.survey.answers import Section
+
+KB, GB = 1024, 2**30
+
+
+def text(block: str) -> list[str]:
+    return textwrap.dedent(block).strip("\n").splitlines()
+
+
+def folder(df: str, inodes: str = "", **parts: list[str]) -> Section:
+    """A folder that can be written to, on the file system that df describes."""
+    told = {"path": ["/data/ann"], "df": text(df), "inodes": text(inodes), "write": [], "run": ["yes"]}
+    return Section("volume-1", 0, ["$DATA"], {**told, "link": ["yes"], **parts})
+
+
+XFS = """
+    Filesystem     Type 1024-blocks     Used Available Capacity Mounted on
+    /dev/sdb1      xfs    976762584 76762584 900000000       8% /data
+"""
+NFS_WITH_A_WARNING = """
+    df: Warning: cannot read table of mounted file systems
+    Filesystem                         Type 1024-blocks  Used Available Capacity Mounted on
+    filer01.example.edu:/export/home/a nfs4        1000   100       900      10% /home/a
+"""
+BROKEN_LINE = """
+    Filesystem     1024-blocks  Used Available Capacity Mounted on
+    filer01.example.edu:/export/a/very/long/name
+                          1000   100       900      10% /data
+"""
+BLANKS = """
+    Filesystem        Type 1024-blocks  Used Available Capacity Mounted on
+    //server/My Share cifs        1000   100       900      10% /mnt/My Share
+"""
+OVERFULL = """
+    Filesystem     Type 1024-blocks  Used Available Capacity Mounted on
+    tank/home      zfs         1000  1010       -10     101% /tank/home
+"""
+
+
+@pytest.mark.parametrize(
+    ("df", "device", "kind", "free", "shared"),
+    [
+        (XFS, "/dev/sdb1", "xfs", 900000000 * KB, False),
+        (NFS_WITH_A_WARNING, "filer01.example.edu:/export/home/a", "nfs4", 900 * KB, True),
+        (BROKEN_LINE, "filer01.example.edu:/export/a/very/long/name", "", 900 * KB, False),
+        (BLANKS, "//server/My Share", "cifs", 900 * KB, True),
+        (OVERFULL, "tank/home", "zfs", 0, False),
+    ],
+)
+def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
+    found = disks.volume(folder(df), {})
+
+    assert found is not None
+    assert (found.device, found.kind, found.free_bytes, found.shared) == (device, kind, free, shared)
+    assert (found.name, found.path) == ("$DATA", "/data/ann")
+
+
+@pytest.mark.parametrize(
+    ("inodes", "files"),
+    [
+        ("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sdb1 4915200 15200 4900000 1% /data", 4900000),
+        ("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sdb1 0 0 0 - /data", None),  # btrfs
+        ("Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sdb1 - - - - /data", None),
+        ("df: invalid option -- i", None),
+    ],
+)
+def test_inodes_are_read_where_there_are_such(inodes, files):
+    found = disks.volume(folder(XFS, inodes), {})
+
+    assert found is not None
+    assert found.free_files == files
+
+
+def test_what_is_no_folder_is_no_volume():
+    section = Section("volume-1", 1, ["$DATA", "sh: 1: cd: can't cd to /data/ann"])
+
+    assert disks.volume(section, {}) is None
+
+
+QUOTA = """
+    Disk quotas for user ann (uid 1000):
+         Filesystem  blocks   quota   limit   grace   files   quota   limit   grace
+          /dev/sda1  500000  900000 1000000              20       0     100
+          /dev/sdb1   2000*    1000       0   6days      10       0       0
+          /dev/sdc1      10       0       0              10       0       0
+"""
+WRAPPED_WITH_UNITS = """
+    Disk quotas for user ann (uid 1000):
+         Filesystem   space   quota   limit   grace   files   quota   limit   grace
+    filer.example.edu:/vol/very/long/home
+                      1024M      2G      3G            100k    200k    300k
+"""
+
+
+def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one():
+    found = disks.quotas(text(QUOTA))
+
+    assert found == {
+        "/dev/sda1": disks.Left(500000 * KB, 80),
+        "/dev/sdb1": disks.Left(0, None),
+        "/dev/sdc1": disks.Left(None, None),
+    }
+
+
+def test_quota_with_units_and_a_long_name():
+    found = disks.quotas(text(WRAPPED_WITH_UNITS))
+
+    assert found == {"filer.example.edu:/vol/very/long/home": disks.Left(2 * GB, 200 * KB)}
+
+
+@pytest.mark.parametrize("said", ["Disk quotas for user ann (uid 1000): none", "quota: error while getting quota", ""])
+def test_no_quota_bounds_nothing(said):
+    assert disks.quotas([said]) == {}
+
+
+def test_quota_belongs_to_its_device():
+    found = disks.volume(folder(XFS), {"/dev/sdb1": disks.Left(7 * GB, 12), "/dev/sda1": disks.Left(0, 0)})
+
+    assert found is not None
+    assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
+
+
+LUSTRE = """
+    Filesystem                 Type   1024-blocks Used Available Capacity Mounted on
+    10.0.0.1@o2ib:/scratch     lustre  1000000000    0 900000000       0% /scratch
+"""
+OF_USER = """
+             /scratch    1000  2000000 3000000       -     100  0  0       -
+"""
+OF_GROUP_OVER = """
+    /scratch/a/name/that/does/not/fit
+                    5000*    4000    5000  6d23h59m      10  20  30       -
+    Some errors happened when getting quota info. Some devices may be not working or deactivated.
+"""
+
+
+def test_of_all_quotas_of_lustre_the_smallest_counts():
+    user = disks.volume(folder(LUSTRE, lfs=text(OF_USER)), {})
+    both = disks.volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
+
+    assert user is not None and both is not None
+    assert (user.quota_bytes, user.quota_files) == (2999000 * KB, None)
+    assert (both.quota_bytes, both.quota_files) == (0, 20)
+    assert both.shared
+
+
+@pytest.mark.parametrize(
+    ("said", "writable", "quota"),
+    [
+        ("sh: 1: cannot create .clusterfn-survey-9-1: Permission denied", False, None),
+        ("sh: 1: cannot create .clusterfn-survey-9-1: Read-only file system", False, None),
+        ("cat: write error: No space left on device", True, None),
+        ("cat: write error: Disk quota exceeded", True, 0),
+    ],
+)
+def test_a_full_folder_is_told_from_a_forbidden_one(said, writable, quota):
+    section = folder(XFS, write=[said])
+    del section.parts["run"], section.parts["link"]
+
+    found = disks.volume(section, {})
+
+    assert found is not None
+    assert (found.writable, found.quota_bytes, found.noexec, found.links) == (writable, quota, False, None)
+
+
+def test_a_script_that_cannot_be_started_shows_noexec():
+    found = disks.volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
+
+    assert found is not None
+    assert found.noexec
+
+
+SINFO = """
+    main*|up|7-00:00:00|90|(null)
+    gpu|up|2-00:00:00|4|gpu:a100:4(S:0-1)
+    gpu|up|2-00:00:00|8|gpu:h100:8
+    old|inact|infinite|1|(null)
+    sinfo: warning: something of the site
+"""
+
+
+def test_a_partition_of_several_kinds_of_nodes_is_one():
+    found = {each.name: each for each in queues.partitions(text(SINFO))}
+
+    assert list(found) == ["main", "gpu", "old"]
+    assert (found["gpu"].nodes, found["gpu"].gres) == (12, "gpu:a100:4(S:0-1), gpu:h100:8")
+    assert (found["main"].default, found["main"].time_limit, found["old"].state) == (True, "7-00:00:00", "inact")
+
+
+SACCTMGR = """
+    physics||normal,long|10||1-00:00:00|
+    physics||normal,long|||||
+    bio|gpu|||||cpu=100
+"""
+
+
+def test_associations_are_accounts_and_their_bounds_are_limits():
+    assert queues.accounts(text(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
+    assert queues.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
+        "MaxArraySize=1001",
+        "account physics: MaxJobs=10, MaxWall=1-00:00:00",
+        "account bio, partition gpu: MaxTRES=cpu=100",
+    )
+
+
+def test_complaints_of_sacctmgr_are_no_accounts():
+    assert queues.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
+
+
+CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80GB, 81920, 570.86.15, 8.0")
+OLD = text('Field "compute_cap" is not a valid field to query.')
+
+
+def test_cards_are_read():
+    found = machine.cards(Section("cards", 0, CARDS))
+
+    assert found == Cards(
+        ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 40960 * 2**20, "570.86.15", ("8.0", "8.0")
+    )
+
+
+def test_a_driver_without_compute_cap_is_asked_again():
+    found = machine.cards(Section("cards", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
+
+    assert found == Cards(("Tesla K80",), 11441 * 2**20, "418.87")
+
+
+@pytest.mark.parametrize(
+    ("rc", "lines", "trouble"),
+    [
+        (18, ["Failed to initialize NVML: Driver/library version mismatch"], "version mismatch"),
+        (6, ["No devices were found"], "No devices were found"),
+        (0, ["\ufffd<html>502, [N/A]", ", , ,"], "502"),
+        (1, [], "it ended with status 1"),
+        (None, [], "did not answer in time"),
+    ],
+)
+def test_what_nvidia_smi_says_instead_of_cards_is_its_trouble(rc, lines, trouble):
+    found = machine.cards(Section("cards", rc, lines))
+
+    assert found is not None
+    assert trouble in found.trouble
+    assert not found.names
+
+
+IN_A_SESSION = ["0::/user.slice/user-1000.slice/session-3.scope"]
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "kill", "lives"),
+    [
+        (IN_A_SESSION, ["b true"], False),
+        (IN_A_SESSION, ["b false"], True),
+        (IN_A_SESSION, ["#KillUserProcesses=no"], True),
+        (IN_A_SESSION, ["#KillUserProcesses=no", "KillUserProcesses=yes"], False),
+        (IN_A_SESSION, ["KillUserProcesses=yes", "#KillUserProcesses=no"], False),
+        (IN_A_SESSION, [], None),
+        (["0::/system.slice/ssh.service"], ["b true"], None),
+        ([], [], None),
+    ],
+)
+def test_logind_ends_what_runs_in_a_session_where_it_was_told_to(cgroup, kill, lives):
+    assert machine.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("glibc 2.17", "2.17"),
+        ("ldd (GNU libc) 2.28", "2.28"),
+        ("ldd (Ubuntu GLIBC 2.35-0ubuntu3.8) 2.35", "2.35"),
+        ("musl libc (x86_64)\nVersion 1.2.3", ""),
+        ("", ""),
+    ],
+)
+def test_glibc_is_read_from_getconf_or_ldd(said, version):
+    assert machine.glibc(Section("library", 0, said.splitlines())) == version
+
+
+@pytest.mark.parametrize(
+    ("parts", "there"),
+    [({"module": []}, True), ({"env": ["LMOD_CMD=/opt/lmod"]}, True), ({"env": ["HOME=/", "MODULES=1"]}, False)],
+)
+def test_modules_are_a_function_or_tell_where_they_are(parts, there):
+    assert machine.has_modules(Section("login", 0, [], parts)) is there
+
+
+def test_sections_survive_noise_and_what_did_not_end():
+    found = answers.sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
+
+    assert list(found) == ["one", "two"]
+    assert (found["one"].rc, found["one"].lines, found["one"].part("part")) == (0, ["a"], ["b", "c"])
+    assert (found["two"].rc, found["two"].lines) == (None, ["d"])
+
+
+HOME = Volume("$HOME", "/home/ann", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home")
+SCRATCH = Volume("$SCRATCH", "/scratch/ann", "lustre", 900 * GB, 10**9, shared=True, device="mds:/scratch")
+LOCAL = Volume("/data/ann", "/data/ann", "xfs", 5000 * GB, 10**9, device="/dev/sdb1")
+
+
+def changed(volume: Volume, **values: Any) -> Volume:
+    return Volume(**{**vars(volume), **values})
+
+
+@pytest.mark.parametrize(
+    ("volumes", "partitions", "name", "reason"),
+    [
+        ([HOME, SCRATCH, LOCAL], (), "$HOME", "the home has plenty: 100.0 GB and 1000000 files"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], (), "$SCRATCH", "the home has 5.0 GB"),
+        ([changed(HOME, quota_bytes=5 * GB), SCRATCH, LOCAL], None, "/data/ann", "it has most room: 4.9 TB"),
+        ([changed(HOME, quota_files=1000), SCRATCH], (), "$SCRATCH", "the home has 100.0 GB and 1000 files"),
+        ([changed(HOME, noexec=True), SCRATCH], (), "$SCRATCH", "it has most room: 900.0 GB"),
+        ([changed(HOME, writable=False), SCRATCH], None, "$SCRATCH", "it has most room"),
+        ([changed(HOME, free_bytes=GB), changed(LOCAL, kind="tmpfs")], None, "$HOME", "it has most room: 1.0 GB"),
+        ([changed(HOME, free_bytes=GB), changed(SCRATCH, free_files=100)], (), "$HOME", "it has most room: 1.0 GB"),
+        ([changed(HOME, shared=False), LOCAL], (), "$HOME", "none here is a network file system"),
+    ],
+)
+def test_the_home_is_proposed_if_it_has_plenty_else_what_has_most_room(volumes, partitions, name, reason):
+    proposed = Site(tuple(volumes), partitions).proposed_root()
+
+    assert proposed is not None
+    assert proposed[0].name == name
+    assert reason in proposed[1]
+
+
+def test_nothing_is_proposed_where_nothing_can_be_written():
+    assert Site((changed(HOME, writable=False),)).proposed_root() is None
+
+
+needs_sh = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts run Linux")
+
+
+@pytest.fixture
+def ask(tmp_path: Path) -> Callable[..., Site]:
+    """Asks this machine; what stands in `bin` are the host's programs, and home and login files are its user's."""
+
+    def run(timeout_s: float = 20.0, **programs: str) -> Site:
+        for name, lines in programs.items():
+            path = tmp_path / "bin" / name.replace("_", "-")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"#!/bin/sh\n{lines}\n")
+            path.chmod(0o755)
+        return survey(connection(tmp_path), timeout_s)
+
+    (tmp_path / "root").mkdir()
+    return run
+
+
+def connection(home: Path) -> Any:
+    path = f"{home}/bin:/usr/bin:/bin"
+    env = {"HOME": str(home), "PATH": path, "SHELL": "/bin/sh"}
+
+    def asked(argv: list[str], unset: Any, timeout_s: float) -> Any:
+        done = subprocess.run(
+            argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, start_new_session=True
+        )
+        reply: Future[Completed] = Future()
+        reply.set_result(Completed(done.returncode, None, done.stdout, done.stderr))
+        return reply
+
+    facts = SimpleNamespace(root=str(home / "root"))
+    return SimpleNamespace(run=asked, facts=facts, host=SimpleNamespace(name="here"))
+
+
+@needs_sh
+def test_this_machines_folders_are_found_and_left_as_they_were(ask, tmp_path):
+    site = ask()
+
+    home = next(each for each in site.volumes if each.name == "$HOME")
+    assert (home.path, home.writable, home.links) == (str(tmp_path.resolve()), True, True)
+    assert home.free_bytes
+    assert site.root is not None
+    assert site.root.path == str(tmp_path.resolve() / "root")
+    assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "root")) == (["root"], [])
+
+
+@needs_sh
+def test_a_login_shells_variables_name_folders_whatever_it_prints_and_reads(ask, tmp_path):
+    (tmp_path / "scratch").mkdir()
+    noise = "echo Welcome; echo HOME=/nowhere\nread line\nmodule() { :; }\n"
+    (tmp_path / ".profile").write_text(f"{noise}export SCRATCH={tmp_path}/scratch WORK=/none\n")
+
+    site = ask()
+
+    named = {each.name: each.path for each in site.volumes}
+    assert named["$SCRATCH"] == str(tmp_path.resolve() / "scratch")
+    assert named["$HOME"] == str(tmp_path.resolve())
+    assert "$WORK" not in named
+    assert site.modules
+
+
+@needs_sh
+def test_a_login_shell_that_exits_hides_nothing_else(ask, tmp_path):
+    (tmp_path / ".profile").write_text("exit 7\n")
+
+    site = ask()
+
+    assert "$HOME" in {each.name for each in site.volumes}
+    assert not site.modules
+
+
+@needs_sh
+def test_a_folder_with_two_names_is_one(ask, tmp_path):
+    (tmp_path / ".profile").write_text("export SCRATCH=$HOME\n")
+
+    assert [each.name for each in ask().volumes if each.path == str(tmp_path.resolve())] == ["$HOME"]
+
+
+@needs_sh
+def test_programs_of_the_host_are_asked(ask, tmp_path):
+    site = ask(
+        sinfo="echo 'main*|up|1:00:00|2|gpu:4'",
+        sacctmgr="echo 'physics||normal||||'",
+        scontrol="echo 'MaxArraySize            = 1001'",
+        nvidia_smi="case $* in *compute_cap*) echo 'no such field'; exit 2;; esac; echo 'Tesla K80, 11441, 418.87'",
+        conda=":",
+    )
+
+    assert [each.name for each in site.partitions or ()] == ["main"]
+    assert site.accounts == (Account("physics", "", ("normal",)),)
+    assert site.limits == ("MaxArraySize=1001",)
+    assert site.cards == Cards(("Tesla K80",), 11441 * 2**20, "418.87")
+    assert site.conda == str(tmp_path / "bin" / "conda")
+    assert site.scheduler == "slurm"
+
+
+@needs_sh
+def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
+    hangs = "echo $$ >>$HOME/pids; exec sleep 300"
+
+    site = ask(timeout_s=1, sinfo=hangs, nvidia_smi=hangs, quota=hangs)
+
+    assert set(site.silent) == {"partitions", "cards", "quotas"}
+    assert (site.partitions, site.trouble) == ((), "it did not answer in time")
+    assert site.cards == Cards(trouble="it did not answer in time")
+    assert site.root is not None
+    started = (tmp_path / "pids").read_text().split()
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, started)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in started if is_alive(pid)]
+
+
+def is_alive(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
