@@ -237,9 +237,13 @@ class HostConnection:
         """An answer, as soon as the host can."""
         return self._send(_r.Plain("ping", {}, lambda *_: None))
 
-    def on_state(self, listener: Callable[[State], None]) -> None:
-        """Tell `listener` when the connection breaks and when it is back, on the reader thread."""
-        self._link.on_state(listener)
+    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Tell `listener` when the connection breaks and when it is back, on the reader thread.
+
+        Returns:
+            What ends that.
+        """
+        return self._link.on_state(listener)
 
     @property
     def state(self) -> State:

@@ -57,6 +57,7 @@ class Job(concurrent.futures.Future[R]):
         self._outcome: Mapping[str, Any] = {}
         self._listeners: list[Listener] = []
         self._unheard: list[tuple[str, Any]] = []
+        self._trouble = ""
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
@@ -71,14 +72,14 @@ class Job(concurrent.futures.Future[R]):
 
     @property
     def reason(self) -> str:
-        """Why it is in that state, if there is something to say."""
-        return self._now[1]
+        """Why it is in that state, or why nothing is heard of it, if there is something to say."""
+        return self._now[1] if self.done() else self._trouble or self._now[1]
 
     @property
     def status(self) -> str:
         """State and reason in one line, such as "PENDING (waiting for its turn)"."""
-        state, reason = self._now
-        return f"{state} ({reason})" if reason else state
+        reason = self.reason
+        return f"{self.state} ({reason})" if reason else self.state
 
     @property
     def usage(self) -> Mapping[str, float]:
@@ -167,7 +168,10 @@ class Job(concurrent.futures.Future[R]):
     # what the tracker tells; `listen` is for whoever shows a job
 
     def listen(self, listener: Listener) -> None:
-        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done"."""
+        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
+
+        "connection" comes with why the host is not heard, and with "" once it is heard again.
+        """
         with self._lock:
             self._listeners.append(listener)
             unheard, self._unheard = self._unheard, []
@@ -192,6 +196,12 @@ class Job(concurrent.futures.Future[R]):
         if state in (STARTING, RUNNING) and not self.running():
             self.set_running_or_notify_cancel()
         self._set_state(state, reason)
+
+    def on_connection(self, trouble: str) -> None:
+        """Why nothing can be heard of the job; "" while it can. What is known of it stays as it is."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.tell("connection", trouble)
 
     def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import queue
+import shutil
 import sys
 import threading
 import time
@@ -54,6 +55,8 @@ class _Shown:
         self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self.line = ""
         self.spoken = False
+        self.within_a_line = False
+        self.trouble = ""
         _say(f"clusterfn: {job.id} {where}\n")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
@@ -71,28 +74,46 @@ class _Shown:
                 return
             if kind == "state":
                 self._status()
+            elif kind == "connection":
+                self._connection(what)
             else:
                 self._output(kind, what)
 
     def _output(self, name: str, data: bytes) -> None:
         self.clear()
-        self.spoken = True
-        _write(sys.stdout if name == "stdout" else sys.stderr, self.decoders[name].decode(data))
+        text = self.decoders[name].decode(data)
+        self.spoken, self.within_a_line = True, not text.endswith("\n")
+        _write(sys.stdout if name == "stdout" else sys.stderr, text)
 
     def _status(self) -> None:
         if _is_terminal(sys.stderr):
-            self._redraw("" if self.spoken else self._text(with_clock=True))
-        elif self.job.state == PENDING and self.job.reason and (line := self._text(with_clock=False)) != self.line:
+            self._redraw("" if self.spoken and not self.trouble else self._text(with_clock=True))
+        elif self.job.state == PENDING and self.job.reason and not self.trouble:
+            self._say_anew(self._text(with_clock=False))
+
+    def _say_anew(self, line: str) -> None:
+        if line != self.line:
             self.line = line
             _say(f"clusterfn: {line}\n")
+
+    def _connection(self, trouble: str) -> None:
+        """Said in the status line; where there is none, once when the connection is lost and once when it is back."""
+        changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
+        if not _is_terminal(sys.stderr) and changed:
+            _say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
+        elif trouble and self.within_a_line:
+            _say("\n")
+            self.within_a_line = False
+        self._status()
 
     def _text(self, with_clock: bool) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self.job.submitted_at), 60)
         clock = f" {minutes:02d}:{seconds:02d}" if with_clock else ""
-        reason = f" ({self.job.reason})" if self.job.reason else ""
-        return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{reason}"
+        reason = self.trouble or self.job.reason
+        return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def _redraw(self, line: str) -> None:
+        line = line[: shutil.get_terminal_size().columns - 1]
         if line != self.line:
             _say(f"\r\x1b[K{line}")
             self.line = line

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn import download, layout, witness
 from clusterfn.errors import ClusterfnError, HostError, JobError, SubmitError
-from clusterfn.host import Completed, HostConnection, Reply
+from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
 from clusterfn.session import Session
@@ -58,6 +58,7 @@ class Tracker:
         self.submission: Reply[Any] | None = None
         self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
+        self._unwatch: Callable[[], None] | None = None
         self._value = bytearray()
         self._partial = b""
 
@@ -114,6 +115,7 @@ class Tracker:
     def follow(self, job: Job[Any], attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
+        self._watch_connection(job)
         self._value, self._partial = bytearray(), b""
         folder, connection = self.attempt_folder, self.connection
         self._follows = [
@@ -128,6 +130,13 @@ class Tracker:
             drain=self._follows,
         )
         waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
+
+    def _watch_connection(self, job: Job[Any]) -> None:
+        """Let the job say so while its host cannot be heard."""
+        if self._unwatch is None:
+            connection = self.connection
+            self._unwatch = connection.on_state(lambda state: job.on_connection(_trouble(job.host, state)))
+            job.on_connection(_trouble(job.host, connection.state))
 
     def _follow_output(self, job: Job[Any], name: str) -> Reply[Any]:
         return self.connection.follow(posixpath.join(self.attempt_folder, name), lambda data: job.tell(name, data))
@@ -209,6 +218,8 @@ class Tracker:
     def end(self) -> None:
         """The job needs no more looks, and nothing of it is held any longer."""
         self._follows = []
+        if self._unwatch is not None:
+            self._unwatch()
         self.session.watch.remove(self.scheduler_name)
         self.witness.end()
 
@@ -253,6 +264,14 @@ class Tracker:
                 evidence=answer.err.decode("utf-8", "replace").splitlines(),
                 hint=f"try again, or say there: scancel --name {self.scheduler_name}",
             )
+
+
+def _trouble(host: str, state: State) -> str:
+    """Why nothing is heard of the host; "" while it is heard."""
+    if state.name != "reconnecting":
+        return state.cause if state.name == "waiting" else ""
+    since = time.strftime("%H:%M:%S", time.localtime(state.since))
+    return f"no connection to {host} since {since}, trying again: {state.cause}"
 
 
 def _lost(error: BaseException, job: Job[Any]) -> ClusterfnError:

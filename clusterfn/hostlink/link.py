@@ -133,9 +133,15 @@ class Link:
         """Whether requests can be sent: not closed, not refused for good, not a parent's."""
         return self._error is None and os.getpid() == self._pid
 
-    def on_state(self, listener: Callable[[State], None]) -> None:
-        """Tell `listener` each change, on the reader thread."""
+    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Tell `listener` each change, on the reader thread, until the function that this returns is called."""
         self._listeners.append(listener)
+
+        def end() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return end
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -321,9 +327,8 @@ class Link:
                 return
 
     def _try_to_connect(self, attempt: int, waits: int) -> bool:
-        pause = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
         with self._changed:
-            self._changed.wait_for(lambda: self._error is not None, pause * random.uniform(0.5, 1.0))
+            self._changed.wait_for(lambda: self._error is not None, pause_s(waits))
         if self._error is not None:
             return True
         try:
@@ -418,6 +423,12 @@ class Link:
             opened = self._opened
             self._connected = False
         self._hang_up(opened)
+
+
+def pause_s(waits: int) -> float:
+    """How long to wait after so many waits: twice as long each time, and never as long as another client does."""
+    longest = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
+    return longest * random.uniform(0.5, 1.0)
 
 
 class _Watchdog:

@@ -34,7 +34,7 @@ class Sent:
     def _listen(self, kind: str, what: Any) -> None:
         if kind == "stdout":
             self.output += what
-        elif kind == "state":
+        elif kind in ("state", "connection"):
             self.states.append(self.job.status)
 
     @property
