@@ -1,0 +1,231 @@
+"""Adding one host to clusterfn.yml as text: every line, comment and order that is there stays.
+
+The new text is parsed by `clusterfn.config` first, written aside and renamed: the file is the old one or the new one.
+Decides nothing about the host; asks nobody. Called by `clusterfn init`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clusterfn import config
+from clusterfn.config import places
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host
+
+Keys = Mapping[str, Any]
+_STEP = "  "
+_NEW = "# Where functions run. All keys: docs/reference/configuration.md; what works there: clusterfn check {name}\n"
+_WIDE = 10**6
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is to be written.
+
+    Attributes:
+        path: The file.
+        text: All of it, as it will be.
+        added: The lines that are new.
+    """
+
+    path: Path
+    text: str
+    added: tuple[str, ...]
+
+
+def place(folder: Path) -> Path:
+    """The file that holds in a folder, and for a script that lies in it; a new one there if none does.
+
+    Raises:
+        ConfigError: It belongs to somebody else, or has nearly the right name.
+    """
+    return places.given() or places.found(folder, folder / "script.py") or folder / places.FILE
+
+
+def known(path: Path) -> config.Config:
+    """What the file says; nothing where there is none yet, or only comments."""
+    if not path.exists() or _compose(_read(path)) is None:
+        return config.Config({config.LOCAL.name: config.LOCAL}, path=path)
+    return config.read(path)
+
+
+def host(name: str, keys: Keys, path: Path) -> Host:
+    """The host that these keys mean, in a file `path`.
+
+    Raises:
+        ConfigError: One of them cannot be such.
+    """
+    return config.parse(_block(name, keys, "hosts:\n", _STEP).encode(), path).hosts[name]
+
+
+def adding(name: str, keys: Keys, path: Path) -> Change:
+    """The file with one more host; calls that name no host go where they went before, or to it if it is the first.
+
+    Args:
+        keys: As they stand below the host's name: texts, numbers, and mappings of these.
+
+    Raises:
+        ConfigError: The file cannot be read, has that host, or is written in a way that only a person can extend.
+    """
+    before = known(path)
+    if name in before.named:
+        raise ConfigError(
+            f"{path} has a host {name} already",
+            evidence=[before.hosts[name].source],
+            hint="choose another name, or change its lines by hand",
+        )
+    old = _read(path) if path.exists() else _NEW.format(name=name)
+    text = _with_default(_with_host(old, name, keys), before, name)
+    _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
+    return Change(path, text, _new_lines(old if path.exists() else "", text))
+
+
+def write(change: Change) -> None:
+    """Put the new text in place of the old.
+
+    Raises:
+        ConfigError: It cannot be written there.
+    """
+    target = change.path.resolve()
+    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        beside.write_bytes(change.text.encode())
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o7777)
+        os.replace(beside, target)
+    except OSError as error:
+        hint = f"go to a folder of your own, or say by {places.VARIABLE} which file is yours"
+        raise ConfigError(f"{change.path} cannot be written: {error.strerror}", hint=hint) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}", hint="mend the file, or move it away") from error
+
+
+def _compose(text: str) -> Any:
+    import yaml
+
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        return ()  # for `config` to complain about
+
+
+def _flow(value: Any) -> str:
+    """A value in one line, in quotes where YAML would take it for something else."""
+    import yaml
+
+    plain = dict(value) if isinstance(value, Mapping) else value
+    line: str = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, allow_unicode=True, width=_WIDE)
+    return line.splitlines()[0]
+
+
+def _block(name: str, keys: Keys, head: str, indent: str) -> str:
+    lines = [f"{indent}{_flow(name)}:", *(f"{indent}{_STEP}{key}: {_flow(value)}" for key, value in keys.items())]
+    return head + "".join(f"{line}\n" for line in lines)
+
+
+def _with_host(text: str, name: str, keys: Keys) -> str:
+    top = _compose(text)
+    hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
+    if hosts is None:
+        return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP))
+    if not _is_map(hosts):  # a bare `hosts:`
+        return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP))
+    if hosts.flow_style:
+        return _into_flow(text, hosts, _flow({name: keys})[1:-1])
+    column = hosts.value[0][0].start_mark.column
+    at = _past_comments(text, _end(hosts, text), column)
+    return _after(text, at, _block(name, keys, "", " " * column))
+
+
+def _is_map(node: Any) -> bool:
+    return getattr(node, "id", "") == "mapping"
+
+
+def _into_flow(text: str, hosts: Any, entry: str) -> str:
+    if not hosts.value:
+        at = hosts.start_mark.index + 1
+        return text[:at] + entry + text[at:]
+    at = hosts.value[-1][1].end_mark.index
+    return f"{text[:at]}, {entry}{text[at:]}"
+
+
+def _end(node: Any, text: str) -> int:
+    """Where the last thing in a node ends; the mark of a block itself lies behind the comments that follow it."""
+    if node.id == "scalar" or node.flow_style or not node.value:
+        at: int = node.end_mark.index
+        return len(text[:at].rstrip()) if getattr(node, "style", None) in ("|", ">") else at
+    last = node.value[-1]
+    return _end(last[1] if node.id == "mapping" else last, text)
+
+
+def _past_comments(text: str, at: int, column: int) -> int:
+    """Past the end of that line, and past the comments below it that are indented as lines of the same host are."""
+    at = _line_end(text, at)
+    following = text[at:].splitlines(keepends=True)
+    for line in following:
+        bare = line.lstrip(" ")
+        if not bare.startswith("#") or len(line) - len(bare) <= column:
+            return at
+        at += len(line)
+    return at
+
+
+def _line_end(text: str, at: int) -> int:
+    found = text.find("\n", at)
+    return len(text) if found < 0 else found + 1
+
+
+def _after(text: str, at: int, block: str) -> str:
+    """`block` on lines of its own, after the line in which `at` lies, with the line ends of the file."""
+    at = at if text[:at].endswith("\n") else _line_end(text, at)
+    end = "\r\n" if "\r\n" in text else "\n"
+    before = text[:at] + (end if text[:at] and not text[:at].endswith("\n") else "")
+    return before + block.replace("\n", end) + text[at:]
+
+
+def _with_default(text: str, before: config.Config, name: str) -> str:
+    """Say which host is meant by calls that name none, where another host would leave that open."""
+    if before.default_host is not None or len(before.named) > 1:
+        return text
+    only = before.named[0] if before.named else name
+    return _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
+
+
+def _refuse_unless_only_added(before: config.Config, text: str, name: str, path: Path, block: str) -> None:
+    try:
+        after = config.parse(text.encode(), path)
+        same = {key: replace(each, source="") for key, each in after.hosts.items() if key != name}
+        if same == {key: replace(each, source="") for key, each in before.hosts.items()} and name in after.named:
+            return
+        problem = "its other hosts would change"
+    except ConfigError as error:
+        problem = error.message
+    hint = "add its lines by hand, then the same command goes on with them"
+    raise ConfigError(f"{name} cannot be added to {path}: {problem}", evidence=block.splitlines(), hint=hint)
+
+
+def _new_lines(old: str, text: str) -> tuple[str, ...]:
+    """The lines of `text` that are not in `old`, in their order; nothing was removed."""
+    rest = old.splitlines()
+    new: list[str] = []
+    for line in text.splitlines():
+        if rest and rest[0] == line:
+            rest.pop(0)
+        else:
+            new.append(line)
+    return tuple(new)

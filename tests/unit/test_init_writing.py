@@ -1,0 +1,156 @@
+"""A host is added to clusterfn.yml as text: what was there stays as it was, and what is wrong is refused untouched."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import config
+from clusterfn.config import writing
+from clusterfn.errors import ConfigError
+
+KEYS = {"address": "ada@tensor01.example.edu:2222", "scheduler": "bare", "root": "~/.clusterfn"}
+ADDED = ["  new:", "    address: ada@tensor01.example.edu:2222", "    scheduler: bare", "    root: ~/.clusterfn"]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "clusterfn.yml"
+
+
+def add(path: Path, old: str | None, name: str = "new", **more: object) -> str:
+    if old is not None:
+        path.write_bytes(old.encode())
+    writing.write(writing.adding(name, {**KEYS, **more}, path))
+    return path.read_bytes().decode()
+
+
+def test_a_first_host_makes_the_file_and_is_the_default(path):
+    text = add(path, None)
+
+    assert text.splitlines()[1:] == ["hosts:", *ADDED, "", "default_host: new"]
+    assert config.read(path).resolve(None)[0].address == KEYS["address"]
+
+
+FILES = {
+    "comments": (
+        "# mine\nhosts:\n  a:  # the first\n    scheduler: bare\n    # root: /scratch\n\n# the end\ndefault_host: a  # yes\n",
+        "# mine\nhosts:\n  a:  # the first\n    scheduler: bare\n    # root: /scratch\n{host}\n# the end\ndefault_host: a  # yes\n",
+    ),
+    "no line end": ("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}",
+                    "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n{host}"),
+    "hosts last, default first": ("default_host: a\nhosts:\n  a:\n    modules:\n    - x\n    - y # z\n    scheduler: bare # c\n",
+                                  "default_host: a\nhosts:\n  a:\n    modules:\n    - x\n    - y # z\n    scheduler: bare # c\n{host}"),
+    "many lines": ("default_host: a\nhosts:\n  a:\n    scheduler: bare\n    setup: |\n      x\n\n      y\n\n",
+                   "default_host: a\nhosts:\n  a:\n    scheduler: bare\n    setup: |\n      x\n\n      y\n{host}\n"),
+    "only comments": ("# nothing yet\n", "# nothing yet\nhosts:\n{host}\ndefault_host: new\n"),
+    "no hosts": ("default_host: local\n", "default_host: local\nhosts:\n{host}"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_all_that_was_there_stays(path, name):
+    old, new = FILES[name]
+
+    assert add(path, old) == new.replace("{host}", "\n".join([*ADDED, ""]))
+    assert "new" in config.read(path).named
+
+
+def test_lines_end_as_those_of_the_file_do(path):
+    text = add(path, "hosts:\r\n  a: {scheduler: bare}\r\n  b: {scheduler: bare}\r\n")
+
+    assert text.count("\n") == text.count("\r\n") == 7
+
+
+def test_a_deeper_indentation_is_kept_to(path):
+    assert "\n      new:\n        address: " in add(path, "hosts:\n      a:\n          scheduler: bare\n")
+
+
+@pytest.mark.parametrize(
+    "old", ["hosts: {}\n", "hosts: {a: {scheduler: bare}}\n", "hosts: {a: {scheduler: bare},} # c\n"]
+)
+def test_hosts_in_one_line_stay_in_one_line(path, old):
+    text = add(path, old)
+
+    assert text.splitlines()[0].startswith("hosts: {") and "new" in config.read(path).named
+    assert ("# c" in text) == ("# c" in old)
+
+
+def test_a_second_host_does_not_take_the_calls_of_the_first(path):
+    text = add(path, "hosts:\n  a: {scheduler: bare, address: a.example.edu}\n")
+
+    assert text.endswith("\ndefault_host: a\n")
+    assert config.read(path).resolve(None)[0].name == "a"
+
+
+def test_what_yaml_would_take_for_something_else_is_quoted(path):
+    add(path, None, name="1e5", root="~/a: b #c", slurm={"account": "no", "partition": {"cpu": "1", "gpu": "g"}},
+        scheduler="slurm")  # fmt: skip
+
+    host = config.read(path).hosts["1e5"]
+    assert host.root == "~/a: b #c"
+    assert host.slurm == {"account": "no", "partition": {"cpu": "1", "gpu": "g"}}
+
+
+@pytest.mark.parametrize(
+    ("old", "problem"),
+    [
+        ("hosts:\n  new: {scheduler: bare}\n", "has a host new already"),
+        ("hosts:\n  a: {scheduler: wrong}\n", "wrong"),
+        ("hosts: [\n", "not YAML"),
+        ("hosts:\n  a:\n    scheduler: bare\n...\n", "cannot be added"),
+    ],
+)
+def test_a_file_that_cannot_be_extended_is_refused_and_left(path, old, problem):
+    path.write_text(old)
+
+    with pytest.raises(ConfigError, match=problem):
+        writing.adding("new", KEYS, path)
+    assert path.read_text() == old
+
+
+def test_keys_that_would_not_be_read_are_refused(path):
+    with pytest.raises(ConfigError, match="not an absolute path"):
+        writing.adding("new", {**KEYS, "root": "relative"}, path)
+
+
+def test_what_is_added_is_told(path):
+    path.write_text("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n")
+
+    assert list(writing.adding("new", KEYS, path).added) == ADDED
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="modes and links of Unix")
+def test_the_mode_and_a_link_stay(path, tmp_path):
+    real = tmp_path / "real.yml"
+    real.write_text("hosts:\n  a: {scheduler: bare}\n")
+    real.chmod(0o600)
+    path.symlink_to(real)
+
+    add(path, None)
+
+    assert path.is_symlink() and real.stat().st_mode & 0o777 == 0o600
+    assert "new" in config.read(real).named
+
+
+def test_a_folder_that_cannot_be_written_to_keeps_the_file(path, monkeypatch):
+    change = writing.adding("new", KEYS, path)
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError(13, "no")))
+
+    with pytest.raises(ConfigError, match="cannot be written"):
+        writing.write(change)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_the_file_that_would_be_found_is_extended(tmp_path, monkeypatch):
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+    (tmp_path / "clusterfn.yml").write_text("hosts:\n  a: {scheduler: bare}\n")
+    below = tmp_path / "below" / "deep"
+    below.mkdir(parents=True)
+
+    assert writing.place(below) == tmp_path / "clusterfn.yml"
+    (tmp_path / "clusterfn.yml").unlink()
+    assert writing.place(below) == below / "clusterfn.yml"
