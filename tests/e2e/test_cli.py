@@ -295,7 +295,7 @@ def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
     assert "PASS  gpus" in ran.stdout
     assert "8 x NVIDIA RTX A6000" in ran.stdout
     assert "(3.6." in ran.stdout
-    assert re.search("^PASS  warnings +none$", ran.stdout, re.MULTILINE)
+    assert re.search("^PASS  shell +silent", ran.stdout, re.MULTILINE)
 
 
 @pytest.mark.lab
@@ -306,7 +306,8 @@ def test_check_shows_what_an_rc_file_prints(folder, run, lab):
 
     ran = run("check", "--no-job", "py36-noisy")
 
-    assert re.search(r"^PASS  warnings +an rc file .*\n +Welcome to the lab", ran.stdout, re.MULTILINE)
+    assert re.search(r"^WARN  shell +an rc file .*\n +[|] Welcome to the lab", ran.stdout, re.MULTILINE)
+    assert "next: put before what prints, in ~/.bashrc there: case $- in *i*)" in ran.stdout
     assert "\033[31m" not in ran.stdout
 
 
@@ -350,18 +351,6 @@ def test_check_of_a_root_whose_variable_is_unset_there(folder, run, lab):
 
     assert re.search("^FAIL  root +[$]SCRATCH is not set in a non-interactive shell of tensor01$", ran.stdout, re.M)
     assert "write the path in full (`ssh " in ran.stdout
-
-
-@pytest.mark.lab
-def test_check_of_a_host_with_little_space_warns(folder, run, lab):
-    (folder / "clusterfn.yml").write_text(
-        f"hosts:\n  py36-tiny:\n    ssh_config: {lab.ssh_config}\n    scheduler: bare\n"
-    )
-
-    ran = run("check", "--no-job", "py36-tiny", "--environment", f"python:{sys.executable}")
-
-    assert re.search("^WARN  space +only .* MB are free", ran.stdout, re.MULTILINE)
-    assert "skip  links" not in ran.stdout
 
 
 @pytest.fixture

@@ -152,11 +152,17 @@ def test_no_other_file_system_is_proposed_where_there_is_none():
     assert "to a folder on another file system" in fails(disk.space, found(site)).hint
 
 
-def test_a_root_that_is_mounted_noexec_fails_with_another_one():
-    failed = fails(disk.noexec, found(Site((SCRATCH,), root=volume(noexec=True))))
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [("environment.yml", Failed), ("python:/opt/bin/python", Warned), ("conda:ml", Warned), (None, Warned)],
+)
+def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_from_it(environment, kind):
+    site = Site((SCRATCH,), root=volume(noexec=True))
 
-    assert "it is mounted noexec" in str(failed)
-    assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
+    wrong = fails(disk.noexec, found(site, environment=environment), kind)
+
+    assert "it is mounted noexec" in str(wrong)
+    assert "set `root: /scratch/ann/.clusterfn`" in wrong.hint
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import posixpath
 
 from clusterfn.cli import screen
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
+from clusterfn.environment.existing import KINDS
 from clusterfn.survey import Volume
 
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
@@ -42,16 +43,17 @@ def space(found: Found) -> str:
     volume = found.site.root
     if volume is None or volume.room_bytes is None:
         raise Skipped("df cannot say how much there is")
-    bounded = " by your quota" if volume.room_bytes == volume.quota_bytes else ""
+    folder, size = posixpath.dirname(volume.path), screen.size(volume.room_bytes)
     if volume.room_bytes < _LITTLE_BYTES:
+        bound = " by your quota" if volume.room_bytes == volume.quota_bytes else ""
+        mend = f"free some there (`du -xhd1 {folder} | sort -h`), or {_elsewhere(found)}"
         wrong = Failed if volume.room_bytes < _TOO_LITTLE_BYTES else Warned
-        message = f"only {screen.size(volume.room_bytes)} are left{bounded} in {volume.path}"
-        raise wrong(message, f"free some there (`du -xhd1 ~ | sort -h`), or {_elsewhere(found)}")
+        raise wrong(f"only {size} are left{bound} in {volume.path}", mend)
     if volume.room_files is not None and volume.room_files < _FEW_FILES:
-        bounded = " by your quota" if volume.room_files == volume.quota_files else ""
+        bound = " by your quota" if volume.room_files == volume.quota_files else ""
+        mend = f"remove some there (`du --inodes -xd1 {folder} | sort -n`), or {_elsewhere(found)}"
         wrong = Failed if volume.room_files < _TOO_FEW_FILES else Warned
-        message = f"only {volume.room_files} more files can be made{bounded} in {volume.path}"
-        raise wrong(message, f"remove some there (`du --inodes -xd1 ~ | sort -n`), or {_elsewhere(found)}")
+        raise wrong(f"only {volume.room_files} more files can be made{bound} in {volume.path}", mend)
     return _free(volume)
 
 
@@ -65,9 +67,17 @@ def noexec(found: Found) -> str:
     volume = found.site.root
     if volume is None or volume.links is None:
         raise Skipped("nothing could be written to try it")
-    if volume.noexec:
-        raise Failed(f"programs in {volume.path} cannot be started: it is mounted noexec", _elsewhere(found))
-    return "programs there can be started"
+    if not volume.noexec:
+        return "programs there can be started"
+    message = f"programs in {volume.path} cannot be started: it is mounted noexec"
+    if _is_elsewhere(found.environment or found.host.environment):
+        raise Warned(f"{message}; no environment can be built there", _elsewhere(found))
+    raise Failed(message, _elsewhere(found))
+
+
+def _is_elsewhere(environment: str | None) -> bool:
+    """Whether the environment is one that somebody made: nothing of it need be started from the root."""
+    return environment is None or environment.partition(":")[0] in (*KINDS, "current")
 
 
 def links(found: Found) -> str:

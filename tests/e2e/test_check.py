@@ -1,0 +1,164 @@
+"""`clusterfn check` on hosts of the lab that lack something: the step that finds it, and the line that mends it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.cli import main
+from tests.e2e.conftest import give_to
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def check(hosts: Any, lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Callable[..., str]:
+    """Checks one host, with these further lines of clusterfn.yml, and runs no function; what is printed."""
+
+    def run(name: str, extra: str = "", without: str = "", words: tuple[str, ...] = ()) -> str:
+        path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, extra, names=(name,))
+        lines = [line for line in path.read_text().splitlines() if not without or without not in line]
+        path.write_text("\n".join(lines) + "\n")
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+        main(["check", "--no-job", name, *words])
+        return str(capsys.readouterr().out)
+
+    return run
+
+
+def ended(printed: str, word: str, step: str) -> tuple[str, str]:
+    """What a step said, and what mends it."""
+    pattern = rf"^{word}  {re.escape(step)} +(.*)\n((?: .*\n)*)"
+    found = re.search(pattern, printed, re.MULTILINE)
+    assert found, printed
+    return found[1], found[2].partition("next: ")[2].strip()
+
+
+def test_a_host_in_order_passes_every_step(check):
+    printed = check("tensor01")
+
+    assert not re.findall("^(?:FAIL|WARN).*", printed, re.MULTILINE)
+    assert ended(printed, "PASS", "noexec")[0] == "programs there can be started"
+    assert "files free" in ended(printed, "PASS", "space")[0]
+    assert "compute capability 8.6; driver 575.57.08" in ended(printed, "PASS", "gpus")[0]
+
+
+def test_a_driver_that_was_updated_under_its_users(check, lab):
+    with lab.gpubox.mode("nvml-mismatch"):
+        printed = check("tensor01")
+
+    said, mends = ended(printed, "FAIL", "gpus")
+    assert said == "nvidia-smi fails"
+    assert "| Failed to initialize NVML: Driver/library version mismatch" in printed
+    assert "restart (`sudo reboot`)" in mends
+    assert printed.endswith("tensor01 is not ready: gpus\n")
+
+
+def test_a_home_of_eight_megabytes(check):
+    said, mends = ended(check("py36-tiny", without="root:"), "FAIL", "space")
+
+    assert re.match(r"only \d\.\d MB are left in .*/cftiny/.clusterfn", said)
+    assert mends.startswith(
+        "free some there (`du -xhd1 /opt/clusterfn-lab/home/cftiny | sort -h`), or set root: of host"
+    )
+
+
+def test_an_rc_file_that_prints(check):
+    said, mends = ended(check("py36-noisy", without="root:"), "WARN", "shell")
+
+    assert "prints although nobody is at the terminal" in said
+    assert "case $- in *i*) ;; *) return ;; esac" in mends
+
+
+def test_a_python_that_is_not_there(check):
+    said, mends = ended(check("py36", "python: /nowhere/python3"), "FAIL", "python")
+
+    assert said == "No Python of at least 3.6 was found on py36"
+    assert mends.startswith("name one by python: /path/to/python3 under host py36")
+
+
+def test_a_host_without_python3_in_its_path(check):
+    assert "runs the agent and the supervisor" in ended(check("nopython-bash"), "PASS", "python")[0]
+
+
+@pytest.mark.parametrize(
+    ("partition", "said", "mends"),
+    [
+        ("gone", "there is no partition gone", "correct slurm: partition: of host slurm"),
+        ("closed", "the partition closed is down", "those that are up: short, gpu, tiny, low, high"),
+    ],
+)
+def test_a_partition_that_takes_no_jobs(check, partition, said, mends):
+    printed = check("slurm", f"slurm: {{partition: {partition}}}", without="{cpu: short, gpu: gpu}")
+
+    failed = ended(printed, "FAIL", "scheduler")
+    assert failed[0] == said
+    assert mends in failed[1]
+
+
+def test_slurm_that_is_not_there(check):
+    said, mends = ended(check("py36", "scheduler: slurm", without="scheduler: bare"), "FAIL", "scheduler")
+
+    assert said == "there is no sinfo on py36"
+    assert "to the login node of the cluster" in mends
+
+
+@pytest.fixture
+def noexec() -> Iterator[Path]:
+    """A folder of cfbash's on which nothing can be started."""
+    folder = Path(tempfile.mkdtemp(prefix="clusterfn-noexec-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "noexec,size=64m,mode=755", "tmpfs", folder], check=True)
+    try:
+        give_to("cfbash", folder)
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+        folder.rmdir()
+
+
+def test_a_root_from_which_nothing_can_be_started(check, noexec, lab):
+    said, mends = ended(check("tensor01", f"root: {noexec}/root", without="root: ~"), "WARN", "noexec")
+
+    assert said.startswith(f"programs in {noexec}/root cannot be started: it is mounted noexec")
+    assert mends.startswith(f"set `root: {lab.home('bash')}/.clusterfn` for host tensor01")
+
+
+def test_a_root_in_the_memory_of_a_login_node(check, noexec):
+    said, mends = ended(check("slurm", f"root: {noexec}/root", without="root: ~"), "FAIL", "root")
+
+    assert said == f"{noexec}/root is in this machine's memory, where no compute node sees it"
+    assert mends.startswith("set `root: ")
+
+
+SETUP = """setup: ["module() { case $2 in gcc) :;; *) echo no $2 >&2; return 1;; esac; }"]
+modules: [gcc, cuda/12.4]"""
+
+
+def test_a_module_that_is_not_there(check):
+    said, mends = ended(check("tensor01", SETUP), "FAIL", "modules")
+
+    assert said == "the module cuda/12.4 cannot be loaded"
+    assert mends.startswith("correct modules: of host tensor01")
+
+
+def test_modules_that_are_there(check):
+    assert ended(check("tensor01", SETUP.replace(", cuda/12.4", "")), "PASS", "modules")[0] == "gcc can be loaded"
+
+
+def test_for_machines_all_of_it_is_one_object(check):
+    told = json.loads(check("py36-tiny", without="root:", words=("--json",)))
+
+    steps = {step["name"]: step for step in told["steps"]}
+    assert (told["host"], told["ready"]) == ("py36-tiny", False)
+    assert steps["space"]["result"] == "fail"
+    assert "free some there" in steps["space"]["hint"]
+    assert steps["function"] == {
+        "name": "function", "result": "skip", "message": "needs space", "evidence": [], "hint": "",
+    }  # fmt: skip
