@@ -15,6 +15,24 @@ SOURCES = "sources"
 FILES = "files"
 JOBS = "jobs"
 MACHINES = "machines"
+PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard links
+ENVIRONMENTS = "envs"
+BUILDS = "builds"
+USES = "uses"
+
+# below pkgs/<sha256>
+PACKAGE_FILES = "files"
+MANIFEST = "manifest.json"
+
+# below envs/<id>
+READY = "READY"  # what was built; where it stands, the environment is whole
+ABOUT = ".clusterfn"  # what the builder keeps: the plan, and the size of every file
+
+# below builds/<id>
+PLAN = "plan.json"
+LOCK = "lock"
+PROGRESS = "progress.jsonl"
+# and OUTCOME: of the last build that failed
 
 # below jobs/<id>
 SPEC = "spec.json"
@@ -42,6 +60,7 @@ OUTCOME = "outcome.json"
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"
+BUILD = "build.py"
 WORKER = "worker.py"
 
 HEARTBEAT_S = 5.0
@@ -94,6 +113,26 @@ def blob(root, digest):  # type: (str, str) -> str
 def sources_dir(root, digest):  # type: (str, str) -> str
     """The folder, put on sys.path, of the user's own modules as they were at one call."""
     return posixpath.join(root, SOURCES, digest)
+
+
+def package_dir(root, digest):  # type: (str, str) -> str
+    """The folder of the unpacked archive with this SHA-256."""
+    return posixpath.join(root, PACKAGES, digest)
+
+
+def environment_dir(root, env_id):  # type: (str, str) -> str
+    """The prefix of one environment."""
+    return posixpath.join(root, ENVIRONMENTS, env_id)
+
+
+def build_dir(root, env_id):  # type: (str, str) -> str
+    """The folder in which an environment's builders meet."""
+    return posixpath.join(root, BUILDS, env_id)
+
+
+def uses_dir(root, env_id):  # type: (str, str) -> str
+    """The folder with a file for each job that uses an environment."""
+    return posixpath.join(root, USES, env_id)
 
 
 def job_dir(root, job_id):  # type: (str, str) -> str

@@ -1,0 +1,73 @@
+"""Who uses an environment: `uses/<id>/<job>` holds the path of the job's folder, and is gone when the job is over.
+
+The supervisor adds and drops; whoever removes an environment asks. A lease whose job has a final outcome, or no folder
+any more, counts for nothing. Add first, then look for READY: a removal looks again once it has the environment aside.
+"""
+
+import os
+
+from ...layout import uses_dir
+from ..supervisor.attempt import Attempt
+from ..supervisor.job import DAMAGED, Job
+
+
+def add(root: str, env_id: str, job: str) -> None:
+    """A job begins to use an environment.
+
+    Args:
+        root: The root of environments.
+        env_id: Which.
+        job: The job's folder.
+    """
+    folder = uses_dir(root, env_id)
+    os.makedirs(folder, exist_ok=True)
+    aside = os.path.join(folder, ".%s-%d" % (os.path.basename(job), os.getpid()))
+    with open(aside, "w") as file:
+        file.write(job + "\n")
+    os.rename(aside, os.path.join(folder, os.path.basename(job)))
+
+
+def drop(root: str, env_id: str, job: str) -> None:
+    """The job is over."""
+    try:
+        os.unlink(os.path.join(uses_dir(root, env_id), os.path.basename(job)))
+    except FileNotFoundError:
+        return
+
+
+def users(root: str, env_id: str) -> "list[str]":
+    """The ids of the jobs that use it now; leases of jobs that are over are dropped."""
+    folder = uses_dir(root, env_id)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [name for name in sorted(names) if not name.startswith(".") and _lives(os.path.join(folder, name))]
+
+
+def last_used(root: str, env_id: str) -> float:
+    """When a job last began or ended to use it; 0 if never."""
+    try:
+        return os.stat(uses_dir(root, env_id)).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _lives(path: str) -> bool:
+    try:
+        with open(path) as file:
+            job = file.read().strip()
+        if _is_over(job):
+            os.unlink(path)
+            return False
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _is_over(folder: str) -> bool:
+    if not os.path.isdir(folder):
+        return True
+    try:
+        job = Job(folder)
+        outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
+    except DAMAGED:  # it cannot be told: it keeps the environment until its folder is removed
+        return False
+    return any(outcome is not None and outcome.get("final") for outcome in outcomes)

@@ -1,0 +1,150 @@
+"""The builder's commands: build an environment, mend its holes, list, remove, collect what is old.
+
+Runs in the host's old Python, started by the client through the agent; outlives it. Each prints JSON lines.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+from ...layout import READY, environment_dir
+from ..supervisor.text import native
+from . import holes, housekeeping, leases, plan, progress, story, zstd
+from .failure import Failed, Stopped, of_system
+from .holder import Holder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+_USAGE = """usage: build.py build PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP | zstd"""
+_STOPPED = 143
+_FAILED = 1
+_DAY_S = 86400.0
+
+
+def main(argv: "list[str]") -> int:
+    """Run one command; the exit code is the process's: 0 done, 1 failed, 2 not understood, 143 stopped."""
+    commands: "dict[tuple[str, int], Callable[..., int]]" = {
+        ("build", 1): build, ("holes", 2): mend, ("list", 1): listing, ("remove", 2): remove, ("gc", 3): collect,
+        ("zstd", 0): has_zstd,
+    }  # fmt: skip
+    command = commands.get((argv[0] if argv else "", len(argv) - 1))
+    if command is None:
+        sys.stderr.write(_USAGE + "\n")
+        return 2
+    try:
+        return command(*argv[1:])
+    except Failed as failed:
+        return _failed(failed.document())
+    except OSError as error:
+        return _failed(of_system(error, argv[1] if len(argv) > 1 else "/").document())
+
+
+def _failed(document: "dict[str, Any]") -> int:
+    progress.say(dict(document, stage="failed", text=document["message"], at=document["stage"]))
+    return _FAILED
+
+
+def build(path: str) -> int:
+    """Build the environment of a plan, or wait for who does."""
+    return _stoppable(lambda stopping: _build(plan.read(path), stopping))
+
+
+def _build(what: "plan.Plan", stopping: threading.Event) -> int:
+    if story.is_ready(what.root, what.id):
+        return _told({"ok": True, "reused": True})
+    _open_to_group(what.root)
+    with Holder(what.root) as holder:
+        return _told(story.see_through(what, holder, stopping))
+
+
+def _told(outcome: "dict[str, Any]") -> int:
+    if not outcome["ok"]:
+        return _failed(outcome)
+    progress.say(dict(outcome, stage="done", done=1, of=1))
+    return 0
+
+
+def mend(root: str, env_id: str) -> int:
+    """Put back what a purging file system took from an environment."""
+    _open_to_group(root)
+
+    def work(stopping: threading.Event) -> int:
+        with Holder(root) as holder:
+            progress.say(holes.mend(root, plan.is_id(env_id), holder, stopping))
+        return 0
+
+    return _stoppable(work)
+
+
+def _stoppable(work: "Callable[[threading.Event], int]") -> int:
+    """Until it is done, or SIGTERM or SIGINT comes: then its locks are given back, and what it made aside stays."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, lambda *_: stopping.set())
+    try:
+        return work(stopping)
+    except Stopped:
+        progress.say({"stage": "failed", "text": "the builder was stopped", "at": "stopped"})
+        return _STOPPED
+
+
+def _open_to_group(root: str) -> None:
+    """What is made below a root that its group may write to, the group may write to; else only its owner."""
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    os.umask(0o002 if os.stat(root).st_mode & 0o020 else 0o022)
+
+
+def listing(root: str) -> int:
+    """A line for each environment, and one for what all share."""
+    for env_id in housekeeping.environments(root):
+        progress.say(_described(root, env_id))
+    return 0
+
+
+def _described(root: str, env_id: str) -> "dict[str, Any]":
+    with open(os.path.join(environment_dir(root, env_id), READY)) as file:
+        ready = dict(native(json.load(file)))
+    told = {
+        name: ready[name] for name in ("id", "about", "python", "torch_cuda", "bytes", "files", "built", "packages")
+    }
+    return dict(told, used=housekeeping.last_used(root, env_id), used_by=leases.users(root, env_id))
+
+
+def remove(root: str, env_id: str) -> int:
+    """Remove an environment, and the packages that nobody else has."""
+    with Holder(root) as holder:
+        told = housekeeping.remove(root, plan.is_id(env_id), holder)
+        if told["removed"]:
+            count, freed = housekeeping.remove_packages(root, holder)
+            told = dict(told, packages=count, freed=told["freed"] + freed)
+    progress.say(told)
+    return 0 if told["removed"] else _FAILED
+
+
+def collect(root: str, days: str, keep: str) -> int:
+    """Remove environments not used for so many days, but for the so many used last; and packages likewise."""
+    limit_s, spared = float(days) * _DAY_S, int(keep)
+    with Holder(root) as holder:
+        housekeeping.sweep(root, holder)
+        by_use = sorted(housekeeping.environments(root), key=lambda each: -housekeeping.last_used(root, each))
+        old = [each for each in by_use[spared:] if time.time() - housekeeping.last_used(root, each) > limit_s]
+        told = [housekeeping.remove(root, each, holder) for each in old]
+        count, freed = housekeeping.remove_packages(
+            root, holder, 0.0 if any(each["removed"] for each in told) else limit_s
+        )
+        freed += housekeeping.old_parts(root) + sum(each.get("freed") or 0 for each in told)
+    progress.say({"removed": [each["id"] for each in told if each["removed"]], "packages": count, "freed": freed,
+                  "kept": [each for each in told if not each["removed"]]})  # fmt: skip
+    return 0
+
+
+def has_zstd() -> int:
+    """Whether a zstandard wheel has to be sent for conda's packages."""
+    progress.say({"zstd": zstd.is_there(), "python": list(sys.version_info[:2])})
+    return 0

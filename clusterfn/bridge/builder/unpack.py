@@ -1,0 +1,111 @@
+"""One archive becomes one folder `pkgs/<sha256>`: its files, dated by now, and their manifest.
+
+Made aside and renamed, so that a package is whole or absent. Symbolic links are made last: nothing is written through
+one. Called by `packages`.
+"""
+
+import os
+import shutil
+import zlib
+
+from ...layout import MANIFEST, PACKAGE_FILES, package_dir
+from . import conda, manifest, pyc, wheel
+from .archives import DAMAGED, Member, members
+from .failure import Failed
+from .plan import WHEEL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Callable, Optional
+
+    from .plan import Package
+    from .zstd import Opener
+
+    Moved = Callable[[int], None]
+
+_BLOCK = 1 << 20
+
+
+def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved") -> None:
+    """Unpack one archive, whose hash is right, unless another builder has done it meanwhile.
+
+    Args:
+        root: The root of all.
+        package: What it is.
+        archive: Its file.
+        zstd: What reads zstd.
+        token: The builder's, for the name of the folder aside.
+        moved: Called with the bytes of each block; may raise to stop.
+    """
+    final = package_dir(root, package.sha256)
+    aside = os.path.join(os.path.dirname(final), ".%s-%s" % (package.sha256, token))
+    shutil.rmtree(aside, ignore_errors=True)
+    os.makedirs(os.path.join(aside, PACKAGE_FILES))
+    try:
+        _fill(package, archive, zstd, aside, moved)
+        _rename(aside, final)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _fill(package: "Package", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
+    folder = os.path.join(aside, PACKAGE_FILES)
+    try:
+        found = _extract(archive, package.kind, zstd, folder, moved)
+        for path in pyc.settle(folder, found):
+            os.unlink(os.path.join(folder, path))
+        described = (wheel if package.kind == WHEEL else conda).describe(package, folder, found)
+    except Failed as error:
+        error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
+        raise
+    except DAMAGED + (zlib.error,) as error:
+        message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
+        raise Failed(message, stage="unpack", evidence=[package.file]) from error
+    manifest.write(described, os.path.join(aside, MANIFEST))
+
+
+def _rename(aside: str, final: str) -> None:
+    try:
+        os.rename(aside, final)
+    except OSError:
+        if manifest.read(os.path.join(final, MANIFEST)) is not None:
+            return
+        os.rename(final, aside + ".old")  # what a purging file system left of it
+        os.rename(aside, final)
+        shutil.rmtree(aside + ".old", ignore_errors=True)
+
+
+def _extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved") -> "dict[str, Member]":
+    found: "dict[str, Member]" = {}
+    made = {folder}
+    for member, stream in members(archive, kind, zstd):
+        path = os.path.join(folder, member.path)
+        if os.path.dirname(path) not in made:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            made.add(os.path.dirname(path))
+        if member.path in found and found[member.path].link is None:
+            os.unlink(path)
+        if member.same is not None:
+            shutil.copy(os.path.join(folder, member.same), path)
+            member = found[member.same]._replace(path=member.path)
+        elif stream is not None:
+            _write(path, stream, member.executable, moved)
+        found[member.path] = member
+    _make_links(found, folder)
+    return found
+
+
+def _make_links(found: "dict[str, Member]", folder: str) -> None:
+    for member in found.values():
+        if member.link is not None:
+            os.symlink(member.link, os.path.join(folder, member.path))
+
+
+def _write(path: str, stream: "IO[bytes]", executable: bool, moved: "Moved") -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if executable else 0o666)
+    with os.fdopen(fd, "wb", 0) as file:
+        for block in iter(lambda: stream.read(_BLOCK), b""):
+            view = memoryview(block)
+            while view:
+                view = view[file.write(view) :]
+            moved(len(block))
