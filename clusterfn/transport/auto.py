@@ -11,7 +11,7 @@ from pathlib import Path
 
 from clusterfn.errors import HostError
 from clusterfn.spec import Host
-from clusterfn.transport import openssh
+from clusterfn.transport import hostkeys, openssh
 from clusterfn.transport.base import Stream
 from clusterfn.transport.sshconfig import Settings, jumps, resolve
 
@@ -63,6 +63,8 @@ def needs_ssh(settings: Settings) -> str:
     key = next((path for path in settings.identity_files if _is_fido(path)), None)
     if key is not None:
         return f"{key.name} is a FIDO key"
+    if hostkeys.has_authority_alone(settings):
+        return "an authority vouches for its host key"
     return "there is a Kerberos ticket" if settings.gssapi and _has_ticket() else ""
 
 

@@ -36,12 +36,18 @@ def silent(host: Host, settings: Settings, place: str, evidence: Sequence[str]) 
     return _no_way(host, message, evidence, f"check network and VPN; try: {settings.ssh}")
 
 
+def mute(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    message = f"{place} took the connection, but did not answer within {settings.timeout_s:g} s"
+    hint = f"its sshd may be stopped or overloaded; if nobody knows of it, try: {settings.ssh}"
+    return _no_way(host, message, evidence, hint)
+
+
 def not_reached(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
     return _no_way(host, f"{place} cannot be reached", evidence, f"check network and VPN; try: {settings.ssh}")
 
 
 def hung_up(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    hint = f"it may have too many at once; try: {settings.ssh}"
+    hint = f"it may have too many logins under way (MaxStartups): wait; or see what this prints: {settings.ssh}"
     return _no_way(host, f"{place} closed the connection at once", evidence, hint)
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from clusterfn.errors import HostKeyError
 from clusterfn.transport.sshconfig import Settings
 
+AUTHORITY = "@cert-authority"
 _FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is told as ed25519
 
 
@@ -81,15 +82,20 @@ def _matches_hash(field: str, name: str) -> bool:
     return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
 
 
+def has_authority_alone(settings: Settings) -> bool:
+    """Whether known_hosts names for the host an authority that signs its key, and no key."""
+    markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
+    return AUTHORITY in markers and "" not in markers
+
+
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
     """Accept the key that is remembered for the host, and no other.
 
     Raises:
         HostKeyError: It is unknown, another one, or revoked; both fingerprints and the line are named.
     """
-    known = [
-        entry for entry in known_keys(settings.key_name, settings.known_hosts) if entry.marker != "@cert-authority"
-    ]
+    remembered = known_keys(settings.key_name, settings.known_hosts)
+    known = [entry for entry in remembered if entry.marker != AUTHORITY]
     revoked = next((entry for entry in known if entry.marker and entry.blob == blob), None)
     trusted = [entry for entry in known if not entry.marker]
     shown = f"{kind} {fingerprint(blob)} by {settings.place}"
@@ -97,6 +103,8 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
         raise revoked_error(settings, host_name, shown, revoked.place)
     if any(entry.blob == blob for entry in trusted):
         return
+    if len(known) < len(remembered) and not trusted:
+        raise by_authority(settings, host_name, shown, remembered)
     same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
     raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
 
@@ -116,6 +124,15 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     hint += f"then: clusterfn trust {host_name} (by hand: {once} true)"
     message = f"The host key of {host_name} ({settings.place}) is unknown"
     return _error(message, host_name, shown, [f"not in: {files}"], hint)
+
+
+def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[Known]) -> HostKeyError:
+    """No key is remembered but an authority's, which may have signed this one: paramiko cannot tell."""
+    places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
+    hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
+    hint += f"clusterfn trust {host_name}"
+    message = f"The host key of {host_name} ({settings.place}) is left to an authority, which paramiko cannot ask"
+    return _error(message, host_name, shown, places, hint)
 
 
 def changed(settings: Settings, host_name: str, shown: str, known: Sequence[Known]) -> HostKeyError:

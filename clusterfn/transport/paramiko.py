@@ -68,6 +68,10 @@ class ParamikoTransport:
             raise
 
 
+class _Mute(TimeoutError):
+    """A connection was made, and no SSH server has spoken."""
+
+
 class ParamikoStream:
     """A channel and the connections below it."""
 
@@ -150,8 +154,28 @@ def meet(
         if kinds:
             options = ssh.get_security_options()
             options.key_types = [kind for kind in kinds if kind in options.key_types]
-        ssh.start_client(timeout=settings.timeout_s)
+        _greet(ssh, settings)
     return ssh
+
+
+def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
+    """The first words of both sides. paramiko says alike of one that hangs up and of one that says nothing.
+
+    Raises:
+        EOFError: The other side hung up.
+        _Mute: It said nothing in time.
+    """
+    try:
+        ssh.start_client(timeout=settings.timeout_s)
+    except paramiko.SSHException as error:
+        met = error.__context__
+        if isinstance(met, socket.timeout):
+            raise _Mute("it has sent no greeting") from error
+        if isinstance(met, (EOFError, ConnectionResetError)):
+            raise EOFError(str(error)) from error
+        raise
+    if not ssh.initial_kex_done:  # start_client says nothing of a time that is over
+        raise _Mute("it has sent no greeting")
 
 
 def _through(host: Host, settings: Settings, hops: list[paramiko.Transport]) -> paramiko.Channel:
@@ -284,6 +308,7 @@ def _no_session(host: Host, settings: Settings, place: str, evidence: list[str])
 _TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
     (socket.gaierror, _unresolved),
     (ConnectionRefusedError, failures.refused),
+    (_Mute, failures.mute),
     (TimeoutError, failures.silent),
     (socket.timeout, failures.silent),
     (paramiko.ssh_exception.IncompatiblePeer, _no_common),

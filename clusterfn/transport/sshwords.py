@@ -108,6 +108,10 @@ def _not_connected(said: Said, match: re.Match[str]) -> HostError:
     return (failures.silent if "timed out" in why else make)(said.host, said.settings, place, [match[0]])
 
 
+def _mute(said: Said, match: re.Match[str]) -> HostError:
+    return failures.mute(said.host, said.settings, said.settings.place, said.evidence)
+
+
 def _silent(said: Said, match: re.Match[str]) -> HostError:
     return failures.silent(said.host, said.settings, said.settings.place, said.evidence)
 
@@ -189,7 +193,7 @@ _TABLE: tuple[tuple[re.Pattern[str], Callable[[Said, re.Match[str]], HostError |
     (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
     (re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"), _unresolved),
     (re.compile(r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)"), _not_connected),
-    (re.compile(r"Connection timed out during banner exchange"), _silent),
+    (re.compile(r"Connection timed out during banner exchange"), _mute),
     (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), _silent),
     (re.compile(r"Unable to negotiate with (?P<name>\S+) port (?P<port>\d+): no matching .+"), _no_common),
     (re.compile(r"Unable to negotiate with (?P<name>\S+): no matching .+"), _no_common),

@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.errors import HostKeyError
 from clusterfn.spec import Host
-from clusterfn.transport.hostkeys import check, matches
+from clusterfn.transport.hostkeys import check, has_authority_alone, matches
 from clusterfn.transport.sshconfig import Settings, resolve
 
 KEY, OTHER = b"key", b"other"
@@ -111,5 +111,13 @@ def test_a_revoked_key_is_refused_even_if_it_is_remembered(settings: Settings) -
 def test_a_certificate_authority_is_not_a_host_key(settings: Settings) -> None:
     remember(settings, line("*", KEY, marker="@cert-authority"))
 
-    with pytest.raises(HostKeyError, match="is unknown"):
+    with pytest.raises(HostKeyError, match="is left to an authority, which paramiko cannot ask"):
         check(settings, "lab8", KIND, KEY)
+    assert has_authority_alone(settings)
+
+
+def test_a_key_beside_an_authority_counts(settings: Settings) -> None:
+    remember(settings, line("*", OTHER, marker="@cert-authority"), line("[lab8]:2222", KEY))
+
+    check(settings, "lab8", KIND, KEY)
+    assert not has_authority_alone(settings)
