@@ -20,7 +20,7 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
     ["_version", "errors", "layout", "options", "spec"],
-    ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "wire"],
+    ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch"],
     ["survey"],

@@ -1,0 +1,115 @@
+"""Without any specification: the caller's Python and the installed versions of what the function's modules import.
+
+Nothing is imported here: sources are read as syntax trees, and the installed projects tell of themselves. Called by
+`built`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.metadata
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from clusterfn.environment.specification import USUAL_CHANNEL, Requirement, Specification, conda_requirement
+from clusterfn.errors import ConfigError
+
+_TRAVELS = ("clusterfn", "cloudpickle")  # they are sent with every call
+
+
+def automatic(sources: Iterable[tuple[str, str]], python: tuple[int, int]) -> Specification:
+    """The specification that the imports make.
+
+    Args:
+        sources: Name and text of each module of the user's that the call needs, the function's own among them.
+        python: The caller's (major, minor).
+
+    Raises:
+        ConfigError: A source is no Python.
+    """
+    pip, sentences = [], []
+    for project in _projects({name for title, text in sources for name in imported(title, text)}):
+        why_not = _origin(project)
+        if why_not:
+            sentences.append(f"{_name(project)} {why_not}")
+        else:
+            pip.append(Requirement(_name(project), f"{_name(project)}=={project.version.partition('+')[0]}"))
+    minor = conda_requirement(f"python={python[0]}.{python[1]}")
+    listed = ", ".join([f"Python {python[0]}.{python[1]}", *(each.text.replace("==", " ") for each in pip)])
+    said = f"no environment is named: it is made as here, from what is imported: {listed}"
+    return Specification(
+        "what the function imports", (USUAL_CHANNEL,), (minor,), tuple(pip), sentences=(said, *sentences)
+    )
+
+
+def imported(title: str, text: str) -> set[str]:
+    """The top-level names that a source imports, wherever in it; not those for type checkers alone.
+
+    Example:
+        >>> sorted(imported("m", "import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
+        ['numpy', 'os', 'torch']
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise ConfigError(f"{title} cannot be read as Python: {error}") from error
+    return set(_names(tree))
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from [child.module.partition(".")[0]] if child.module and not child.level else []
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from (name for part in child.orelse for name in _names(ast.Module([part], [])))
+        else:
+            yield from _names(child)
+
+
+def _projects(names: Iterable[str]) -> list[importlib.metadata.Distribution]:
+    """The installed projects that the names belong to; the standard library and the user's own belong to none."""
+    owners = _owners()
+    found = {_normal(project): project for name in names for project in owners.get(name, ())}
+    wanted = sorted(found.keys() - set(_TRAVELS))
+    return [importlib.metadata.distribution(found[name]) for name in wanted]
+
+
+@functools.cache
+def _owners() -> Mapping[str, Sequence[str]]:
+    """Top-level name -> projects; importlib.metadata has it from Python 3.10 on."""
+    known = getattr(importlib.metadata, "packages_distributions", None)
+    if known is not None:
+        return dict(known())
+    owners: dict[str, list[str]] = {}
+    for project in importlib.metadata.distributions():
+        for name in (project.read_text("top_level.txt") or "").split() or _tops(project):
+            owners.setdefault(name, []).append(project.metadata["Name"])
+    return owners
+
+
+def _tops(project: importlib.metadata.Distribution) -> set[str]:
+    return {path.parts[0].partition(".")[0] for path in project.files or () if path.suffix == ".py"}
+
+
+def _name(project: importlib.metadata.Distribution) -> str:
+    return _normal(project.metadata["Name"])
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _origin(project: importlib.metadata.Distribution) -> str:
+    """Why a project cannot be had from an index; "" if it can."""
+    if (project.read_text("INSTALLER") or "").strip() == "conda":  # whose folders were those of the build
+        return ""
+    told = json.loads(project.read_text("direct_url.json") or "{}")
+    if (told.get("dir_info") or {}).get("editable"):
+        return "is editable: it travels as source"
+    if "vcs_info" in told or "dir_info" in told:
+        return f"was installed from {told['url']}, which no lock can name: it is left out"
+    return ""

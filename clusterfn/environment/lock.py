@@ -1,0 +1,221 @@
+"""A lock: which archives make an environment, with a hash of each. The file has conda-lock's own format (version 1).
+
+Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solving` makes locks, `built` has
+them built on hosts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from clusterfn.errors import LockError
+
+FORMAT = 1
+INPUT = "clusterfn_input"
+VIRTUAL = "clusterfn_virtual_packages_"
+_CONDA = (".conda", ".tar.bz2")
+_AGAIN = "restore it from version control, or delete it to have it solved anew"
+
+
+@dataclass(frozen=True)
+class Package:
+    """One archive.
+
+    Attributes:
+        build: conda's; "" for a wheel.
+        manager: "conda" or "pip".
+        file: The archive's name.
+        md5: "" if it is not known.
+    """
+
+    name: str
+    version: str
+    build: str
+    manager: str
+    file: str
+    url: str
+    sha256: str
+    md5: str
+    platform: str
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, str]:
+        """What tells it from others; not where it came from."""
+        return (self.name, self.version, self.build, self.manager, self.sha256)
+
+
+@dataclass(frozen=True)
+class Lock:
+    """The content of a lock file.
+
+    Attributes:
+        custom: Of its metadata; what `solving` wrote there.
+    """
+
+    path: Path
+    packages: tuple[Package, ...]
+    platforms: tuple[str, ...]
+    custom: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, platform: str) -> tuple[Package, ...]:
+        """The packages for a platform, in the order of the file."""
+        return tuple(each for each in self.packages if each.platform == platform)
+
+    def id(self, platform: str) -> str:
+        """The environment's name on every host: it changes with what is in it, not with its sources' addresses."""
+        parts = [FORMAT, platform, sorted(each.identity for each in self.on(platform))]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def python(self, platform: str) -> tuple[int, int]:
+        """(major, minor) of its Python.
+
+        Raises:
+            LockError: It has none.
+        """
+        found = next((each for each in self.on(platform) if each.name == "python"), None)
+        if found is None:
+            raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
+        major, minor = found.version.split(".")[:2]
+        return int(major), int(minor)
+
+    def virtual_packages(self, platform: str) -> dict[str, str]:
+        """What was taken to be on the host, {"__glibc": "2.28"}; empty for a lock that others made."""
+        told = self.custom.get(VIRTUAL + platform, "")
+        return dict(pair.split("=", 1) for pair in told.split(";") if pair)
+
+    @property
+    def input_hash(self) -> str | None:
+        """Of the specification that it was made from; None for a lock that others made."""
+        return self.custom.get(INPUT)
+
+
+def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """What the lock's metadata is to say, for `Lock.custom`."""
+    told = {f"{VIRTUAL}{platform}": _joined(packages) for platform, packages in virtual.items()}
+    return {INPUT: input_hash, **told}
+
+
+def _joined(packages: Mapping[str, str]) -> str:
+    return ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
+
+
+def read(path: Path) -> Lock:
+    """The lock in a file.
+
+    Raises:
+        LockError: It is none, or names something that cannot be built on a host by its hash.
+    """
+    try:
+        return parse(path.read_bytes(), path)
+    except OSError as error:
+        raise LockError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
+
+
+def parse(data: bytes, path: Path) -> Lock:
+    """The lock in a file's content. Raises: LockError, as `read` does."""
+    tree = _tree(data, path)
+    try:
+        if tree["version"] != FORMAT:
+            raise LockError(
+                f"{path} has version {tree['version']} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
+            )
+        packages = tuple(_package(each, path) for each in tree["package"] if each.get("category", "main") == "main")
+        metadata = tree["metadata"]
+        custom = {str(key): str(value) for key, value in (metadata.get("custom_metadata") or {}).items()}
+        return Lock(path, packages, tuple(metadata["platforms"]), custom)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise LockError(f"{path} is no lock of conda-lock: {error!r}", hint=_AGAIN) from error
+
+
+def _tree(data: bytes, path: Path) -> dict[str, Any]:
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a lock may have 30 000 lines
+    try:
+        tree = yaml.load(data, Loader=loader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else str(path)
+        marks = re.search(rb"^(<{7}|>{7}) ", data, re.MULTILINE)
+        why = "it has marks of an unfinished merge" if marks else "it is not YAML"
+        raise LockError(f"{place}: {why}", hint=_AGAIN) from error
+    if not isinstance(tree, dict):
+        raise LockError(f"{path} is no lock of conda-lock", hint=_AGAIN)
+    return tree
+
+
+def _package(told: Mapping[str, Any], path: Path) -> Package:
+    url, manager = told["url"], told["manager"]
+    file = unquote(urlsplit(url).path).rpartition("/")[2]
+    hashes = told.get("hash") or {}
+    name, version = str(told["name"]), str(told["version"])
+    if not hashes.get("sha256"):
+        raise LockError(
+            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
+            hint="its channel or index has none: take it from another, or pin another version",
+        )
+    build = _build(file, name, version, path) if manager == "conda" else ""
+    if manager == "pip" and not file.endswith(".whl"):
+        raise LockError(
+            f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
+            hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
+        )
+    return Package(
+        name, version, build, manager, file, url, hashes["sha256"], hashes.get("md5") or "", told["platform"]
+    )
+
+
+def _build(file: str, name: str, version: str, path: Path) -> str:
+    """The build string of a conda archive by its name."""
+    stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
+    if stem is None or stem.count("-") < 2:
+        raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
+    return stem.rpartition("-")[2]
+
+
+def write(path: Path, data: bytes) -> None:
+    """Beside, then renamed: nobody reads half a lock.
+
+    Raises:
+        LockError: The folder cannot be written.
+    """
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside.write_bytes(data)
+        os.replace(beside, path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise LockError(f"the lock cannot be written: {path}: {error.strerror}") from error
+
+
+def differences(before: Lock, after: Lock, platform: str) -> str:
+    """What changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
+    old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
+    changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
+               if old[key].identity != new[key].identity]  # fmt: skip
+    parts = [", ".join(changed)] if changed else []
+    parts += [f"{word}: {', '.join(names)}" for word, names in _come_and_gone(old, new) if names]
+    return "; ".join(parts) or "the packages are the same"
+
+
+def _change(old: Package, new: Package) -> str:
+    if old.version != new.version:
+        return f"{old.version} -> {new.version}"
+    return f"{old.version} {old.build} -> {new.build}" if old.build != new.build else "from another archive"
+
+
+def _come_and_gone(
+    old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]
+) -> Iterator[tuple[str, list[str]]]:
+    yield "new", [name for _, name in sorted(new.keys() - old.keys())]
+    yield "gone", [name for _, name in sorted(old.keys() - new.keys())]

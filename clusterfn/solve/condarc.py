@@ -1,0 +1,81 @@
+"""The user's .condarc, as far as a solver needs it: which channels, and where they are.
+
+Called by `program` for the stand-in (a real conda reads its own) and by `environment.environmentyml` for a file that
+names no channel. PyYAML is imported late.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ALIAS = "https://conda.anaconda.org"
+DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pkgs/r")
+
+
+def _places() -> Iterator[Path]:
+    """Where conda looks, the strongest last."""
+    system = Path("C:/ProgramData/conda") if sys.platform == "win32" else Path("/etc/conda")
+    home = Path("~").expanduser()
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    yield from (system / ".condarc", system / "condarc")
+    yield from (config / "conda" / ".condarc", config / "conda" / "condarc")
+    yield from (home / ".conda" / ".condarc", home / ".conda" / "condarc", home / ".condarc")
+    if os.environ.get("CONDA_PREFIX"):
+        yield Path(os.environ["CONDA_PREFIX"]) / ".condarc"
+    if os.environ.get("CONDARC"):
+        yield Path(os.environ["CONDARC"])
+
+
+def settings(places: Iterable[Path] | None = None) -> dict[str, Any]:
+    """All files together; a key of a later one counts. What cannot be read as YAML is left to conda to complain of."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for path in _places() if places is None else places:
+        try:
+            read = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError):
+            continue
+        found.update(read if isinstance(read, dict) else {})
+    return found
+
+
+def channels(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """The channels that are configured; none if there are none."""
+    return tuple(str(name) for name in found.get("channels") or () if name != "nodefaults")
+
+
+def urls(name: str, found: Mapping[str, Any]) -> list[str]:
+    """Where a channel is. Several places have the name `defaults` and those of custom_multichannels.
+
+    Example:
+        >>> urls("conda-forge/label/dev", {"channel_alias": "https://mirror.example"})
+        ['https://mirror.example/conda-forge/label/dev']
+    """
+    if "://" in name:
+        return [os.path.expandvars(name)]
+    several = found.get("custom_multichannels") or {}
+    if name == "defaults":
+        several = {"defaults": found.get("default_channels") or several.get("defaults") or DEFAULTS}
+    if name in several:
+        return [url for part in several[name] for url in urls(str(part), {**found, "custom_multichannels": {}})]
+    if Path(name).is_absolute():
+        return [Path(name).as_uri()]
+    return [f"{_base(name, found)}/{name}"]
+
+
+def _base(name: str, found: Mapping[str, Any]) -> str:
+    for known, base in (found.get("custom_channels") or {}).items():
+        if name == known or name.startswith(f"{known}/"):
+            return os.path.expandvars(str(base)).rstrip("/")
+    return os.path.expandvars(str(found.get("channel_alias") or ALIAS)).rstrip("/")
+
+
+def proxies(found: Mapping[str, Any]) -> dict[str, str]:
+    """The variables that say the same as proxy_servers."""
+    told = found.get("proxy_servers") or {}
+    return {f"{kind.upper()}_PROXY": str(told[kind]) for kind in ("http", "https") if told.get(kind)}
