@@ -20,7 +20,7 @@ from clusterfn.hostlink.frames import Header
 from clusterfn.hostlink.link import Link, State
 from clusterfn.hostlink.requests import Data, Look, Repeating, Reply, Sink, Spawned, SpawnReply
 from clusterfn.spec import Host
-from clusterfn.transport import Transport, transport_for
+from clusterfn.transport import Asker, Transport, asking, transport_for
 
 __all__ = [
     "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "SpawnReply", "Spawned",
@@ -99,10 +99,10 @@ class HostConnection:
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
 
-    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = ()) -> None:
+    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None) -> None:
         self.host = host
         self._transport = transport
-        opened = _open(transport, host, have)
+        opened = _open(transport, host, have, asker)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
         self._link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
@@ -263,14 +263,14 @@ class HostConnection:
         return request.reply
 
 
-def _open(transport: Transport, host: Host, have: Sequence[str] = ()) -> Opened:
+def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
     """As `boot`, whose hello holds all facts.
 
     Raises:
         HostError: Also where this machine cannot open one more stream, for which there may be room later.
     """
     try:
-        opened = boot(transport, host, have)
+        opened = boot(transport, host, have, asker)
     except OSError as error:
         raise Unreachable(
             f"No connection to {host.name} could be opened from here: {error}", host=host.name, retryable=True
@@ -308,11 +308,13 @@ def _completed(header: Header, body: bytes) -> Completed:
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """A new connection to `host`; `facts.have` tells of the paths asked for.
 
+    The person at this process is asked for what the login needs, now and never again: not when it is made anew.
+
     Raises:
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
         ConfigError: The host's address or another of its keys cannot be used.
     """
-    connection = HostConnection(host, transport_for(host), have)
+    connection = HostConnection(host, transport_for(host), have, asking.person())
     with _lock:
         _opened.append(connection)
     return connection

@@ -118,6 +118,7 @@ class Host:
     poll_floor_s: float = 2.0
     queue_timeout_s: float | None = None
     keep_days: float = 14.0
+    login_ttl_s: float = 8 * 3600.0
     making: Making = Making()
 
 

@@ -168,7 +168,10 @@ def _with_place(parse: Callable[[object], Any]) -> Callable[[Value], Any]:
 
 
 _QUANTITIES = {"memory": "an amount of memory"}
-_UNITS = {"memory": '"16GB"', "time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"'}
+_UNITS = {
+    "memory": '"16GB"', "time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"',
+    "login_ttl": '"8h"',
+}  # fmt: skip
 _memory, _time = _with_place(parse_memory), _with_place(parse_time)
 
 
@@ -296,6 +299,7 @@ _KEYS: dict[str, _Key] = {
     "poll_floor": ("poll_floor_s", _time),
     "queue_timeout": ("queue_timeout_s", _time),
     "keep": ("keep_days", _days),
+    "login_ttl": ("login_ttl_s", _time),
     "env_root": ("making.root", _root),
     "fetch_on": ("making.fetch_on", _choice("auto", "host", "client")),
     "build_on": ("making.build_on", _choice("host", "node")),

@@ -24,7 +24,7 @@ from clusterfn.errors import ConfigError, HostError
 from clusterfn.hostlink.failures import error_of
 from clusterfn.hostlink.frames import CHUNK, FrameReader, Header, pack
 from clusterfn.spec import Host
-from clusterfn.transport import Stream, Transport
+from clusterfn.transport import Asker, Stream, Transport
 
 MARKER_S = 10.0
 HELLO_S = 60.0
@@ -70,14 +70,17 @@ class Opened:
     noise: str = ""
 
 
-def boot(transport: Transport, host: Host, have: Sequence[str] = ()) -> Opened:
+def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
     """Open a stream, start the agent there and say hello.
+
+    Args:
+        asker: As for `Transport.open`.
 
     Raises:
         HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
     """
     wanted = wanted_python(host)
-    stream = transport.open(COMMAND)
+    stream = transport.open(COMMAND, asker)
     try:
         return _start(stream, host, wanted, have)
     except BaseException:

@@ -9,24 +9,23 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
-import itertools
 import logging
 import os
 import random
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.errors import AuthenticationError, ClusterfnError, ConfigError, HostError, HostKeyError, Unreachable
+from clusterfn.hostlink import watchdog
 from clusterfn.hostlink.boot import HELLO_ID, Opened
 from clusterfn.hostlink.failures import error_of
 from clusterfn.hostlink.frames import Header, no_frame, pack
 from clusterfn.hostlink.requests import Request
 from clusterfn.spec import Host
-from clusterfn.transport import Stream
+from clusterfn.transport import Stream, failures, is_held
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 PING_ID = 2**31
@@ -36,6 +35,7 @@ ANSWER_S = 20.0  # how long an answer may take at least, whenever it was asked f
 SLOWEST = 50_000  # bytes/s of the slowest line on which our own unsent bytes may delay an answer
 BUFFERED = 8 * 2**20  # the most bytes that can be on their way
 IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
+LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
 FAILURES_KEPT = 10_000
 BOOT_FAILURES = 5
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
@@ -45,7 +45,10 @@ _log = logging.getLogger("clusterfn")
 
 @dataclass(frozen=True)
 class State:
-    """How the link stands: "connected", "reconnecting" or "closed", since when (time.time()), and why."""
+    """How the link stands, since when (time.time()), and why.
+
+    "connected", "reconnecting", "waiting" (for a person, who has to log in again) or "closed".
+    """
 
     name: str
     since: float
@@ -71,6 +74,7 @@ class Link:
         self._last = HELLO_ID
         self._answering: set[int] = set()  # the threads on which no answer can be waited for
         self._requests: dict[int, Request[Any]] = {}
+        self._unsent: set[int] = set()  # those made while there was no connection
         self._failures: collections.OrderedDict[int, str] = collections.OrderedDict()
         self._control: collections.deque[bytes] = collections.deque()
         self._transfers: collections.deque[tuple[Request[Any], Iterator[bytes]]] = collections.deque()
@@ -79,6 +83,7 @@ class Link:
         self._opened = opened
         self._connected = True
         self._error: ClusterfnError | None = None
+        self._needs_you: AuthenticationError | None = None
         self._heard = self._moved = time.monotonic()
         self._unanswered = 0
         self._pinged: float | None = None  # when a sign of life was asked for that has not come
@@ -86,7 +91,7 @@ class Link:
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
             threading.Thread(target=loop, name=name, daemon=True).start()
-        _watchdog.add(self)
+        watchdog.add(self)
 
     # requests
 
@@ -95,6 +100,7 @@ class Link:
 
         Raises:
             HostError: The link is closed, refused for good, or belongs to the parent process.
+        AuthenticationError: It waits for a person to log in again.
         """
         self._check()  # before the lock too: in a forked child it may be held for ever
         with self._changed:
@@ -106,6 +112,8 @@ class Link:
             skipped = next((self._failures[number] for number in request.after if number in self._failures), None)
             if skipped is None and self._connected:
                 self._enqueue(request)
+            elif skipped is None:
+                self._unsent.add(request.id)
             self._changed.notify_all()
         if skipped is not None:
             self._end(request, {"ok": False, "error": {"kind": "skipped", "message": skipped}}, b"")
@@ -150,8 +158,9 @@ class Link:
                 host=self.host.name,
                 hint="connect again in this process, or start it with the spawn method",
             )
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # or it would grow with each that asks
+        refused = self._error or self._needs_you
+        if refused is not None:
+            raise refused.with_traceback(None)  # or it would grow with each that asks
 
     def _number(self) -> int:
         self._last += 1
@@ -322,9 +331,12 @@ class Link:
             while not self._requests and self._error is None:
                 self._changed.wait()
         self._tell(State("reconnecting", time.time(), cause))
-        for attempt in itertools.count():
-            if self._error is not None or self._try_to_connect(attempt, min(attempt + waits, 20)):
-                return
+        attempt = 0
+        while self._error is None and not self._try_to_connect(attempt, min(attempt + waits, 20)):
+            attempt += 1
+            if self._needs_you is not None:
+                self._wait_for_a_person()
+                attempt = waits = 0
 
     def _try_to_connect(self, attempt: int, waits: int) -> bool:
         with self._changed:
@@ -333,7 +345,10 @@ class Link:
             return True
         try:
             opened = self._opener()
-        except (AuthenticationError, HostKeyError, ConfigError) as error:
+        except AuthenticationError:
+            self._needs_you = failures.needs_you(self.host.name)
+            return False
+        except (HostKeyError, ConfigError) as error:
             self._die(error)
             return True
         except Unreachable as error:
@@ -346,6 +361,26 @@ class Link:
         self._connected_anew(opened)
         return True
 
+    def _wait_for_a_person(self) -> None:
+        """A refused login is never tried again by itself: until `clusterfn login` holds a connection, or the end.
+
+        What the host has been asked stays open, for its jobs go on, and so does whoever waits for them. What it has
+        not been asked yet is refused.
+        """
+        assert self._needs_you is not None
+        self._tell(State("waiting", time.time(), self._needs_you.message))
+        with self._changed:
+            refused = [self._requests.pop(number) for number in self._unsent if number in self._requests]
+            self._unsent.clear()
+        for request in refused:
+            request.fail(self._needs_you)
+        while self._error is None and not is_held(self.host):
+            with self._changed:
+                self._changed.wait_for(lambda: self._error is not None, LOCAL_LOOK_S)
+        self._needs_you = None
+        if self._error is None:
+            self._tell(State("reconnecting", time.time(), "somebody has logged in again"))
+
     def _connected_anew(self, opened: Opened) -> None:
         self._on_hello(opened.hello)
         with self._changed:
@@ -357,6 +392,7 @@ class Link:
             self._pinged = None
             self._control.clear()
             self._transfers.clear()
+            self._unsent.clear()
             for request in self._requests.values():
                 self._enqueue(request)
             self._changed.notify_all()
@@ -429,39 +465,3 @@ def pause_s(waits: int) -> float:
     """How long to wait after so many waits: twice as long each time, and never as long as another client does."""
     longest = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
     return longest * random.uniform(0.5, 1.0)
-
-
-class _Watchdog:
-    """One thread for all links of a process."""
-
-    PERIOD_S = 3.0
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """In a forked child: the parent's links are none of ours, and its lock may be held for ever."""
-        self._links: weakref.WeakSet[Link] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._pid = 0
-
-    def add(self, link: Link) -> None:
-        with self._lock:
-            self._links.add(link)
-            if self._pid != os.getpid():
-                self._pid = os.getpid()
-                threading.Thread(target=self._run, name="clusterfn-watchdog", daemon=True).start()
-
-    def _run(self) -> None:
-        sleep = threading.Event()
-        while True:
-            sleep.wait(self.PERIOD_S)
-            with self._lock:
-                links = list(self._links)
-            for link in links:
-                link.check(time.monotonic())
-
-
-_watchdog = _Watchdog()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_watchdog.forget)

@@ -12,6 +12,7 @@ from pathlib import Path
 from clusterfn.errors import HostError
 from clusterfn.spec import Host
 from clusterfn.transport import hostkeys, openssh
+from clusterfn.transport.asking import Asker
 from clusterfn.transport.base import Stream
 from clusterfn.transport.sshconfig import Settings, jumps, resolve
 
@@ -26,10 +27,10 @@ class AutoTransport:
         self.via = ""
         self._mismatch = False
 
-    def open(self, command: str) -> Stream:
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
         """As the chosen transport does; see `Transport.open`."""
         reason = self._reason() if openssh.has_ssh() else ""
-        return self._by_ssh(command, reason) if reason else self._by_paramiko(command)
+        return self._by_ssh(command, reason, asker) if reason else self._by_paramiko(command, asker)
 
     def _reason(self) -> str:
         if self._mismatch:
@@ -39,21 +40,21 @@ class AutoTransport:
             return "a ControlMaster is open"
         return next((need for hop in (settings, *jumps(self.host, settings)) if (need := needs_ssh(hop))), "")
 
-    def _by_ssh(self, command: str, reason: str) -> Stream:
+    def _by_ssh(self, command: str, reason: str, asker: Asker | None) -> Stream:
         self.via = f"openssh ({reason})"
-        return openssh.OpensshTransport(self.host).open(command)
+        return openssh.OpensshTransport(self.host).open(command, asker)
 
-    def _by_paramiko(self, command: str) -> Stream:
+    def _by_paramiko(self, command: str, asker: Asker | None) -> Stream:
         from clusterfn.transport.paramiko import ParamikoTransport, is_mismatch
 
         self.via = "paramiko"
         try:
-            return ParamikoTransport(self.host).open(command)
+            return ParamikoTransport(self.host).open(command, asker)
         except HostError as error:
             if not is_mismatch(error) or not openssh.has_ssh():
                 raise
         self._mismatch = True
-        return self._by_ssh(command, self._reason())
+        return self._by_ssh(command, self._reason(), asker)
 
 
 def needs_ssh(settings: Settings) -> str:
@@ -71,7 +72,7 @@ def needs_ssh(settings: Settings) -> str:
 def _is_fido(path: Path) -> bool:
     """Whether the key is one of a FIDO device, as its public half says."""
     try:
-        kind = path.with_name(path.name + ".pub").read_text(errors="replace").partition(" ")[0]
+        kind = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").partition(" ")[0]
     except OSError:
         return False
     return kind.startswith("sk-") and path.exists()

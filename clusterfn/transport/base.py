@@ -1,13 +1,16 @@
 """The seam to a host: a transport opens a byte stream to a command there, and nothing else.
 
 Implementations: `local.LocalTransport`, `paramiko.ParamikoTransport`, `openssh.OpensshTransport`, `auto.AutoTransport`,
-which chooses between these two, and `tests.fakes.transport.FakeTransport`. All pass
-tests/contract/test_transport_contract.py. Foreign errors are translated in them, and nowhere else.
+which chooses between these two, `reuse.ReusingTransport`, which goes by a held connection rather than by any of them,
+and `tests.fakes.transport.FakeTransport`. All pass tests/contract/test_transport_contract.py. Foreign errors are
+translated in them, and nowhere else.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
+
+from clusterfn.transport.asking import Asker
 
 
 class Stream(Protocol):
@@ -42,8 +45,11 @@ class Transport(Protocol):
 
     via: str
 
-    def open(self, command: str) -> Stream:
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Start `command` in the login shell of the user there.
+
+        Args:
+            asker: Asks the person for what a login needs; None: nobody is asked, and such a login is refused.
 
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.

@@ -6,16 +6,15 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from clusterfn.errors import Unreachable
-from clusterfn.transport.base import Stream
 
+T = TypeVar("T")
 PAUSES_S = (0.3, 1.0, 2.0)
 
 
-def patiently(
-    open_once: Callable[[], Stream], was_dropped: Callable[[Unreachable], bool], pauses_s: Sequence[float]
-) -> Stream:
+def patiently(open_once: Callable[[], T], was_dropped: Callable[[Unreachable], bool], pauses_s: Sequence[float]) -> T:
     """What `open_once` opens; it is called again after each pause while the host hangs up at once."""
     for pause in pauses_s:
         began = time.monotonic()

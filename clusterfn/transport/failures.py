@@ -5,7 +5,6 @@ Makes errors and raises none. Called by the tables of `paramiko`, `sshlogin` and
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
@@ -79,53 +78,58 @@ def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: 
 
 
 def login_refused(
-    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str], *, partly: bool = False
+    host_name: str,
+    settings: Settings,
+    evidence: Sequence[str],
+    allowed: Sequence[str],
+    *,
+    partly: bool = False,
+    asked: bool = False,
 ) -> AuthenticationError:
-    """No key was taken. `allowed`: with which methods the host would go on; `partly`: it took one, and wants more."""
-    if partly:
-        return _wants_more(host_name, settings, evidence, allowed)
-    if allowed and all(method in INTERACTIVE for method in allowed):
-        return _needs_a_person(host_name, settings, evidence, allowed)
+    """What could be given was not enough.
+
+    Args:
+        allowed: With which methods the host would have gone on.
+        partly: It took a key, and wants more.
+        asked: A person could be asked.
+    """
+    by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
+    if not by_person or (asked and not partly):
+        message = f"{settings.place} did not let {settings.user} in"
+    elif asked:
+        message = f"{settings.place} accepts the key of {settings.user}, and refused the rest of the login"
+    elif partly:
+        message = f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides"
+        message += f" ({', '.join(allowed)})"
+    else:
+        message = f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})"
+    hint = f"make `{_batch(settings)} true` work, say with ssh-copy-id or ssh-add"
     return AuthenticationError(
-        f"{settings.place} did not let {settings.user} in",
-        host=host_name,
-        evidence=evidence,
-        hint=f"make `{_batch(settings)} true` work, say with ssh-copy-id or ssh-add",
+        message, host=host_name, evidence=evidence, hint=_by_login(host_name, asked) if by_person else hint
     )
 
 
-def _needs_a_person(
-    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str]
-) -> AuthenticationError:
-    return AuthenticationError(
-        f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})",
-        host=host_name,
-        evidence=evidence,
-        hint="a password or a second factor cannot be asked for here; use a key that needs none (ssh-copy-id, ssh-add) "
-        f"and check with `{_batch(settings)} true`{_by_master(settings)}",
+def _by_login(host_name: str, asked: bool) -> str:
+    again = "try again, or " if asked else ""
+    return (
+        f"{again}log in once for all programs: clusterfn login {host_name} (in a notebook: "
+        f'clusterfn.login("{host_name}"))'
     )
 
 
-def _wants_more(
-    host_name: str, settings: Settings, evidence: Sequence[str], allowed: Sequence[str]
-) -> AuthenticationError:
+def needs_you(host_name: str) -> AuthenticationError:
+    """A login that a person has made once is not repeated without one."""
     return AuthenticationError(
-        f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides "
-        f"({', '.join(allowed)})",
+        f"connection to {host_name} needs you: clusterfn login {host_name}; your jobs go on",
         host=host_name,
-        evidence=evidence,
-        hint="this version cannot give a password or a code: ask the administrator for a login with a key alone"
-        f"{_by_master(settings)}",
+        hint=f"clusterfn login {host_name}",
+        retryable=True,
     )
 
 
-def _by_master(settings: Settings) -> str:
-    """An open connection of the user's own serves all later ones; OpenSSH on Windows has none."""
-    if sys.platform == "win32":
-        return ""
-    path = "" if settings.control_path else "set ControlPath ~/.ssh/%C for it in your ssh configuration, then "
-    command = settings.ssh.replace("ssh ", "ssh -fNM ", 1)
-    return f"; or {path}log in once by `{command}`: clusterfn uses that connection"
+def no_more_sessions(host: Host, place: str, evidence: Sequence[str]) -> HostError:
+    hint = "end a program that uses it, or ask the administrator for a higher MaxSessions"
+    return _no_way(host, f"The held connection to {place} takes no further session (MaxSessions)", evidence, hint)
 
 
 def _batch(settings: Settings) -> str:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from clusterfn.errors import HostError
+from clusterfn.errors import ConfigError
+from clusterfn.transport.asking import Asker
 from clusterfn.transport.base import Stream
 from clusterfn.transport.process import ProcessStream
 
@@ -20,10 +21,12 @@ class LocalTransport:
     def __init__(self, host: str = "local") -> None:
         self.host = host
 
-    def open(self, command: str) -> Stream:
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Start `command`; see `Transport.open`."""
         if sys.platform == "win32":
-            raise HostError(
-                "Jobs cannot run on a Windows machine itself", host=self.host, hint="use a Linux host by ssh, or WSL"
+            raise ConfigError(
+                "Jobs cannot run on a Windows machine itself",
+                host=self.host,
+                hint="name a Linux host in clusterfn.yml (address: NAME, scheduler: bare), or run this inside WSL",
             )
         return ProcessStream(["/bin/sh", "-c", command])

@@ -1,7 +1,8 @@
 """Hosts by the system's ssh: whatever it can do, and its configuration as it stands. One process per stream.
 
-`-v` tells when the session is open, which keys were shown and offered; nothing is ever asked, no tunnel of the user's
-is opened, and no ControlMaster is made, though one that is open is used. Called by `transport_for` and `auto`.
+`-v` tells when the session is open, which keys were shown and offered; what it asks comes to our own process, or it may
+ask nothing. No tunnel of the user's is opened, and a ControlMaster that is open is used. Called by `transport_for`,
+`auto`, and `master`, which makes one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +19,8 @@ from collections.abc import Sequence
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
 from clusterfn.transport import busy, failures, sshwords
+from clusterfn.transport.asking import Asker
+from clusterfn.transport.askpass import AskPass
 from clusterfn.transport.base import Stream
 from clusterfn.transport.process import PATIENCE_S, ProcessStream
 from clusterfn.transport.sshconfig import Settings, resolve
@@ -40,7 +44,7 @@ class OpensshTransport:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def open(self, command: str) -> Stream:
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
         if not has_ssh():
             raise ConfigError(
@@ -50,43 +54,85 @@ class OpensshTransport:
                 hint="install OpenSSH's client, or use transport: paramiko",
             )
         settings = resolve(self.host)
-        return busy.patiently(lambda: self._open(settings, command), _was_dropped, busy.PAUSES_S)
+        return busy.patiently(lambda: self._open(settings, command, asker), _was_dropped, busy.PAUSES_S)
 
-    def _open(self, settings: Settings, command: str) -> Stream:
-        stream = OpensshStream(argv(settings, command))
-        try:
-            if not stream.wait_open(patience_s(settings)):
-                raise self._error(settings, stream)
-        except BaseException:
-            stream.close()
-            raise
-        return stream
+    def _open(self, settings: Settings, command: str, asker: Asker | None) -> Stream:
+        if asker is None or sys.platform == "win32":
+            return started(self.host, settings, OpensshStream(argv(settings, command)))
+        with AskPass(asker, self.host.name) as asking:
+            return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
 
-    def _error(self, settings: Settings, stream: OpensshStream) -> Exception:
-        code = stream.code()
-        if code is not None:
-            return sshwords.error_of(self.host, settings, stream.before(), code)
-        evidence = [line.rstrip() for line in stream.before().splitlines()][-sshwords.EVIDENCE_LINES :]
-        return failures.ended(self.host, settings, f"not within {patience_s(settings):g} s", evidence)
+
+def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
+    """The stream, once its session is open.
+
+    Raises:
+        HostError, ConfigError: It is not, for the reason that ssh told.
+    """
+    try:
+        if stream.wait_open(patience_s(settings)):
+            return stream
+        raise _error(host, settings, stream)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def _error(host: Host, settings: Settings, stream: OpensshStream) -> Exception:
+    code = stream.code()
+    if code is not None:
+        return sshwords.error_of(host, settings, stream.before(), code, asked=stream.asked)
+    evidence = [line.rstrip() for line in stream.before().splitlines()][-sshwords.EVIDENCE_LINES :]
+    return failures.ended(host, settings, f"not within {patience_s(settings):g} s", evidence)
 
 
 class OpensshStream(ProcessStream):
     """A running ssh. Until its session is open, what it says is kept apart: it tells why there will be none."""
 
-    def __init__(self, line: Sequence[str]) -> None:
+    def __init__(self, line: Sequence[str], asking: AskPass | None = None) -> None:
         self._before = b""
         self._opened = False
         self._decided = threading.Event()
-        super().__init__(line, {**os.environ, **ASK_NOBODY})
+        self._asking = asking
+        self._shown = 0
+        if asking is not None:
+            asking.about = self._said_lately
+        super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person could be asked."""
+        return self._asking is not None
 
     def wait_open(self, timeout_s: float) -> bool:
-        """Whether the session was opened; False if ssh ended before, or after `timeout_s`."""
+        """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
         deadline = time.monotonic() + timeout_s
-        while not self._decided.wait(LOOK_S) and self._process.poll() is None and time.monotonic() < deadline:
+        while not self._decided_soon() and self._process.poll() is None and time.monotonic() < deadline + self._spent_s:
             pass
         if self._process.poll() is not None:  # its words may be under way; or a child of it holds the pipe
             self._decided.wait(LOOK_S)
         return self._opened
+
+    def _said_lately(self) -> str:
+        """What ssh has said to a person since this was asked: a menu, or that an answer was wrong."""
+        lines = self.before().splitlines()
+        new, self._shown = lines[self._shown :], len(lines)
+        return "\n".join(line for line in new if line.strip() and not sshwords.CHATTER.match(line))
+
+    @property
+    def _spent_s(self) -> float:
+        return self._asking.spent_s if self._asking else 0.0
+
+    def _decided_soon(self) -> bool:
+        if self._asking is None:
+            return self._decided.wait(LOOK_S)
+        self._asking.serve(LOOK_S)
+        return self._decided.is_set()
+
+    def _decide(self) -> None:
+        self._decided.set()
+        if self._asking is not None:
+            self._asking.wake()
 
     def code(self) -> int | None:
         """How ssh ended; None if it has not."""
@@ -113,7 +159,7 @@ class OpensshStream(ProcessStream):
         try:
             super()._listen()
         finally:
-            self._decided.set()
+            self._decide()
 
     def _hear(self, piece: bytes) -> None:
         if self._opened:
@@ -124,7 +170,7 @@ class OpensshStream(ProcessStream):
         if match:
             self._opened = True
             super()._hear(self._before[match.end() :])
-            self._decided.set()
+            self._decide()
 
 
 def has_ssh() -> bool:
@@ -137,16 +183,33 @@ def patience_s(settings: Settings) -> float:
     return settings.timeout_s * (1 + len(settings.proxy_jump)) + LOGIN_S
 
 
-def argv(settings: Settings, command: str) -> list[str]:
-    """The ssh for a stream. StrictHostKeyChecking is as the user has it; `no` alone is not followed."""
+def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
+    """The ssh for a stream that uses a ControlMaster of the user's own, if one is open.
+
+    Args:
+        asks: Whether it may ask for passwords and codes.
+    """
+    # Windows's ssh has no ControlMaster, and stops at a ControlPath
+    mux = ["ControlMaster=no", *(["ControlPath=none"] if sys.platform == "win32" else [])]
+    return line(settings, mux, command, asks=asks)
+
+
+def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = False) -> list[str]:
+    """An ssh with all that is ours. StrictHostKeyChecking is as the user has it; `no` alone is not followed.
+
+    Args:
+        mux: What it is to do with a ControlMaster; these options come first, so that they count.
+        asks: Whether it may ask for passwords and codes; never for a host key.
+    """
+    unsafe = ("false", "ask") if asks else ("false",)
     options = [
-        "BatchMode=yes",
-        "ControlMaster=no",
+        *mux,
+        *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",
-        *(["StrictHostKeyChecking=yes"] if settings.strict == "false" else []),
+        *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
         *settings.instead,
     ]
     said = [f"-o{option}" for option in options]
@@ -159,8 +222,11 @@ def way(settings: Settings) -> list[str]:
 
 
 def has_master(settings: Settings) -> bool:
-    """Whether a ControlMaster to the host is open, which every ssh may use. Asks only where a ControlPath is set."""
-    if not settings.control_path:
+    """Whether a ControlMaster to the host is open, which every ssh may use. Asks only where a ControlPath is set.
+
+    Windows's ssh has none.
+    """
+    if sys.platform == "win32" or not settings.control_path:
         return False
     line = ["ssh", *way(settings), "-O", "check", "--", settings.alias]
     try:

@@ -1,4 +1,4 @@
-"""Hosts by SSH, with paramiko: one connection per stream, strict host keys, keys instead of prompts, no fork.
+"""Hosts by SSH, with paramiko: one connection per stream, strict host keys, no fork.
 
 Imported when a host needs it, for paramiko takes a tenth of a second. paramiko's errors and the socket's are translated
 by one table here; callers see those of `clusterfn.errors` alone. Called by `transport_for`.
@@ -20,6 +20,7 @@ import paramiko
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.spec import Host
 from clusterfn.transport import busy, failures, hostkeys
+from clusterfn.transport.asking import Asker
 from clusterfn.transport.base import Stream
 from clusterfn.transport.sshconfig import Settings, jumps, refuse_unmet, resolve
 from clusterfn.transport.sshlogin import log_in
@@ -48,21 +49,12 @@ class ParamikoTransport:
     def __init__(self, host: Host) -> None:
         self.host = host
 
-    def open(self, command: str) -> Stream:
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
         """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
-        return busy.patiently(
-            lambda: self._open(command), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
-        )
-
-    def _open(self, command: str) -> Stream:
-        hops: list[paramiko.Transport] = []
         settings = resolve(self.host)
+        hops = connect(self.host, settings, asker)
         try:
-            ssh = _connect(self.host, settings, hops)
-            with _translated(self.host, settings):
-                channel = ssh.open_session(timeout=settings.timeout_s)
-                channel.exec_command(command)
-            return ParamikoStream(channel, hops)
+            return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
         except BaseException:
             close(hops)
             raise
@@ -114,6 +106,35 @@ class ParamikoStream:
             self._said = (self._said + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
 
 
+def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
+    """A logged-in connection, after those that it goes through; `close` ends them.
+
+    Raises:
+        HostError: As `Transport.open`.
+    """
+    return busy.patiently(
+        lambda: _all_hops(host, settings, asker), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
+    )
+
+
+def _all_hops(host: Host, settings: Settings, asker: Asker | None) -> list[paramiko.Transport]:
+    hops: list[paramiko.Transport] = []
+    try:
+        _connect(host, settings, hops, asker=asker)
+    except BaseException:
+        close(hops)
+        raise
+    return hops
+
+
+def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:
+    """A channel on which `command` was started."""
+    with _translated(host, settings):
+        channel = ssh.open_session(timeout=settings.timeout_s)
+        channel.exec_command(command)
+    return channel
+
+
 def close(hops: list[paramiko.Transport]) -> None:
     """End connections, the last one first."""
     for ssh in reversed(hops):
@@ -121,19 +142,26 @@ def close(hops: list[paramiko.Transport]) -> None:
             ssh.close()
 
 
-def _connect(host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None) -> paramiko.Transport:
+def _connect(
+    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, asker: Asker | None = None
+) -> paramiko.Transport:
     """A logged-in connection; those that it goes through are put in `hops` before it."""
-    ssh = meet(host, settings, hops, via)
+    ssh = meet(host, settings, hops, via, asker=asker)
     with _translated(host, settings):
         key = ssh.get_remote_server_key()
         hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
-        log_in(ssh, settings, host.name)
+        log_in(ssh, settings, host.name, asker)
         ssh.set_keepalive(KEEPALIVE_S)
     return ssh
 
 
 def meet(
-    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, kinds: tuple[str, ...] = ()
+    host: Host,
+    settings: Settings,
+    hops: list[paramiko.Transport],
+    via: Any = None,
+    kinds: tuple[str, ...] = (),
+    asker: Asker | None = None,
 ) -> paramiko.Transport:
     """A connection that has shown its host key and is not logged in: nobody has looked at the key yet.
 
@@ -141,12 +169,13 @@ def meet(
         hops: Takes this connection, and before it those that it goes through.
         via: What to go through; None goes through the jump hosts of `settings`.
         kinds: The kinds of host key to ask for; empty for all, those that are remembered first.
+        asker: For the logins of the jump hosts.
     """
     refuse_unmet(host, settings)
     if len(hops) > HOPS:
         raise HostError(f"The way to {host.name} has more than {HOPS} hops", host=host.name, hint="mend its ProxyJump")
     if via is None and settings.proxy_jump:
-        via = _through(host, settings, hops)
+        via = _through(host, settings, hops, asker)
     with _translated(host, settings):
         ssh = paramiko.Transport(via or _socket(host, settings), default_window_size=WINDOW)
         hops.append(ssh)
@@ -178,12 +207,12 @@ def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
         raise _Mute("it has sent no greeting")
 
 
-def _through(host: Host, settings: Settings, hops: list[paramiko.Transport]) -> paramiko.Channel:
+def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], asker: Asker | None) -> paramiko.Channel:
     """A channel to the host from the last of its jump hosts, each resolved and checked like a host of its own."""
     via: paramiko.Channel | None = None
     stops = jumps(host, settings)
     for here, there in zip(stops, [*stops[1:], settings]):
-        ssh = _connect(host, here, hops, via)
+        ssh = _connect(host, here, hops, via, asker)
         with _translated(host, there):
             via = ssh.open_channel(
                 "direct-tcpip", (there.hostname, there.port), ("127.0.0.1", 0), timeout=there.timeout_s

@@ -71,6 +71,7 @@ class Settings:
         strict: StrictHostKeyChecking as `ssh -G` says it: "true", "ask", "accept-new" or "false".
         control_path: Whether a ControlPath is set for the host.
         gssapi: Whether a login by Kerberos is to be tried.
+        tries: How often a person is asked for one thing (NumberOfPasswordPrompts).
         unmet: What paramiko cannot do of all this, each as "option value".
         named: User and port of the address itself, as options of ssh.
         instead: Options for ssh, without which it would not be a plain stream.
@@ -96,6 +97,7 @@ class Settings:
     strict: str
     control_path: bool
     gssapi: bool
+    tries: int
     unmet: tuple[str, ...]
     named: tuple[str, ...]
     instead: tuple[str, ...]
@@ -126,7 +128,7 @@ def _line_of(file: Path, hostname: str) -> str:
     """`:line` of the one HostName with this value, "" if it stands elsewhere (Include, /etc/ssh) or more than once."""
     wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
     with contextlib.suppress(OSError):
-        lines = file.read_text(errors="replace").splitlines()
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
         return f":{found[0]}" if len(found) == 1 else ""
     return ""
@@ -189,8 +191,9 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
 def _asked(host: Host, wanted: Address, config: str | None) -> Options:
     argv = ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
     ran = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SSH_G_TIMEOUT_S, check=False
-    )
+        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_G_TIMEOUT_S, check=False,
+        encoding="utf-8", errors="surrogateescape",
+    )  # fmt: skip
     if ran.returncode:
         raise ConfigError(
             f"ssh cannot read its configuration for {wanted.name}",
@@ -266,6 +269,7 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
         strict=first("stricthostkeychecking", "ask"),
         control_path=bool(first("controlpath")),
         gssapi=first("gssapiauthentication") == "yes",
+        tries=int(first("numberofpasswordprompts", "3")),
         unmet=(*_unmet(options), *expand.unknown),
         named=_named(wanted),
         instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),

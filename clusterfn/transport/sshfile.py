@@ -27,7 +27,7 @@ WHOLE_LINE = ("proxycommand", "localcommand", "remotecommand", "knownhostscomman
 ONE_WORD = (
     *LISTED, "hostname", "user", "port", "proxyjump", "hostkeyalias", "connecttimeout", "addressfamily",
     "stricthostkeychecking", "identityagent", "identitiesonly", "hashknownhosts", "gssapiauthentication", "controlpath",
-    "permitlocalcommand", "proxyusefdpass",
+    "permitlocalcommand", "proxyusefdpass", "numberofpasswordprompts",
 )  # fmt: skip
 ALONE = ("all", "final", "canonical")
 COMPARED = ("host", "originalhost", "user", "localuser")

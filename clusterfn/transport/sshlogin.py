@@ -1,18 +1,22 @@
-"""Logging in by keys, and never by asking: no prompt is ever waited for. Called by `paramiko`."""
+"""Logging in: by keys, then by what only a person can give, if one can be asked. Called by `paramiko`."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import paramiko
 
 from clusterfn.transport import failures
+from clusterfn.transport.asking import Asker, NotAnswered, Question
+from clusterfn.transport.interactive import PERSON_S, Steps
 from clusterfn.transport.sshconfig import Settings
 
 AUTH_TIMEOUT_S = 30.0
+UNREADABLE = (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError)
+ENCRYPTED = (paramiko.PasswordRequiredException, TypeError)
 
 
 @dataclass
@@ -21,28 +25,50 @@ class _Tried:
 
     words: list[str] = field(default_factory=list)
     allowed: list[str] = field(default_factory=list)
+    locked: list[Callable[[], Iterator[tuple[str, paramiko.PKey]]]] = field(default_factory=list)
 
 
-def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str) -> None:
-    """Log the transport in with the first key that the host takes.
+def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: Asker | None = None) -> None:
+    """Log the transport in with the first key that the host takes, and the steps that it wants besides.
+
+    Args:
+        asker: Asks for passphrases, passwords and codes; None: nobody is asked.
 
     Raises:
-        AuthenticationError: No key was taken, or the host wants a second, interactive step.
+        AuthenticationError: Nothing that could be given was enough.
     """
     ssh.auth_timeout = AUTH_TIMEOUT_S
     tried = _Tried()
+    further = _by_key(ssh, settings, tried, asker)
+    partly = further is not None
+    if further is None:
+        further = _by_nothing(ssh, settings, tried)
+    if further and asker is not None:
+        ssh.auth_timeout = PERSON_S
+        who = f"{settings.user}@{settings.hostname}"
+        further = Steps(ssh, settings.user, who, asker, settings.tries, tried.words.append).go(further)
+    if further != []:
+        raise failures.login_refused(
+            host_name, settings, _evidence(tried), tried.allowed, partly=partly, asked=asker is not None
+        )
+
+
+def _by_key(ssh: paramiko.Transport, settings: Settings, tried: _Tried, asker: Asker | None) -> Sequence[str] | None:
+    """What the host wants after the first key that it takes, [] if nothing; None if it takes none."""
     with contextlib.closing(paramiko.Agent()) as agent:
-        for name, key in _keys(agent, settings, tried):
+        for name, key in _keys(agent, settings, tried, asker):
             if not ssh.is_active():
-                break
-            if _takes(ssh, settings, host_name, name, key, tried):
-                return
-    if ssh.is_active() and _takes_nothing(ssh, settings, tried):
-        return
-    raise failures.login_refused(host_name, settings, _evidence(tried), tried.allowed)
+                return None
+            further = _offer(ssh, settings, name, key, tried)
+            if further is not None:
+                return further
+    return None
 
 
-def _keys(agent: paramiko.Agent, settings: Settings, tried: _Tried) -> Iterator[tuple[str, paramiko.PKey]]:
+def _keys(
+    agent: paramiko.Agent, settings: Settings, tried: _Tried, asker: Asker | None
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    """Those that need no passphrase first: a person is asked only if none of them is taken."""
     wanted = {blob for path in settings.identity_files if (blob := _public_blob(path))}
     offered = set()
     for key in agent.get_keys() if settings.use_agent else ():
@@ -51,7 +77,9 @@ def _keys(agent: paramiko.Agent, settings: Settings, tried: _Tried) -> Iterator[
             yield f"agent's key {getattr(key, 'comment', '') or key.get_name()}", key
     for path in settings.identity_files:
         if path.is_file() and _public_blob(path) not in offered:
-            yield from _from_file(path, settings, tried)
+            yield from _from_file(path, settings, tried, asker)
+    for unlock in tried.locked:
+        yield from unlock()
 
 
 def _public_blob(path: Path) -> bytes | None:
@@ -62,51 +90,78 @@ def _public_blob(path: Path) -> bytes | None:
         return None
 
 
-def _from_file(path: Path, settings: Settings, tried: _Tried) -> Iterator[tuple[str, paramiko.PKey]]:
-    certificates = [*settings.certificate_files, path.with_name(path.name + "-cert.pub")]
+def _from_file(
+    path: Path, settings: Settings, tried: _Tried, asker: Asker | None
+) -> Iterator[tuple[str, paramiko.PKey]]:
     try:
-        for certificate in certificates:
-            if certificate.is_file():
-                key = paramiko.PKey.from_path(path)
-                key.load_certificate(str(certificate))
-                yield f"{path} with {certificate.name}", key
-        yield str(path), paramiko.PKey.from_path(path)
-    except (paramiko.PasswordRequiredException, TypeError):
-        tried.words.append(f"{path}: has a passphrase, and no agent holds it (ssh-add {path})")
-    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError) as error:
+        yield from _certified(path, settings, None)
+    except ENCRYPTED:
+        if asker is None:
+            tried.words.append(f"{path}: has a passphrase, and no agent holds it (ssh-add {path})")
+        else:
+            tried.locked.append(lambda: _unlocked(path, settings, tried, asker))
+    except UNREADABLE as error:
         tried.words.append(f"{path}: cannot be used ({error})")
 
 
-def _takes(
-    ssh: paramiko.Transport, settings: Settings, host_name: str, name: str, key: paramiko.PKey, tried: _Tried
-) -> bool:
+def _certified(path: Path, settings: Settings, passphrase: str | None) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The key of a file with each of its certificates, then alone."""
+    for certificate in [*settings.certificate_files, path.with_name(path.name + "-cert.pub")]:
+        if certificate.is_file():
+            key = paramiko.PKey.from_path(path, passphrase)
+            key.load_certificate(str(certificate))
+            yield f"{path} with {certificate.name}", key
+    yield str(path), paramiko.PKey.from_path(path, passphrase)
+
+
+def _unlocked(path: Path, settings: Settings, tried: _Tried, asker: Asker) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The same with the passphrase that a person gives; an empty one passes the key over, as ssh has it."""
+    for _ in range(settings.tries):
+        try:
+            passphrase = asker(Question(f"Passphrase of the key {path}: ", "this machine"))
+        except NotAnswered:
+            passphrase = ""
+        if not passphrase:
+            tried.words.append(f"{path}: has a passphrase, which was not given")
+            return
+        try:
+            yield from _certified(path, settings, passphrase)
+            return
+        except (*ENCRYPTED, *UNREADABLE):
+            tried.words.append(f"{path}: not opened by that passphrase")
+
+
+def _offer(
+    ssh: paramiko.Transport, settings: Settings, name: str, key: paramiko.PKey, tried: _Tried
+) -> Sequence[str] | None:
+    """What the host wants besides this key, [] if nothing; None if it does not take it."""
     try:
-        further = ssh.auth_publickey(settings.user, key)
+        further = list(ssh.auth_publickey(settings.user, key))
     except paramiko.BadAuthenticationType as error:
         tried.allowed = list(error.allowed_types)
         tried.words.append(f"{name}: keys are not allowed")
-        return False
     except (paramiko.AuthenticationException, EOFError) as error:
-        tried.words.append(
-            f"{name}: refused{'' if isinstance(error, paramiko.AuthenticationException) else ', hung up'}"
-        )
-        return False
-    if further:
+        hung_up = "" if isinstance(error, paramiko.AuthenticationException) else ", hung up"
+        tried.words.append(f"{name}: refused{hung_up}")
+    else:
         tried.words.append(f"{name}: accepted")
-        raise failures.login_refused(host_name, settings, _evidence(tried), list(further), partly=True)
-    return True
+        tried.allowed = further
+        return further
+    return None
 
 
-def _takes_nothing(ssh: paramiko.Transport, settings: Settings, tried: _Tried) -> bool:
-    """Ask with the method "none", which tells what the server would allow."""
+def _by_nothing(ssh: paramiko.Transport, settings: Settings, tried: _Tried) -> Sequence[str] | None:
+    """Ask with the method "none": what the host would allow, [] if it wants nothing; None if it does not say."""
+    if not ssh.is_active():
+        return None
     try:
         ssh.auth_none(settings.user)
     except paramiko.BadAuthenticationType as error:
         tried.allowed = list(error.allowed_types)
-        return False
+        return tried.allowed
     except (paramiko.SSHException, EOFError):
-        return False
-    return True
+        return None
+    return []
 
 
 def _evidence(tried: _Tried) -> list[str]:

@@ -46,11 +46,12 @@ class SshEnded(Exception):
 
 @dataclass(frozen=True)
 class Said:
-    """All that one ssh has written to stderr, line by line."""
+    """All that one ssh has written to stderr, line by line. `asked`: a person could be asked."""
 
     host: Host
     settings: Settings
     lines: Sequence[str]
+    asked: bool = False
 
     @property
     def told(self) -> list[str]:
@@ -66,9 +67,9 @@ class Said:
         return [*jumps(self.host, self.settings), self.settings]
 
 
-def error_of(host: Host, settings: Settings, text: str, code: int) -> HostError | ConfigError:
+def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
     """The error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
-    said = Said(host, settings, [line.rstrip() for line in text.splitlines()])
+    said = Said(host, settings, [line.rstrip() for line in text.splitlines()], asked)
     error, line = _first(said) or (failures.ended(host, settings, f"it ended with status {code}", said.evidence), "")
     error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(_DROPPED.fullmatch(line)))
     return error
@@ -131,7 +132,7 @@ def _denied(said: Said, match: re.Match[str]) -> HostError:
     offered = [f"tried {key[1]}: {_fate(said)}" for key in map(_OFFERED.fullmatch, said.lines) if key]
     complaints = [line for line in said.told if line != match[0]][-EVIDENCE_LINES:]
     evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
-    return failures.login_refused(said.host.name, at, evidence, allowed, partly=_partly(said))
+    return failures.login_refused(said.host.name, at, evidence, allowed, partly=_partly(said), asked=said.asked)
 
 
 def _partly(said: Said) -> bool:

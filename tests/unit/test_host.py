@@ -20,7 +20,7 @@ import pytest
 from clusterfn import host as hosts
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
 from clusterfn.host import HostConnection, Reply, State
-from clusterfn.hostlink import boot, link
+from clusterfn.hostlink import boot, link, watchdog
 from clusterfn.hostlink.frames import FRAME, LONGEST, pack
 from clusterfn.spec import Host
 from tests.contract.conftest import until
@@ -212,19 +212,64 @@ def test_after_a_break_open_requests_are_sent_again(connected: Connected) -> Non
     assert len(transport.commands) == 2
 
 
-@pytest.mark.parametrize("kind", [AuthenticationError, HostKeyError])
-def test_a_refused_login_is_not_tried_again(connected: Connected, kind: type[HostError]) -> None:
+def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:
     connection, transport = connected(silent)
     reply = connection.ping()
-    transport.error = kind("no", host="lab8")
+    transport.error = HostKeyError("no", host="lab8")
     transport.drop()
 
-    with pytest.raises(kind):
+    with pytest.raises(HostKeyError):
         reply.result(WAIT_S)
     assert len(transport.commands) == 2
     assert not connection.usable()
-    with pytest.raises(kind):
+    with pytest.raises(HostKeyError):
         connection.ping()
+
+
+@pytest.fixture
+def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Set: `clusterfn login` holds a connection; it is looked for often."""
+    there = threading.Event()
+    monkeypatch.setattr("clusterfn.hostlink.link.is_held", lambda host: there.is_set())
+    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 0.01)
+    yield there
+    there.set()
+
+
+def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
+    connected: Connected, logged_in: threading.Event
+) -> None:
+    connection, transport = connected(silent)
+    asked = connection.ping()
+    until(lambda: transport.program.asked)
+
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+    until(lambda: connection.state.name == "waiting")
+    with pytest.raises(
+        AuthenticationError, match="connection to lab8 needs you: clusterfn login lab8; your jobs go on"
+    ):
+        connection.ping()
+    transport.error, transport.program = None, agent(answering)
+    with pytest.raises(Unreachable):  # it waits on, and nobody knocks at the host
+        asked.result(0.2)
+    assert (len(transport.commands), connection.usable()) == (2, True)
+
+    logged_in.set()
+    asked.result(WAIT_S)
+    assert (len(transport.commands), connection.state.name) == (3, "connected")
+
+
+def test_what_was_never_sent_is_refused_when_a_person_is_needed(
+    connected: Connected, logged_in: threading.Event
+) -> None:
+    connection, transport = connected(answering)
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+    until(lambda: not connection._link._connected)
+
+    with pytest.raises(AuthenticationError, match="needs you"):
+        connection.ping().result(WAIT_S)
 
 
 def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connected) -> None:
@@ -589,7 +634,7 @@ def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection._link._changed, link._watchdog._lock:
+        with connection._link._changed, watchdog._watchdog._lock:
             held.set()
             go.wait(WAIT_S)
 

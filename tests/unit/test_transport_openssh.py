@@ -218,7 +218,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     from clusterfn.transport.paramiko import ParamikoTransport
 
     seen: list[str] = []
-    monkeypatch.setattr(ParamikoTransport, "open", lambda self, command: seen.append("paramiko"))
+    monkeypatch.setattr(ParamikoTransport, "open", lambda self, command, asker=None: seen.append("paramiko"))
     return lambda: seen
 
 

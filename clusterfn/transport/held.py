@@ -1,0 +1,118 @@
+"""Which connections are held for this user: one record for each, a small file that only its owner can read.
+
+A record is a claim, not a fact: who wants to use the connection finds out whether it is there, and forgets the record
+if it is not. Holds and opens nothing itself. Called by `master`, `holding` and `reuse`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusterfn.transport import runtime
+from clusterfn.transport.sshconfig import Settings
+
+MASTER, HOLDER = "master", "holder"
+_RECORD = ".json"
+
+
+@dataclass(frozen=True)
+class Held:
+    """One held connection.
+
+    Attributes:
+        key: Names it: kind and way to the host, as a hash.
+        kind: MASTER, a ControlMaster of the system's ssh; or HOLDER, a process of ours with paramiko.
+        host: The host's name in clusterfn.yml at the login.
+        place: user@host:port.
+        pid: Of the process that holds it.
+        since: time.time() of the login.
+        ttl_s: How long it is kept without being used.
+        asked: Whether the login needed a person.
+        address: Where a holder is spoken to; a master's socket.
+        secret: For a pipe of Windows, which others can open too; else "".
+    """
+
+    key: str
+    kind: str
+    host: str
+    place: str
+    pid: int
+    since: float
+    ttl_s: float
+    asked: bool
+    address: str
+    secret: str = ""
+
+
+def key_of(settings: Settings, kind: str) -> str:
+    """The same for all names and files that lead to one account by one way."""
+    way = [kind, settings.user, settings.hostname, settings.port, settings.key_name]
+    text = json.dumps([*way, settings.proxy_jump, settings.proxy_command])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def socket_path(key: str) -> Path:
+    """Where the socket of a held connection lies."""
+    return runtime.folder() / f"{key}.s"
+
+
+def remember(held: Held) -> None:
+    """Write its record: from now on others find it."""
+    path = _path(held.key)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        json.dump(asdict(held), file)
+    beside.replace(path)
+
+
+def forget(held: Held) -> None:
+    """Remove its record and its socket, unless another login has taken the place since."""
+    now = find(held.key)
+    if now is not None and now.pid == held.pid:
+        for path in (_path(held.key), socket_path(held.key)):
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+
+
+def find(key: str) -> Held | None:
+    """The record of that key, if there is one."""
+    try:
+        return Held(**json.loads(_path(key).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def every() -> Iterator[Held]:
+    """All records, those of dead connections too."""
+    for path in sorted(runtime.folder().glob(f"*{_RECORD}")):
+        found = find(path.name.removesuffix(_RECORD))
+        if found is not None:
+            yield found
+
+
+def any_there() -> bool:
+    """Whether anything is held at all, which costs next to nothing to ask."""
+    return next(every(), None) is not None
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process of this user."""
+    if sys.platform == "win32":
+        return True  # os.kill would end it: its pipe tells
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True
+
+
+def _path(key: str) -> Path:
+    return runtime.folder() / f"{key}{_RECORD}"

@@ -1,0 +1,102 @@
+"""Logging in once for all programs of this user: what `clusterfn login` and `logout` do.
+
+Two ways of holding a connection: a ControlMaster of the system's ssh (`master`) where there can be one, else a process
+of our own (`holding`). Called by `reuse`, and by the package's `login` and `logout`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host
+from clusterfn.transport import held, holding, master, openssh
+from clusterfn.transport.asking import Asker
+from clusterfn.transport.held import Held
+from clusterfn.transport.sshconfig import Settings, resolve
+
+KINDS = {"auto": (held.MASTER, held.HOLDER), "openssh": (held.MASTER,), "paramiko": (held.HOLDER,)}
+_GONE_S = 10.0
+_LOOK_S = 0.05
+
+
+def log_in(host: Host, asker: Asker | None) -> tuple[Held, bool]:
+    """Hold a connection to the host; what is held, and whether that is new.
+
+    Args:
+        asker: Asks for passwords and codes; None: only a login that needs no person works.
+
+    Raises:
+        ConfigError: The host is this machine.
+        HostError: As `Transport.open`.
+    """
+    settings = _by_ssh(host)
+    before = of_host(host, settings)
+    if before is not None:
+        return before, False
+    if held.MASTER in KINDS[host.transport] and sys.platform != "win32" and openssh.has_ssh():
+        return master.log_in(host, settings, asker), True
+    return holding.log_in(host, asker), True
+
+
+def log_out(host: Host) -> bool:
+    """End what is held to the host; whether there was something. Nothing of it is left then."""
+    settings = _by_ssh(host)
+    found = [each for each in _records(host, settings) if is_alive(each)]
+    for each in found:
+        _end(each)
+    for each in _records(host, settings):
+        held.forget(each)
+    return bool(found)
+
+
+def of_host(host: Host, settings: Settings) -> Held | None:
+    """What is held to the host and can be used by its transport; records of what has died are removed."""
+    for each in _records(host, settings):
+        if is_alive(each):
+            return each
+        held.forget(each)
+    return None
+
+
+def is_held(host: Host) -> bool:
+    """Whether a connection to the host is held. Looks at this machine alone."""
+    return host.transport in KINDS and held.any_there() and of_host(host, resolve(host)) is not None
+
+
+def every() -> Iterator[Held]:
+    """All that is held; records of what has died are removed."""
+    for each in held.every():
+        if is_alive(each):
+            yield each
+        else:
+            held.forget(each)
+
+
+def is_alive(each: Held) -> bool:
+    """Whether it is there still, as far as can be seen without using it."""
+    return master.is_alive(each) if each.kind == held.MASTER else holding.is_alive(each)
+
+
+def _records(host: Host, settings: Settings) -> list[Held]:
+    found = (held.find(held.key_of(settings, kind)) for kind in KINDS[host.transport])
+    return [each for each in found if each is not None]
+
+
+def _by_ssh(host: Host) -> Settings:
+    if not host.address:
+        raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
+    return resolve(host)
+
+
+def _end(each: Held) -> None:
+    if each.kind == held.MASTER:
+        master.log_out(each)
+    else:
+        holding.log_out(each)
+    deadline = time.monotonic() + _GONE_S
+    while held.is_running(each.pid) and held.find(each.key) is not None and time.monotonic() < deadline:
+        threading.Event().wait(_LOOK_S)

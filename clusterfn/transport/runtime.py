@@ -1,0 +1,52 @@
+"""The folder of this user's sockets and records of held connections: the user's alone, and on this machine alone.
+
+It has a short, fixed name, for a socket's path may have 104 bytes, and a login in one window is to be found by a
+program that was started without that window's variables. Called by `held` and `askpass`.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+from clusterfn.errors import ConfigError
+
+VARIABLE = "CLUSTERFN_RUNTIME"
+_LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
+
+
+def folder() -> Path:
+    """The folder; it exists, and nobody else may look into it.
+
+    Raises:
+        ConfigError: Somebody else has made it, or others may use it.
+    """
+    path = _where()
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_shared(path)
+    return path
+
+
+def _where() -> Path:
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).absolute()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "clusterfn" / "held"
+    return Path("/tmp") / f"clusterfn-{os.getuid()}"  # TMPDIR differs between the programs of one user
+
+
+def _refuse_shared(path: Path) -> None:
+    if sys.platform == "win32":  # what lies below LOCALAPPDATA is the user's alone
+        return
+    if len(os.fsencode(path)) > _LONGEST:
+        raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{path} is not a folder of yours alone, and connections that are logged in must lie in one",
+            evidence=[f"owner {found.st_uid}, mode {stat.filemode(found.st_mode)}"],
+            hint=f"remove it, or set {VARIABLE} to a folder of your own with a short path",
+        )
