@@ -95,7 +95,7 @@ def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
     device = ""
     for line in lines:
         words = line.split()
-        if not device and words and not _AMOUNT.fullmatch(words[0]):
+        if words and not _AMOUNT.fullmatch(words[0]):
             device, words = words[0], words[1:]
         if device and len(words) >= 3 and _AMOUNT.fullmatch(words[0]):
             yield device, words

@@ -46,6 +46,12 @@ BROKEN_LINE = """
     filer01.example.edu:/export/a/very/long/name
                           1000   100       900      10% /data
 """
+ASKED_TWICE = """
+    Filesystem     Type 1024-blocks  Used Available Capacity Mounted on
+    df: cannot read the kind
+    Filesystem     1024-blocks  Used Available Capacity Mounted on
+    /dev/sdb1             1000   100       900      10% /data
+"""
 BLANKS = """
     Filesystem        Type 1024-blocks  Used Available Capacity Mounted on
     //server/My Share cifs        1000   100       900      10% /mnt/My Share
@@ -62,6 +68,7 @@ OVERFULL = """
         (XFS, "/dev/sdb1", "xfs", 900000000 * KB, False),
         (NFS_WITH_A_WARNING, "filer01.example.edu:/export/home/a", "nfs4", 900 * KB, True),
         (BROKEN_LINE, "filer01.example.edu:/export/a/very/long/name", "", 900 * KB, False),
+        (ASKED_TWICE, "/dev/sdb1", "", 900 * KB, False),
         (BLANKS, "//server/My Share", "cifs", 900 * KB, True),
         (OVERFULL, "tank/home", "zfs", 0, False),
     ],
