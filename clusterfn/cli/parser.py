@@ -103,6 +103,10 @@ def _hosts(commands: Any) -> None:
     command.add_argument(
         "--timeout", metavar="SECONDS", type=float, help="for the function (60 in a queue, 300 in all)"
     )
+    about = "one JSON object when all steps have ended"
+    command.add_argument(
+        "--json", dest="run", action="store_const", const=check.as_json, default=argparse.SUPPRESS, help=about
+    )
     command = _add(commands, "trust", trust.trust, "show a host's key, ask whether it is right, and remember it")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     about = "take the key that has this one, and do not ask"
