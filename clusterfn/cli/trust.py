@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from clusterfn.cli import screen, target
 from clusterfn.errors import ConfigError, HostKeyError
@@ -22,21 +23,39 @@ def trust(given: argparse.Namespace) -> int:
     _, host, _ = target.host(given.host, "trust")
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
+    written = go_through(host, given.fingerprint, f"clusterfn trust {host.name}", replace=given.replace)
+    return 1 if written is None else 0
+
+
+def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace: bool = False) -> list[Path] | None:
+    """Ask about each host on the way whose key is unknown; the files that were written, None if one is not trusted.
+
+    Args:
+        fingerprints: Of keys that are taken without asking.
+        command: What was typed, for the hint to give it a fingerprint.
+        replace: Whether another key that is remembered may be forgotten.
+
+    Raises:
+        HostKeyError: A key is not the one that is remembered or was named.
+        ConfigError: There is nobody to ask.
+    """
+    written: list[Path] = []
     for settings in keys.stops(host):
         met = keys.meet(host, settings)
         if met.trusted is not None:
             known = met.trusted
             print(f"{settings.place} is known: {known.kind} {hostkeys.fingerprint(known.blob)} at {known.place}")
             continue
-        if met.known and not given.replace:
+        if met.known and not replace:
             raise _changed(host, met)
         _show(met)
-        chosen = _chosen(host, met, given.fingerprint)
+        chosen = _chosen(host, met, fingerprints, command)
         if not chosen:
             print("Nothing was written.", file=sys.stderr)
-            return 1
-        print(f"Written to {keys.remember(host, met, chosen)}")
-    return 0
+            return None
+        written.append(keys.remember(host, met, chosen))
+        print(f"Written to {written[-1]}")
+    return written
 
 
 def _changed(host: Host, met: Met) -> HostKeyError:
@@ -53,7 +72,7 @@ def _show(met: Met) -> None:
     sys.stdout.flush()
 
 
-def _chosen(host: Host, met: Met, fingerprints: Sequence[str]) -> Sequence[Shown]:
+def _chosen(host: Host, met: Met, fingerprints: Sequence[str], command: str) -> Sequence[Shown]:
     """The keys to be written: those that a given fingerprint names, or all of them once a person has said yes."""
     if fingerprints:
         wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
@@ -71,7 +90,7 @@ def _chosen(host: Host, met: Met, fingerprints: Sequence[str]) -> Sequence[Shown
             "There is no terminal to ask on whether these are the right keys",
             host=host.name,
             evidence=[str(key) for key in met.shown],
-            hint=f"clusterfn trust {host.name} --fingerprint SHA256:… with the fingerprint that the administrator says",
+            hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator says",
         )
     print("Are these the fingerprints that its administrator says? [y/N] ", end="", file=sys.stderr, flush=True)
     return met.shown if sys.stdin.readline().strip().lower() in ("y", "yes") else ()
