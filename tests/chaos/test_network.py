@@ -24,6 +24,7 @@ pytestmark = pytest.mark.lab
 
 SPOKEN = 250
 SIZE = 40_000_000
+TOLD = re.compile(r"RUNNING \(no connection to bare since \d\d:\d\d:\d\d, trying again: .+\)")
 Breaker = Callable[[Sent, DelayProxy, float], None]
 
 
@@ -106,6 +107,9 @@ def test_nothing_is_lost_or_doubled(world: World, behind: DelayProxy, breaks: Br
     assert value["value"] == VALUE and value["data"] == b"x" * SIZE
     for sent in (talker, large):
         sent.stands()
+    if breaks is cut:
+        assert any(TOLD.fullmatch(state) for state in talker.states), talker.states
+    assert talker.job.status == "RETURNED"
     assert talker.session.connection.state.name == "connected"
     talker.session.connection.close()
 
@@ -125,6 +129,24 @@ def test_dead_link_is_found_by_keepalive(world: World, behind: DelayProxy) -> No
     assert [line.split()[1] for line in sent.output.splitlines()] == [b"%d" % number for number in range(700)]
     sent.stands()
     connection.close()
+
+
+@pytest.mark.long
+def test_a_session_whose_sshd_stands_still_for_ever_is_replaced(here: Here) -> None:
+    """The job's word comes by another session; the agent of the old one leaves once it can."""
+    sent = here.submit("speak", "bare", live=True, lines=700, every=0.1)
+    assert until(lambda: len(sent.output) > 500, 20)
+    agent, pids = sent.agent, session_of(sent.agent)
+    assert pids
+    with _stopped(pids):
+        assert until(lambda: sent.agent != agent, 60)
+        assert any(TOLD.fullmatch(state) for state in sent.states), sent.states
+        assert sent.job.result(100) == 700
+    assert sent.states[-1] == "RETURNED"
+    assert [line.split()[1] for line in sent.output.splitlines()] == [b"%d" % number for number in range(700)]
+    sent.stands()
+    assert until(lambda: not Path(f"/proc/{agent}").exists(), 20)
+    sent.session.connection.close()
 
 
 def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, behind: DelayProxy) -> None:
