@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from clusterfn import dispatch, layout
@@ -25,7 +26,23 @@ _CANCEL_S = 30.0
 _AGAIN_S = 0.5
 
 Progress = Callable[[str, str, float], None]
-Told = tuple[str, str, int]
+Told = tuple[str, str, int, str]
+
+
+@dataclass(frozen=True)
+class Returned:
+    """What the function said of where it ran.
+
+    Attributes:
+        net_ns: Its network namespace, as the kernel names it; "" where there are none.
+        seconds: From when it was sent until its value was here.
+    """
+
+    node: str
+    python: str
+    pid: int
+    net_ns: str
+    seconds: float
 
 
 class StillWaiting(Exception):
@@ -40,8 +57,8 @@ def silent(state: str, reason: str, seconds: float) -> None:
     """Show nothing."""
 
 
-def run(host: Host, environment: str | None, session: Session, progress: Progress, timeout_s: float | None) -> str:
-    """Run a function there and say what it returned.
+def run(host: Host, environment: str | None, session: Session, progress: Progress, timeout_s: float | None) -> Returned:
+    """Run a function there and give what it returned.
 
     Args:
         progress: Called a few times a second with state, reason, and the seconds since it was sent.
@@ -57,19 +74,21 @@ def run(host: Host, environment: str | None, session: Session, progress: Progres
         sending = pool.submit(dispatch.submit, _tell(), (), {}, options)
         try:
             job: Job[Told] = sending.result()
-            node, python, pid = _result(job, host, progress, timeout_s, began)
+            told = _result(job, host, progress, timeout_s, began)
         except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
             _withdraw(sending, session)
             raise
-    return f"returned from {node}, Python {python}, process {pid}, after {time.monotonic() - began:.2f} s"
+    return Returned(*told, seconds=time.monotonic() - began)
 
 
 def _tell() -> Callable[[], Told]:
-    def tell() -> tuple[str, str, int]:  # travels by value, as it has no name that can be imported
+    def tell() -> tuple[str, str, int, str]:  # travels by value, as it has no name that can be imported
         import os
         import platform
 
-        return platform.node(), platform.python_version(), os.getpid()
+        namespace = "/proc/self/ns/net"
+        net_ns = os.readlink(namespace) if os.path.lexists(namespace) else ""
+        return platform.node(), platform.python_version(), os.getpid(), net_ns
 
     return tell
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.cli import errand
 from clusterfn.cli.steps import Failed, Found, Skipped, Warned, disk, machine, queue, way, work
 from clusterfn.host import Completed
 from clusterfn.spec import Host
@@ -32,7 +33,7 @@ def volume(**changed: Any) -> Volume:
 
 def found(site: Site, scheduler: str = "bare", warnings: tuple[str, ...] = (), noise: str = "", **host: Any) -> Found:
     """Steps that have come as far as the survey."""
-    facts = SimpleNamespace(user="ann", warnings=warnings)
+    facts = SimpleNamespace(user="ann", warnings=warnings, net_ns="net:[1]")
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = Found("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
@@ -285,3 +286,22 @@ def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
     assert "setup: end with status 3" in str(failed)
     assert failed.evidence == ("no such licence",)
     assert "correct setup: of host cluster" in failed.hint
+
+
+@pytest.fixture
+def namespace(monkeypatch) -> None:
+    """The function runs in another network namespace than the agent."""
+    returned = errand.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
+    monkeypatch.setattr(errand, "run", lambda *_: returned)
+
+
+def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
+    warned = fails(work.function, found(Site(())), Warned)
+
+    assert "(net:[2], the agent in net:[1])" in str(warned)
+    assert warned.hint == "write `lease: file` for host cluster (clusterfn.yml:2)"
+
+
+@pytest.mark.parametrize("host", [{"lease": "file"}, {"scheduler": "slurm"}])
+def test_a_namespace_matters_to_sockets_alone(namespace, host):
+    assert work.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"

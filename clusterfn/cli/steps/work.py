@@ -6,7 +6,7 @@ import secrets
 
 from clusterfn import script
 from clusterfn.cli import errand
-from clusterfn.cli.steps.found import Failed, Found, Skipped
+from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.spec import did_you_mean
 
 _LAST_LINES = 5
@@ -46,9 +46,20 @@ def function(found: Found) -> str:
     if found.no_job:
         raise Skipped("--no-job")
     try:
-        return errand.run(found.host, found.environment, found.session, found.progress, found.timeout_s)
+        returned = errand.run(found.host, found.environment, found.session, found.progress, found.timeout_s)
     except errand.StillWaiting as waiting:
         raise Skipped(f"still waiting ({waiting}); everything before it works") from waiting
     except errand.TooLate as late:
         hint = "wait longer with --timeout, or leave it out with --no-job; the job was stopped"
         raise Failed(str(late), hint) from late
+    _check_namespace(found, returned.net_ns)
+    where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
+    return f"returned from {where}, after {returned.seconds:.2f} s"
+
+
+def _check_namespace(found: Found, net_ns: str) -> None:
+    """Jobs of a machine without a queue keep cards from one another by sockets, which do not reach so far."""
+    ours = found.session.connection.facts.net_ns
+    if found.host.scheduler != "slurm" and found.host.lease == "socket" and net_ns and ours and net_ns != ours:
+        message = f"returned, but jobs there run in a network namespace of their own ({net_ns}, the agent in {ours})"
+        raise Warned(f"{message}: two could take one card", f"write `lease: file` for {found.place}")
