@@ -1,0 +1,137 @@
+"""A key of one's own: made once, readable for its owner, and appended on a host by any login shell, once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import paramiko
+import pytest
+
+from clusterfn.errors import ConfigError
+from clusterfn.transport import newkey
+
+SHELLS = [shell for shell in ("sh", "bash", "dash", "tcsh", "fish", "zsh") if shutil.which(shell)]
+LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKeyOne ada@laptop"
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and shells of Unix")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    return tmp_path / ".ssh"
+
+
+def settings(*files: Path, agent: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(identity_files=files, use_agent=agent, identities_only=False)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_a_new_key_is_for_its_owner_alone_and_ssh_can_use_it(folder):
+    os.umask(os.umask(0o022))
+    made = newkey.make(folder / "id_ed25519")
+
+    assert (mode(folder), mode(made.path)) == (0o700, 0o600)
+    assert made.path.with_suffix(".pub").read_text() == f"{made.line}\n"
+    key = paramiko.PKey.from_path(made.path)
+    assert made.line.split()[1] == key.get_base64()
+    assert newkey.usable(settings(made.path)) == made
+
+
+def test_nothing_is_overwritten(folder):
+    made = newkey.make(folder / "id_ed25519")
+
+    with pytest.raises(ConfigError, match="no key could be written"):
+        newkey.make(made.path)
+    assert newkey.usable(settings(made.path)) == made
+
+
+def test_half_a_pair_is_not_left(folder):
+    folder.mkdir()
+    (folder / "id_ed25519").write_text("of somebody")
+
+    with pytest.raises(ConfigError):
+        newkey.make(folder / "id_ed25519")
+    assert [path.name for path in folder.iterdir()] == ["id_ed25519"]
+
+
+def locked(folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    path = folder / "id_ed25519"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(path)], check=True)
+    return path
+
+
+def test_a_key_with_a_passphrase_is_not_used_and_not_replaced(folder):
+    path = locked(folder)
+
+    assert newkey.usable(settings(path)) is None
+    with pytest.raises(ConfigError, match="is there, and cannot be used without you") as caught:
+        newkey.new_path(settings(path))
+    assert f"ssh-add {path}" in (caught.value.hint or "")
+
+
+def test_a_new_key_lies_where_ssh_would_look_for_it(folder):
+    other = folder / "id_cluster"
+
+    assert newkey.new_path(settings(folder / "id_rsa", folder / "id_ed25519")) == folder / "id_ed25519"
+    assert newkey.new_path(settings(other)) == other
+
+
+def append(shell: str, home: Path, line: str = LINE) -> list[str]:
+    """What the host prints; an rc file has read a line of the eight that come first."""
+    ran = subprocess.run(
+        [shell, "-c", f"exec /bin/sh -c '{newkey._APPEND}'"],
+        input="\n" * (newkey.RC_LINES - 1) + line + "\n", text=True, capture_output=True, check=False,
+        env={"HOME": str(home), "PATH": os.environ["PATH"]}, timeout=30,
+    )  # fmt: skip
+    assert ran.stderr == ""
+    return ran.stdout.splitlines()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_any_login_shell_appends_it_once(tmp_path, shell):
+    file = tmp_path / ".ssh" / "authorized_keys"
+
+    assert newkey.ADDED in append(shell, tmp_path)
+    assert (file.read_text(), mode(file), mode(file.parent)) == (f"{LINE}\n", 0o600, 0o700)
+    assert newkey.THERE in append(shell, tmp_path, LINE.replace("ada@laptop", "another comment"))
+    assert file.read_text() == f"{LINE}\n"
+
+
+def test_the_lines_of_the_file_stay_and_others_lose_their_right_to_write(tmp_path):
+    file = tmp_path / ".ssh" / "authorized_keys"
+    file.parent.mkdir()
+    file.write_text('# mine\ncommand="x y" ssh-rsa AAAA * no end')
+    file.parent.chmod(0o775)
+    file.chmod(0o664)
+
+    append("sh", tmp_path)
+
+    assert file.read_text() == f'# mine\ncommand="x y" ssh-rsa AAAA * no end\n{LINE}\n'
+    assert (mode(file), mode(file.parent)) == (0o644, 0o755)
+
+
+@pytest.mark.parametrize(("bits", "told"), [(0o775, True), (0o757, True), (0o755, False)])
+def test_a_home_that_others_may_write_to_is_told_of(tmp_path, bits, told):
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(bits)
+
+    assert (newkey.OPEN in append("sh", home)) is told
+
+
+def test_a_home_without_room_is_no_success(tmp_path):
+    (tmp_path / ".ssh").write_text("a file")
+    ran = subprocess.run(["sh", "-c", newkey._APPEND], input=f"{LINE}\n", text=True, capture_output=True, check=False,
+                         env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})  # fmt: skip
+
+    assert newkey.ADDED not in ran.stdout and newkey.THERE not in ran.stdout
