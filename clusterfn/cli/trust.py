@@ -47,7 +47,7 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
             print(f"{settings.place} is known: {known.kind} {hostkeys.fingerprint(known.blob)} at {known.place}")
             continue
         if met.known and not replace:
-            raise _changed(host, met)
+            raise _changed(host, met, command)
         _show(met)
         chosen = _chosen(host, met, fingerprints, command)
         if not chosen:
@@ -58,9 +58,11 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
     return written
 
 
-def _changed(host: Host, met: Met) -> HostKeyError:
+def _changed(host: Host, met: Met, command: str) -> HostKeyError:
     shown = ", ".join(str(key) for key in met.shown)
-    return hostkeys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
+    error = hostkeys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
+    error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
+    return error
 
 
 def _show(met: Met) -> None:

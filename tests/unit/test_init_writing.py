@@ -35,28 +35,34 @@ def test_a_first_host_makes_the_file_and_is_the_default(path):
     assert config.read(path).resolve(None)[0].address == KEYS["address"]
 
 
+# What is there; the same with {host} where the new lines are to stand.
 FILES = {
-    "comments": (
-        "# mine\nhosts:\n  a:  # the first\n    scheduler: bare\n    # root: /scratch\n\n# the end\ndefault_host: a  # yes\n",
-        "# mine\nhosts:\n  a:  # the first\n    scheduler: bare\n    # root: /scratch\n{host}\n# the end\ndefault_host: a  # yes\n",
-    ),
-    "no line end": ("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}",
-                    "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n{host}"),
-    "hosts last, default first": ("default_host: a\nhosts:\n  a:\n    modules:\n    - x\n    - y # z\n    scheduler: bare # c\n",
-                                  "default_host: a\nhosts:\n  a:\n    modules:\n    - x\n    - y # z\n    scheduler: bare # c\n{host}"),
-    "many lines": ("default_host: a\nhosts:\n  a:\n    scheduler: bare\n    setup: |\n      x\n\n      y\n\n",
-                   "default_host: a\nhosts:\n  a:\n    scheduler: bare\n    setup: |\n      x\n\n      y\n{host}\n"),
-    "only comments": ("# nothing yet\n", "# nothing yet\nhosts:\n{host}\ndefault_host: new\n"),
-    "no hosts": ("default_host: local\n", "default_host: local\nhosts:\n{host}"),
-}  # fmt: skip
+    "comments": "# b\nhosts:\n  a:  # first\n    scheduler: bare\n    # root: /x\n{host}\n# e\ndefault_host: a # b\n",
+    "lists": "default_host: a\nhosts:\n  a:\n    scheduler: bare\n    modules:\n    - x\n    - y # z\n{host}",
+    "many lines": "default_host: a\nhosts:\n  a:\n    scheduler: bare\n    setup: |\n      x\n\n      y\n{host}\n",
+    "in one line": "hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n{host}",
+}
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_all_that_was_there_stays(path, name):
-    old, new = FILES[name]
+    old, new = FILES[name].replace("{host}", ""), FILES[name].replace("{host}", "\n".join([*ADDED, ""]))
 
-    assert add(path, old) == new.replace("{host}", "\n".join([*ADDED, ""]))
+    assert add(path, old) == new
     assert "new" in config.read(path).named
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("hosts:\n  a: {scheduler: bare}", "hosts:\n  a: {scheduler: bare}\n"),
+        ("# nothing yet\n", "# nothing yet\nhosts:\n"),
+        ("default_host: local", "default_host: local\nhosts:\n"),
+        ("", "hosts:\n"),
+    ],
+)
+def test_what_the_lines_need_before_them_is_made(path, old, new):
+    assert add(path, old).startswith(new + "\n".join([*ADDED, ""]))
 
 
 def test_lines_end_as_those_of_the_file_do(path):

@@ -1,0 +1,122 @@
+"""`clusterfn init [ADDRESS]`: from a host's address to a script that has run there, without a file edited by hand.
+
+    address → host key → login → what the host offers → clusterfn.yml → first.py → check
+
+Each part is a module beside this one, which tells the story. Whatever is in place is said to be, and left as it is: the
+command may be given again after Ctrl-C or a failure. Called by `cli.parser`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from clusterfn.cli import check, trust
+from clusterfn.cli.init import address, choices, login, pythons
+from clusterfn.cli.init.address import Begun
+from clusterfn.cli.init.answers import Answers, say
+from clusterfn.cli.init.choices import Given
+from clusterfn.config import writing
+from clusterfn.errors import ConfigError
+from clusterfn.session import open_session
+from clusterfn.spec import Host
+from clusterfn.survey import survey
+
+SCRIPT = "first.py"
+
+
+class Done:
+    """What was written so far, for whoever is stopped in the middle."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def __call__(self, what: str) -> None:
+        self.notes.append(what)
+        say(what[:1].upper() + what[1:])
+
+
+def init(given: argparse.Namespace) -> int:
+    """Set a host up; 0 once a function has returned from it."""
+    done = Done()
+    try:
+        return _story(given, Answers(given.yes), done)
+    except KeyboardInterrupt:
+        kept = "; ".join(done.notes) or "nothing was written"
+        print(f"\nStopped: {kept}. The same command goes on from here.", file=sys.stderr)
+        raise
+
+
+def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
+    begun = address.begin(given.address, given.name, answers)
+    address.say_way(begun.host)
+    command = f"clusterfn init {begun.host.address}"
+    remembered = trust.go_through(begun.host, given.fingerprint, command, replace=given.replace)
+    if remembered is None:
+        return 1
+    done.notes += [f"wrote the host's key to {path}" for path in remembered]
+    if begun.there:
+        _refuse_what_stands_there(begun, given)
+        say(f"{begun.host.name} is in {begun.host.source} already, and stays as it is there.")
+        login.connected(begun.host, answers, given.no_key, done)
+    else:
+        _add(begun, given, answers, done)
+    _leave_script(begun.host, done)
+    return _check(begun.host)
+
+
+def _refuse_what_stands_there(begun: Begun, given: argparse.Namespace) -> None:
+    for option, key in (("scheduler", "scheduler"), ("root", "root"), ("environment", "environment")):
+        wanted, there = getattr(given, option), getattr(begun.host, key)
+        if wanted not in (None, there):
+            hint = "change that line by hand, or leave the option out"
+            raise ConfigError(f"{begun.host.source} says {key}: {there}, not {wanted}", hint=hint)
+
+
+def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) -> None:
+    """Look at the host, and write what was found and answered into clusterfn.yml."""
+    draft = replace(begun.host, root=given.root or begun.host.root)
+    connection = login.with_room(draft, answers, given.no_key, done)
+    say(f"Looking at what {draft.name} offers …")
+    site = survey(connection)
+    choices.say_site(site)
+    root = given.root or (connection.host.root if connection.host.root != draft.root else None)
+    wanted = Given(given.scheduler, root, given.partition, given.gpu_partition, given.account)
+    keys = choices.keys(site, connection.facts.user, wanted, answers)
+    environment = pythons.environment(open_session(connection.host), given.environment, answers)
+    if keys["root"] != connection.host.root:  # made for the agent that has looked around
+        connection.run(["rmdir", "--", connection.facts.root])
+    lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}
+    change = writing.adding(draft.name, lines, begun.path)
+    writing.write(change)
+    done(f"wrote {change.path}, with these lines added:")
+    for line in change.added:
+        print(f"    {line}")
+
+
+def _leave_script(host: Host, done: Done) -> None:
+    """A script that runs there; one of that name that is there is the user's own."""
+    path = Path(SCRIPT)
+    text = resources.files("clusterfn.templates").joinpath(SCRIPT).read_text(encoding="utf-8")
+    text = text.replace("HOST", host.name)
+    if path.exists():
+        same = path.read_text(encoding="utf-8", errors="replace") == text
+        say(f"{SCRIPT} is there already{'' if same else ', and stays as it is'}.")
+        return
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+    done(f"wrote {SCRIPT}, a function that runs on {host.name}")
+
+
+def _check(host: Host) -> int:
+    say()
+    say(f"clusterfn check {host.name}")
+    code = check.check(argparse.Namespace(host=host.name, environment=None, no_job=False, timeout=None))
+    if code == 0:
+        say(f"Now: python {SCRIPT}")
+    else:
+        say(f"Mend what FAIL names, and see by: clusterfn check {host.name}. Then: python {SCRIPT}")
+    return code

@@ -1,0 +1,133 @@
+"""From a word that a person types to a host: its address, its name in clusterfn.yml, and how ssh understands them.
+
+Opens no connection. Called by `init`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterfn.cli.init.answers import Answers, say
+from clusterfn.config import Config, writing
+from clusterfn.errors import ConfigError
+from clusterfn.spec import Host
+from clusterfn.transport.sshconfig import Settings, parse_address, resolve
+
+_SHOWN_ALIASES = 12
+# A login node is better called by the name of its cluster.
+_NO_NAMES = re.compile(r"login[-\w]*|ssh\d*|head\w*|gate\w*|frontend\w*|www", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The host that is meant.
+
+    Attributes:
+        host: As far as it is known.
+        path: The clusterfn.yml that holds here, or will.
+        there: Whether that file has the host already.
+    """
+
+    host: Host
+    path: Path
+    there: bool
+
+
+def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
+    """Ask what was not given, and look whether clusterfn.yml has that host.
+
+    Raises:
+        ConfigError: The address or the name cannot be used, or the name is that of another host.
+    """
+    path = writing.place(Path.cwd())
+    known = writing.known(path)
+    if address is None:
+        _say_aliases()
+        question = "Address of the host (user@name, user@name:port, or an alias of ~/.ssh/config)"
+        address = answers.text(question, "ADDRESS, the word after `clusterfn init`", check=_check_address)
+    _check_address(address)
+    same = next((each for each in known.named if known.hosts[each].address == address), None)
+    if name is None:
+        name = same or answers.text("A short name for it", "--name", _proposed(address), lambda it: _draft(it, "x"))
+    if name not in known.named:
+        return Begun(_draft(name, address), path, False)
+    return Begun(_refuse_another(known, name, address), path, True)
+
+
+def _refuse_another(known: Config, name: str, address: str) -> Host:
+    there = known.hosts[name]
+    if there.address == address:
+        return there
+    what = f"is at {there.address}" if there.address else "is this machine"
+    hint = "choose another name by --name, or change its lines by hand"
+    raise ConfigError(f"{name} {what} by {there.source}, not at {address}", host=name, hint=hint)
+
+
+def _check_address(address: str) -> None:
+    _draft("host", address)
+
+
+def _draft(name: str, address: str) -> Host:
+    """A host of which nothing is known but this.
+
+    Raises:
+        ConfigError: clusterfn.yml could not hold it.
+    """
+    if ":" in address.rpartition("@")[0]:
+        raise ConfigError("a password in an address is never read", hint="give user@name; it is asked for when needed")
+    try:
+        host = writing.host(name, {"address": address, "scheduler": "bare"}, Path("clusterfn.yml"))
+    except ConfigError as error:
+        problem = error.message.rpartition(": ")[2]
+        raise ConfigError(problem, hint=error.hint) from error
+    return replace(host, source="as given")
+
+
+def _proposed(address: str) -> str:
+    """The first part of the host's name that says something."""
+    name = parse_address(address, Host("host", address, "bare", "")).name
+    with contextlib.suppress(ValueError):
+        return "server" if ipaddress.ip_address(name).version == 6 else name
+    labels = [label for label in name.split(".") if label]
+    said = next((label for label in labels if not _NO_NAMES.fullmatch(label)), labels[0])
+    return re.sub(r"[^\w-]", "-", said).lstrip("_-") or "server"
+
+
+def _say_aliases() -> None:
+    """The names of ~/.ssh/config, for whoever does not remember them."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        lines = Path("~/.ssh/config").expanduser().read_text(encoding="utf-8", errors="replace").splitlines()
+        words = [word for line in lines if re.match(r"\s*Host[\s=]", line, re.IGNORECASE) for word in line.split()[1:]]
+        names = [word for word in dict.fromkeys(words) if not set(word) & set("*?!#\"'=")]
+    if names:
+        more = ", …" if len(names) > _SHOWN_ALIASES else ""
+        say(f"~/.ssh/config knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
+
+
+def say_way(host: Host) -> Settings:
+    """How ssh understands the address, and by what.
+
+    Raises:
+        ConfigError: The ssh configuration cannot be read.
+    """
+    settings = resolve(host)
+    wanted = parse_address(host.address, host)
+    given, usual, configured = "as given", "as usual", "by the ssh configuration"
+    why = {
+        "name": given if settings.hostname == wanted.name else configured,
+        "user": given if wanted.user else usual if settings.user == getpass.getuser() else configured,
+        "port": given if wanted.port else usual if settings.port == 22 else configured,
+    }
+    reasons = [(by, [what for what in why if why[what] == by]) for by in (given, configured, usual)]
+    told = "; ".join(f"{' and '.join(things)} {by}" for by, things in reasons if things)
+    say(f"{host.name} is {settings.user}@{settings.hostname}, port {settings.port} ({told})")
+    way = ", ".join(settings.proxy_jump) or settings.proxy_command
+    if way:
+        say(f"It is reached through {way} ({configured})")
+    return settings

@@ -1,0 +1,92 @@
+"""Asking a person, a line at a time: each question has an option that answers it in advance, and most have a default.
+
+The only module of `clusterfn init` that reads what is typed; a password is asked for by `transport.asking` alone.
+Questions go to stderr. Without a terminal a missing answer is an error that names the option.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from clusterfn.cli import screen
+from clusterfn.errors import ConfigError
+
+_TRIES = 5
+
+
+def say(text: str = "") -> None:
+    """A line about what is going on."""
+    print(screen.clean(text))
+    sys.stdout.flush()
+
+
+class Answers:
+    """Where answers come from.
+
+    Args:
+        yes: Take every default, and ask nothing.
+    """
+
+    def __init__(self, yes: bool) -> None:
+        self._yes = yes
+
+    def text(self, question: str, option: str, default: str | None = None, check: Callable[[str], object] = len) -> str:
+        """A line; an empty one is the default.
+
+        Args:
+            option: That answers it in advance, for the error.
+            check: Raises ConfigError where the answer cannot be used; then it is asked again.
+
+        Raises:
+            ConfigError: There is nobody to ask, and no default is to be taken.
+        """
+        if self._yes and default is not None:
+            return default
+        self._refuse_without_terminal(question, option, default)
+        for _ in range(_TRIES):
+            given = _line(f"{question}{f' [{default}]' if default else ''}: ") or default or ""
+            try:
+                check(given)
+            except ConfigError as error:
+                print(f"{error.message}{f' ({error.hint})' if error.hint else ''}", file=sys.stderr)
+                continue
+            if given:
+                return given
+        raise ConfigError(f"no usable answer to: {question}", hint=f"give it by {option}")
+
+    def one_of(self, question: str, option: str, choices: Sequence[str], default: str) -> str:
+        """One of a few words."""
+
+        def check(given: str) -> None:
+            if given not in choices:
+                raise ConfigError(f"{given!r} is none of {', '.join(choices)}")
+
+        return self.text(f"{question} ({', '.join(choices)})", option, default, check)
+
+    def agree(self, question: str, option: str) -> bool:
+        """Yes or no; yes is the default."""
+        if self._yes:
+            return True
+        self._refuse_without_terminal(question, option, "yes")
+        return _line(f"{question} [Y/n] ").lower() in ("", "y", "yes")
+
+    def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:
+        if sys.stdin.isatty():
+            return
+        taken = f", or take {default} by --yes" if default else ""
+        raise ConfigError(f"There is no terminal to ask on: {question}", hint=f"answer it by {option}{taken}")
+
+
+def _line(prompt: str) -> str:
+    """What is typed until Return.
+
+    Raises:
+        KeyboardInterrupt: The input has ended, by Ctrl-D: nobody is there any more.
+    """
+    print(screen.clean(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
+    typed = sys.stdin.readline()
+    if not typed:
+        print(file=sys.stderr)
+        raise KeyboardInterrupt
+    return typed.strip()

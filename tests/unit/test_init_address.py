@@ -1,0 +1,77 @@
+"""From what a person types to a host with an address and a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterfn.cli.init import address
+from clusterfn.cli.init.answers import Answers
+from clusterfn.errors import ConfigError
+
+YES = Answers(yes=True)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("tensor01", "tensor01"),
+        ("ada@tensor01.example.edu:2222", "tensor01"),
+        ("ada@login.cluster.example.edu", "cluster"),
+        ("login2.hpc.example.edu", "hpc"),
+        ("ssh.example.edu", "example"),
+        ("login", "login"),
+        ("ada@127.0.0.1:22", "127.0.0.1"),
+        ("ada@[::1]:22", "server"),
+    ],
+)
+def test_a_name_is_proposed(folder, given, name):
+    begun = address.begin(given, None, YES)
+
+    assert (begun.host.name, begun.host.address, begun.there) == (name, given, False)
+    assert begun.path == folder / "clusterfn.yml"
+
+
+@pytest.mark.parametrize("given", ["ada:secret@tensor01", "two words", "-oProxyCommand=x", "host:99999", ""])
+def test_what_is_no_address_is_refused(folder, given):
+    with pytest.raises(ConfigError) as caught:
+        address.begin(given, "x", YES)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["two words", "-x", "a/b"])
+def test_what_is_no_name_is_refused(folder, name):
+    with pytest.raises(ConfigError, match="cannot name a host"):
+        address.begin("tensor01", name, YES)
+
+
+def test_a_host_that_is_in_the_file_is_recognised_by_its_address(folder):
+    (folder / "clusterfn.yml").write_text("hosts:\n  mine:\n    address: ada@t1\n    scheduler: bare\n    root: /r\n")
+
+    begun = address.begin("ada@t1", None, Answers(yes=False))
+
+    assert (begun.host.name, begun.host.root, begun.there) == ("mine", "/r", True)
+
+
+def test_a_name_that_is_taken_by_another_host_is_refused(folder):
+    (folder / "clusterfn.yml").write_text("hosts:\n  t1:\n    address: ada@t1\n    scheduler: bare\n")
+
+    with pytest.raises(ConfigError, match=r"t1 is at ada@t1 by .*clusterfn.yml:2, not at ada@t2"):
+        address.begin("ada@t2", "t1", YES)
+
+
+def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("USERPROFILE", str(folder))
+    (folder / ".ssh").mkdir()
+    (folder / ".ssh" / "config").write_text("Host gpu box *.lab\n  User ada\nHost !not *\nhost=third\n")
+
+    with pytest.raises(ConfigError, match="no terminal"):
+        address.begin(None, None, YES)
+    assert "gpu, box" in capsys.readouterr().out

@@ -1,0 +1,147 @@
+"""What `clusterfn init` proposes for a host, and when it asks: a question only where there is a choice."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from clusterfn.cli.init import choices
+from clusterfn.cli.init.answers import Answers
+from clusterfn.cli.init.choices import Given
+from clusterfn.errors import ConfigError
+from clusterfn.survey import Account, Cards, Partition, Site, Volume
+
+GB = 2**30
+HOME = Volume("$HOME", "/home/ada", "nfs4", 900 * GB, 10**7, shared=True)
+LITTLE = Volume("$HOME", "/home/ada", "nfs4", GB, 10**7, shared=True)
+SCRATCH = Volume("$SCRATCH", "/scratch/ada", "lustre", 5000 * GB, 10**8, shared=True)
+COMMON = Volume("/data", "/data", "xfs", 5000 * GB, 10**8)
+
+
+def partition(name: str, default: bool = False, state: str = "up", gres: str = "(null)") -> Partition:
+    return Partition(name, default, state, "1:00:00", 2, gres)
+
+
+def slurm(*partitions: Partition, accounts: tuple[str, ...] = (), volumes: tuple[Volume, ...] = (HOME,)) -> Site:
+    return Site(volumes, partitions, tuple(Account(name, "", ()) for name in accounts))
+
+
+@pytest.fixture
+def typed(monkeypatch, capsys):
+    """Makes a terminal at which these lines are typed; gives what was asked."""
+
+    def make(*lines: str):
+        stdin = io.StringIO("".join(f"{line}\n" for line in lines))
+        stdin.isatty = lambda: True  # type: ignore[method-assign]
+        monkeypatch.setattr("sys.stdin", stdin)
+        return lambda: capsys.readouterr().err
+
+    return make
+
+
+def proposed(site: Site, **given: str) -> dict:
+    return choices.keys(site, "ada", Given(**given), Answers(yes=True))
+
+
+def test_a_machine_without_slurm_has_no_more_than_a_root():
+    assert proposed(Site((HOME,))) == {"scheduler": "bare", "root": "~/.clusterfn"}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "root"),
+    [
+        ((HOME, SCRATCH), "~/.clusterfn"),
+        ((LITTLE, SCRATCH), "/scratch/ada/.clusterfn"),
+        ((LITTLE, COMMON), "/data/ada/.clusterfn"),
+    ],
+)
+def test_the_root_lies_where_there_is_room_and_in_a_folder_of_ones_own(volumes, root):
+    assert proposed(Site(volumes))["root"] == root
+
+
+@pytest.mark.parametrize(
+    ("site", "options"),
+    [
+        (slurm(partition("main", default=True)), None),
+        (slurm(partition("main", default=True), accounts=("one",)), None),
+        (slurm(partition("main", default=True, gres="gpu:4"), partition("gpu", gres="gpu:4")), None),
+        (slurm(partition("main", default=True), partition("gpu", gres="gpu:a100:4")),
+         {"partition": {"cpu": "main", "gpu": "gpu"}}),
+        (slurm(partition("main", default=True), partition("gpu", state="down", gres="gpu:4")), None),
+        (slurm(partition("main")), {"partition": "main"}),
+        (slurm(partition("main"), partition("gpu", gres="gpu:4")), {"partition": {"cpu": "main", "gpu": "gpu"}}),
+        (slurm(partition("main", default=True), accounts=("b", "a")), {"account": "a"}),
+    ],
+)  # fmt: skip
+def test_only_what_slurm_would_not_choose_itself_is_written(site, options):
+    assert proposed(site).get("slurm") == options
+
+
+def test_what_is_given_is_taken_as_it_is():
+    site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"))
+
+    keys = proposed(site, partition="x", gpu_partition="b", account="mine", root="/r")
+
+    assert keys == {
+        "scheduler": "slurm", "root": "/r", "slurm": {"account": "mine", "partition": {"cpu": "x", "gpu": "b"}},
+    }  # fmt: skip
+
+
+def test_a_login_node_may_be_used_without_its_slurm():
+    assert proposed(slurm(partition("main", default=True)), scheduler="bare")["scheduler"] == "bare"
+
+
+def test_slurm_is_refused_where_there_is_none():
+    with pytest.raises(ConfigError, match="no SLURM"):
+        proposed(Site((HOME,)), scheduler="slurm")
+
+
+def test_a_choice_is_asked_about_until_it_is_one(typed):
+    asked = typed("", "nonsense", "b", "nobody", "mine")
+    site = slurm(partition("main", default=True), partition("a", gres="gpu:1"), partition("b", gres="gpu:1"),
+                 accounts=("mine", "yours"))  # fmt: skip
+
+    keys = choices.keys(site, "ada", Given(account="mine"), Answers(yes=False))
+
+    assert keys["slurm"]["partition"] == {"cpu": "main", "gpu": "b"}
+    assert "'nonsense' is none of a, b" in asked()
+
+
+def test_a_root_that_is_none_is_asked_for_again(typed):
+    asked = typed("scratch", "/scratch/ada")
+
+    assert choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False))["root"] == "/scratch/ada"
+    assert "'scratch' is not an absolute path" in asked()
+
+
+def test_without_room_anywhere_the_root_must_be_said(typed):
+    typed("/somewhere")
+    full = Volume("$HOME", "/home/ada", "nfs4", 0, 0, writable=False)
+
+    assert choices.keys(Site((full,)), "ada", Given(), Answers(yes=True))["root"] == "/somewhere"
+
+
+def test_without_a_terminal_the_error_names_the_option(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("/r\n"))
+
+    with pytest.raises(ConfigError) as caught:
+        choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False))
+    assert "--root" in (caught.value.hint or "") and "~/.clusterfn" in (caught.value.hint or "")
+
+
+def test_the_end_of_the_input_stops_like_ctrl_c(typed):
+    typed()
+
+    with pytest.raises(KeyboardInterrupt):
+        Answers(yes=False).text("Anything", "--any", "x")
+
+
+def test_what_was_found_is_told(capsys):
+    choices.say_site(Site((HOME,), cards=Cards(("A100", "A100"), 80 * GB, "575.57.08")))
+    choices.say_site(slurm(partition("main", default=True, gres="gpu:4"), accounts=("mine",)))
+
+    told = capsys.readouterr().out
+    assert "2 x A100, 80.0 GB; driver 575.57.08" in told
+    assert "$HOME (/home/ada, nfs4): 900.0 GB free, room for 10,000,000 files" in told
+    assert "main*  up, limit 1:00:00, 2 nodes, gpu:4" in told and "accounts of yours: mine" in told
