@@ -1,17 +1,16 @@
 #!/bin/sh
-# What this host offers its user, asked by clusterfn. Arguments: a mark, seconds, the root, and folders that may hold files.
-# Each question is asked beside the others and answers into a file of its own, so that one that hangs (an NFS server or a
-# controller that is away) hides nothing else. Those that have not answered in time have no status, and are ended.
+# What this host offers its user, asked by clusterfn. Arguments: a mark, seconds, user, root, and folders that may hold
+# files. Each question is asked beside the others and answers into a file of its own, so that one that hangs (an NFS
+# server or a controller that is away) hides nothing else. What has not answered in time has no status, and is ended.
 LC_ALL=C
 export LC_ALL
 unset CDPATH
 umask 077
-mark=$1 patience=$2 root=$3
-shift 3
-user=$(id -un)
+mark=$1 patience=$2 user=$3 root=$4
+shift 4
 asked=
 for base in /dev/shm "${TMPDIR:-/tmp}" "$HOME"; do
-    work=$(mktemp -d "$base/clusterfn-XXXXXX" 2>/dev/null) && break
+    work=$(mktemp -d "$base/clusterfn-survey-XXXXXX" 2>/dev/null) && break
 done
 [ -d "$work" ] || exit 1
 trap 'cd / && rm -rf -- "$work"' EXIT

@@ -39,7 +39,8 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
     """
     mark = f"clusterfn-{secrets.token_hex(16)}"
     patience = max(round(timeout_s), 1)
-    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), connection.facts.root, *CANDIDATES]
+    facts = connection.facts
+    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=(*INHERITED, "SINFO_"), timeout_s=limit).result(limit + _SPARE_S)
     return site(answers.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
