@@ -46,8 +46,19 @@ class Payload:
     edited: tuple[str, ...]
 
 
-def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Payload:
+def pack(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None = None,
+) -> Payload:
     """The call `function(*args, **kwargs)` as bytes.
+
+    Args:
+        function: What to call.
+        args: With these.
+        kwargs: And these.
+        target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
 
     Raises:
         TypeError: The function does not take these arguments; the one that Python itself raises.
@@ -59,11 +70,11 @@ def pack(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[st
     apart, needs = _Large(), _Needs()
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     try:
-        packed = container.pack(call, needs.look)
+        packed = container.pack(call, needs.look, target)
     except PayloadError:
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
-        raise _cannot_travel(function, args, kwargs, error) from error
+        raise _cannot_travel(function, args, kwargs, target, error) from error
     blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
     packed = replace(packed, blobs=blobs, sources=needs.texts, logging=wire.part("logs").describe())
     sources = modules.sources(needs.modules)
@@ -248,12 +259,18 @@ def _imports(code: types.CodeType) -> frozenset[str]:
 
 
 def _cannot_travel(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], error: Exception
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None,
+    error: Exception,
 ) -> PayloadError:
+    if isinstance(error, wire.part("source").NoSource):
+        return _cannot_cross(error, target)
     where = wire.part("unpicklable").where
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path = where(part, name)
+        path = where(part, name, target)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(
                 f"the call cannot travel: {path}",
@@ -261,3 +278,12 @@ def _cannot_travel(
                 hint="create it inside the function, or pass what it is made from",
             )
     return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
+
+
+def _cannot_cross(refused: Exception, target: tuple[int, int] | None) -> PayloadError:
+    here, there = (f"Python {version[0]}.{version[1]}" for version in (sys.version_info, target or sys.version_info))
+    return PayloadError(
+        f"the call cannot travel from {here} to {there}, which takes code as text: {refused}",
+        stage="submit",
+        hint=f"use an environment with {here}, or run this under {there}",
+    )

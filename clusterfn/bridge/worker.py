@@ -87,11 +87,11 @@ def _work(job: str, report: Report, value_fd: int) -> dict[str, Any]:
     _check_version(spec)
     _set_path(spec)
     report.say(stage="load")
-    call = _load(os.path.join(job, PAYLOAD), spec["root"])
+    call, caller = _load(os.path.join(job, PAYLOAD), spec["root"])
     report.say(stage="function")
     kind, result = _call(call)
     report.say(stage="result")
-    return _keep(kind, result, value_fd, report)
+    return _keep(kind, result, value_fd, caller, report)
 
 
 def _out_of_reach(fd: int) -> int:
@@ -173,10 +173,12 @@ class LastResort:
         return PathFinder.find_spec(name, [os.path.join(_bridge(), "library")])
 
 
-def _load(path: str, root: str) -> tuple[Any, Any, Any]:
+def _load(path: str, root: str) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+    """The call, and the version of the Python that made it."""
     os.environ[_SHIPPED] = path
+    header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
-        function, args, kwargs = _read(path, root)
+        function, args, kwargs = _read(path, root, header)
     except container.OtherPython as other:
         raise Refused(
             "environment",
@@ -184,13 +186,19 @@ def _load(path: str, root: str) -> tuple[Any, Any, Any]:
             "use an environment with Python %d.%d" % tuple(other.wanted),
         ) from other
     except BaseException as error:  # loading runs the user's own code, which may raise anything
-        raise _not_loaded(error) from error
+        raise _not_loaded(error, tuple(header["python"])) from error
     _fill_main(function)
-    return function, args, kwargs
+    return (function, args, kwargs), tuple(header["python"])
 
 
-def _read(path: str, root: str) -> Any:
-    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), _log_as_the_caller)
+def _read(path: str, root: str, header: dict[str, Any]) -> Any:
+    """What lies there; `header` is filled, and heeded, before anything of it is unpickled."""
+
+    def heed(found: Any) -> None:
+        header.update(found)
+        _log_as_the_caller(found)
+
+    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed)
 
 
 def _log_as_the_caller(header: Any) -> None:
@@ -201,10 +209,16 @@ def _log_as_the_caller(header: Any) -> None:
         logs.show(header["logging"])
 
 
-def _not_loaded(error: BaseException) -> Refused:
+def _not_loaded(error: BaseException, caller: tuple[int, ...]) -> Refused:
     facts = _summary(error)
     message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
-    return Refused("payload", message, _hint_for(error), exception=facts)
+    return Refused("payload", message + _between(caller), _hint_for(error, caller), exception=facts)
+
+
+def _between(caller: tuple[int, ...]) -> str:
+    """Both versions, where they differ."""
+    here = sys.version_info[:2]
+    return "" if caller == here else " (the call is of Python %d.%d, the environment has %d.%d)" % (*caller, *here)
 
 
 def _summary(error: BaseException) -> dict[str, Any]:
@@ -215,28 +229,21 @@ def _summary(error: BaseException) -> dict[str, Any]:
     try:
         facts = exceptions.summary(error)
     except BaseException as broken:  # noqa: BLE001 - raised by the error's own __str__, not by somebody at a keyboard
-        facts = _bare_summary(error, broken)
+        facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         facts["missing"] = {"module": error.name, "python": sys.executable}
     return facts
 
 
-def _bare_summary(error: BaseException, broken: BaseException) -> dict[str, Any]:
-    import traceback
-
-    name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
-    message = "<no message: its __str__ raised %s>" % type(broken).__name__
-    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
-    return {"type": name, "message": message, "traceback": "%s%s: %s\n" % ("".join(lines), name, message)}
-
-
-def _hint_for(error: BaseException) -> str:
+def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return "install the package that provides %r in the environment" % error.name
     if isinstance(error, ImportError):
         return "the environment has another version of %s than the caller" % (error.name or "a package")
     if isinstance(error, container.Damaged):
         return "call again; the payload was damaged on its way"
+    if caller != sys.version_info[:2]:
+        return "use an environment with Python %d.%d, or write what both versions know" % caller
     return "compare the versions of the packages here and in the environment"
 
 
@@ -265,7 +272,7 @@ def shipped_names() -> dict[str, Any]:
         return {}
     root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     sys.meta_path.append(LastResort())
-    function, _, _ = _read(path, root)
+    function, _, _ = _read(path, root, {})
     return dict(_names_of(function))
 
 
@@ -288,12 +295,12 @@ def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:
     return RETURNED, value
 
 
-def _keep(kind: str, result: Any, value_fd: int, report: Report) -> dict[str, Any]:
+def _keep(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report) -> dict[str, Any]:
     try:
         file = os.fdopen(value_fd, "w+b")
     except OSError as error:  # the function closed it
         return _described(result) if kind == RAISED else _not_written(error.errno or 0)
-    facts = _keep_exception(result, file) if kind == RAISED else _keep_value(result, file)
+    facts = (_keep_exception if kind == RAISED else _keep_value)(result, file, caller)
     _note_changes(report)
     if "size" not in facts:
         os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
@@ -308,26 +315,26 @@ def _close(file: Any) -> None:
         return
 
 
-def _keep_value(value: Any, file: Any) -> dict[str, Any]:
+def _keep_value(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
     try:
-        written = _write(value, file)
+        written = _write(value, file, caller)
     except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
-        return _not_kept(value, error)
+        return _not_kept(value, error, caller)
     return dict(written, done=RETURNED)
 
 
-def _not_kept(value: Any, error: BaseException) -> dict[str, Any]:
+def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict[str, Any]:
     if isinstance(error, OSError) and error.errno is not None and error.filename is None:
         return _not_written(error.errno)
     from _clusterfn_wire import unpicklable
 
     try:
-        path, part = unpicklable.find(value, "result")
+        path, part = unpicklable.find(value, "result", caller)
     except KeyboardInterrupt:  # raised by the value's own __reduce__, not by somebody at a keyboard
         path, part = "result: its pickling raised KeyboardInterrupt", value
     return {
         "done": RESULT,
-        "message": "the function returned, but its value cannot be pickled: %s" % path,
+        "message": "the function returned, but its value cannot be pickled: %s%s" % (path, _between(caller)),
         "path": path,
         "exception": _summary(error),
         "hint": unpicklable.instead_of(part),
@@ -346,12 +353,12 @@ def _not_written(number: int) -> dict[str, Any]:
     return {"done": RESULT, "message": message, "hint": hints.get(number, "look at the file system of root: there")}
 
 
-def _keep_exception(error: BaseException, file: Any) -> dict[str, Any]:
+def _keep_exception(error: BaseException, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
     report = _described(error)
     try:
-        return dict(_write(exceptions.to_records(error), file), **report)
+        return dict(_write(exceptions.to_records(error, caller), file, caller), **report)
     except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
         return report
 
@@ -361,9 +368,9 @@ def _described(error: BaseException) -> dict[str, Any]:
     return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
 
 
-def _write(value: Any, file: Any) -> dict[str, Any]:
+def _write(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
     file.truncate(0)
-    written: dict[str, Any] = container.dump(value, file)
+    written: dict[str, Any] = container.dump(value, file, caller)
     file.flush()
     os.fsync(file.fileno())
     return written

@@ -6,6 +6,7 @@ process without a word. Knows nothing of jobs. Called by the worker and by `payl
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import linecache
@@ -14,7 +15,7 @@ import pickle
 import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO
 
 from . import pickler
@@ -54,6 +55,7 @@ class Packed:
         blobs: Index of a buffer -> its SHA-256, for buffers that travel by themselves.
         sources: File name -> text, so that tracebacks there show lines.
         logging: What `logs.describe` said; None writes nothing.
+        as_text: Whether code is in it as text, which any minor version can read.
     """
 
     pickle: bytes
@@ -61,6 +63,7 @@ class Packed:
     blobs: Mapping[int, str] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     logging: Mapping[str, Any] | None = None
+    as_text: bool = False
 
     def pieces(self) -> list[bytes | memoryview]:
         """The whole file: header, pickle and the buffers that do not travel by themselves."""
@@ -77,6 +80,7 @@ class Packed:
             "buffers": [{"size": len(b), "blob": self.blobs.get(i)} for i, b in enumerate(self.buffers)],
             "sources": dict(self.sources),
             **({"logging": dict(self.logging)} if self.logging else {}),
+            **({"code": "text"} if self.as_text else {}),
         }
         return _sealed(json.dumps(record).encode()[:-1], crc)
 
@@ -86,12 +90,25 @@ def _sealed(facts: bytes, crc: int) -> bytes:
     return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
 
-def pack(obj: object, on_object: Callable[[object], Any] | None = None) -> Packed:
+def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: pickler.Version = None) -> Packed:
     """`obj` as bytes; `on_object` sees each object that is not plain data and may give its reduction.
 
+    Args:
+        obj: What to pickle.
+        on_object: As above.
+        target: (major, minor) of the Python that will read it; None is this one's.
+
     Raises:
-        Whatever pickling raises.
+        Whatever pickling raises; for another version also `source.NoSource`.
     """
+    if target in (None, pickler.HERE):
+        return _pack(obj, on_object, pickler.Pickler)
+    from . import crossing  # here: calls within one version are spared it
+
+    return replace(crossing.twice(functools.partial(_pack, obj, on_object), target), as_text=True)
+
+
+def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable[..., pickler.Pickler]) -> Packed:
     buffers: list[memoryview] = []
 
     def keep_apart(buffer: pickle.PickleBuffer) -> bool:
@@ -102,13 +119,13 @@ def pack(obj: object, on_object: Callable[[object], Any] | None = None) -> Packe
         return not large
 
     out = io.BytesIO()
-    pickler.Pickler(out, keep_apart, on_object).dump(obj)
+    make(out, keep_apart, on_object).dump(obj)
     return Packed(out.getvalue(), buffers)
 
 
-def dump(obj: object, file: BinaryIO) -> dict[str, int]:
+def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
     """Write `obj` as a whole value file; return its size in bytes and the check sum of what follows its header."""
-    pieces = pack(obj).pieces()
+    pieces = pack(obj, target=target).pieces()
     for piece in pieces:
         file.write(piece)
     return {"size": sum(len(piece) for piece in pieces), "crc": _crc(pieces[1:])}
@@ -183,12 +200,14 @@ def _load_body(
     if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
     major, minor = header["python"]
-    if same_python and (major, minor) != sys.version_info[:2]:
+    as_text = header.get("code") == "text"
+    if same_python and not as_text and (major, minor) != sys.version_info[:2]:
         raise OtherPython((major, minor), sys.version_info[:2])
     register_sources(header["sources"])
     if on_header is not None:
         on_header(header)
-    return pickler.loads(body[: header["pickle"]], _buffers(header, body, blob_path))
+    loads = pickler.loads_without_code if as_text else pickler.loads
+    return loads(body[: header["pickle"]], _buffers(header, body, blob_path))
 
 
 def _buffers(header: dict[str, Any], body: memoryview, blob_path: Callable[[str], str]) -> list[Any]:

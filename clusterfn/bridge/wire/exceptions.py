@@ -7,14 +7,15 @@ lose the others. Called by the worker (`to_records`, `summary`) and by `outcome`
 from __future__ import annotations
 
 import builtins
+import functools
 import os
 import sys
 import traceback
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import pickler
+from . import crossing, pickler
 from .foreign import attempt
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
@@ -28,19 +29,31 @@ class CannotRebuild(Exception):
     """The exception's type does not exist here, or refuses to be made."""
 
 
-def to_records(error: BaseException) -> list[dict[str, Any]]:
-    """The chain as records; the first is `error` itself.
+_Dumps = Callable[[object], bytes]
+
+
+def to_records(error: BaseException, target: pickler.Version = None) -> list[dict[str, Any]]:
+    """The chain as records for a Python of the version `target`; the first is `error` itself.
 
     A record refers to others by their place in the list. Past a hundred exceptions the rest is left out.
     """
     chain = _chain(error)
     places = {id(member): place for place, member in enumerate(chain)}
-    return [_record(member, places) for member in chain]
+    dumps = functools.partial(crossing.dumps, target=target)
+    return [_record(member, places, dumps) for member in chain]
 
 
 def summary(error: BaseException) -> dict[str, str]:
     """Type, message and traceback of `error` as text, for people and for logs."""
     return {"type": _name(type(error)), "message": _message(error), "traceback": _traceback(error)}
+
+
+def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
+    """The same for an exception whose description raised `broken`."""
+    name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
+    message = "<no message: its __str__ raised %s>" % type(broken).__name__
+    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+    return {"type": name, "message": message, "traceback": "%s%s: %s\n" % ("".join(lines), name, message)}
 
 
 def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
@@ -84,15 +97,15 @@ def _members(error: BaseException) -> Sequence[BaseException]:
     return error.exceptions if isinstance(error, group) else ()
 
 
-def _record(error: BaseException, places: dict[int, int]) -> dict[str, Any]:
+def _record(error: BaseException, places: dict[int, int], dumps: _Dumps) -> dict[str, Any]:
     cls, members = type(error), _members(error)
     return {
         "python": list(sys.version_info[:2]),
         "type": _name(cls),
-        "class": attempt(pickler.dumps, cls)[0],
-        "pickled": attempt(pickler.dumps, error)[0] if _pickles_itself(cls) else None,
-        "args": [_dumps_or_repr(argument) for argument in (error.args[:1] if members else error.args)],
-        "state": {name: _dumps_or_repr(value) for name, value in _state(error).items()},
+        "class": attempt(dumps, cls)[0],
+        "pickled": attempt(dumps, error)[0] if _pickles_itself(cls) else None,
+        "args": [_dumps_or_repr(argument, dumps) for argument in (error.args[:1] if members else error.args)],
+        "state": {name: _dumps_or_repr(value, dumps) for name, value in _state(error).items()},
         "message": _message(error),
         "notes": _notes(error),
         "cause": places.get(id(error.__cause__)),
@@ -126,12 +139,12 @@ def _notes(error: BaseException) -> list[str]:
     return [_text(note) for note in notes or ()]
 
 
-def _dumps_or_repr(value: object) -> bytes:
+def _dumps_or_repr(value: object, dumps: _Dumps) -> bytes:
     """The pickled value; what cannot travel, or is very large, is stood in for by its repr.
 
     Plain bytes always travel: a UnicodeDecodeError holds all that it should decode, and is nothing without it.
     """
-    data, _ = attempt(pickler.dumps, value)
+    data, _ = attempt(dumps, value)
     if data is None or (len(data) > _MAX_STATE and type(value) is not bytes):
         shown, _ = attempt(repr, value)
         return pickler.dumps((shown or f"<{type(value).__name__}>")[:1000])

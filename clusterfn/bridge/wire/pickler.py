@@ -13,7 +13,7 @@ import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
     import cloudpickle
@@ -23,6 +23,8 @@ else:
     from .cloudpickle import cloudpickle as _core
 
 VERSION: str = cloudpickle.__version__
+Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
+HERE = (sys.version_info[0], sys.version_info[1])
 notes: list[str] = []
 
 
@@ -50,12 +52,16 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if reduction is not NotImplemented:
                 return reduction
         if isinstance(obj, type):
-            return _by_value(obj, super().reducer_override(obj))
+            return self.reduce_class(obj, super().reducer_override(obj))
         for reduce in (_reduce_array, _reduce_named):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
         return super().reducer_override(obj)
+
+    def reduce_class(self, cls: type, reduction: Any) -> Any:
+        """How a class is pickled, of which cloudpickle would do `reduction`."""
+        return _by_value(cls, reduction)
 
 
 def dumps(obj: object) -> bytes:
@@ -70,13 +76,13 @@ def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-def loads_without_code(data: bytes) -> Any:
+def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
     """The object in a pickle of another minor version, whose byte code could end this process.
 
     Raises:
         pickle.UnpicklingError: There is byte code in it.
     """
-    return _WithoutCode(io.BytesIO(data)).load()
+    return _WithoutCode(io.BytesIO(data), buffers=buffers).load()
 
 
 class _WithoutCode(pickle.Unpickler):
@@ -109,14 +115,18 @@ def _by_value(cls: type, reduction: Any) -> Any:
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
     """The class of that name in this process's __main__, or the one that was made before, or a new and empty one."""
-    known: type | None = _own_class(module, qualname)
-    if known is None:
-        known = _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(args[-2])
+    known = known_class(module, qualname, args[-2])
     if known is None:
         known = make(*args)
         known.__qualname__ = qualname
         _unfilled.add(known)
     return known
+
+
+def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
+    """The class of that name in this process's __main__, or the one that came or went under that mark before."""
+    own = _own_class(module, qualname)
+    return own if own is not None else _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
 
 
 def fill_class(cls: type, state: Any) -> None:

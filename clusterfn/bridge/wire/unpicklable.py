@@ -12,40 +12,42 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import pickler
+from . import crossing, pickler
 from .foreign import attempt
 
 _LIMIT_S = 1.5
 _SHOWN = 60
 
 
-def where(value: object, name: str) -> str:
+def where(value: object, name: str, target: pickler.Version = None) -> str:
     """The innermost part of `value` that cannot be pickled, as an expression, and why.
 
     Args:
         value: What could not be pickled.
         name: What to call it.
+        target: (major, minor) of the Python that should have read it; None is this one's.
 
     Example:
         >>> where({"model": open("/dev/null")}, "result")
         "result['model']: cannot pickle '_io.TextIOWrapper' object"
     """
-    return find(value, name)[0]
+    return find(value, name, target)[0]
 
 
-def find(value: object, name: str) -> tuple[str, object]:
+def find(value: object, name: str, target: pickler.Version = None) -> tuple[str, object]:
     """What `where` says, and the part itself."""
-    path, reason = name, _failure(value)
+    failure = functools.partial(_failure, target)
+    path, reason = name, failure(value)
     deadline = time.monotonic() + _LIMIT_S
     passed = [value]  # held, so that no id is used twice
     while time.monotonic() < deadline:
         seen = {id(each) for each in passed}
         parts = [(step, part) for step, part in _parts(value) if id(part) not in seen]
-        found = _first_failing([part for _, part in parts], deadline)
+        found = _first_failing([part for _, part in parts], failure, deadline)
         if found is None:
             break
         step, value = parts[found]
-        path, reason = path + step, _failure(value)
+        path, reason = path + step, failure(value)
         passed.append(value)
     return f"{path}: {reason or 'cannot be pickled'}", value
 
@@ -80,16 +82,16 @@ def _is_of(part: object, names: tuple[str, ...]) -> bool:
     return any(f"{cls.__module__}.{cls.__qualname__}".startswith(names) for cls in type(part).__mro__)
 
 
-def _first_failing(parts: Sequence[object], deadline: float) -> int | None:
+def _first_failing(parts: Sequence[object], failure: Callable[[object], str | None], deadline: float) -> int | None:
     """The place of the first part that fails, by halving: a million parts are pickled about twice."""
     low, high = 0, len(parts)
-    if _failure(list(parts)) is None:
+    if failure(list(parts)) is None:
         return None
     while high - low > 1:
         if time.monotonic() > deadline:
             return None
         middle = (low + high) // 2
-        if _failure(parts[low:middle]) is None:
+        if failure(parts[low:middle]) is None:
             low = middle
         else:
             high = middle
@@ -104,8 +106,9 @@ class _Nowhere:
         return len(data)
 
 
-def _failure(value: object) -> str | None:
-    _, reason = attempt(pickler.Pickler(_Nowhere(), lambda buffer: None).dump, value)  # type: ignore[arg-type]
+def _failure(target: pickler.Version, value: object) -> str | None:
+    file: Any = _Nowhere()
+    _, reason = attempt(crossing.pickler_for(target)(file, lambda buffer: None).dump, value)
     return None if reason is None else _said(str, reason) or type(reason).__name__
 
 

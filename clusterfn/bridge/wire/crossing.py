@@ -1,0 +1,292 @@
+"""Pickles for another minor version of Python: functions and classes as text, in place of byte code.
+
+What goes by its name among equals goes by its name here too; all else that holds code goes as the text that `source`
+and `statement` find, or is refused. Called by `container`, `exceptions` and `unpicklable`.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import io
+import operator
+import sys
+import types
+import typing
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+
+from . import pickler, source, stand_ins, statement
+from .pickler import HERE, Version
+from .source import NoSource, Snippet
+
+if TYPE_CHECKING:
+    import pickle
+
+    from cloudpickle import cloudpickle as _core
+else:
+    from .cloudpickle import cloudpickle as _core
+
+_UNION: Any = getattr(types, "UnionType", None)  # Python 3.10 and up
+R = TypeVar("R")
+_OF_A_MODULE = ("__package__", "__name__", "__path__", "__file__")
+
+
+class Cycle(Exception):
+    """A class is needed for its own statement, by a global that perhaps only its functions use."""
+
+
+def dumps(obj: object, target: Version = None) -> bytes:
+    """`obj` as one pickle, nothing apart.
+
+    Raises:
+        NoSource: It holds code that cannot go to that version.
+    """
+    if target is None or target == HERE:
+        return pickler.dumps(obj)
+    return twice(functools.partial(_dumps, obj), target)
+
+
+def _dumps(obj: object, make: Callable[..., pickler.Pickler]) -> bytes:
+    out = io.BytesIO()
+    make(out).dump(obj)
+    return out.getvalue()
+
+
+def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
+    """What `work` does with a maker of picklers: of those that are not late, or, after a cycle, of late ones."""
+    try:
+        return work(functools.partial(Pickler, target))
+    except Cycle:
+        return work(pickler_for(target))
+
+
+def pickler_for(target: Version) -> Callable[..., pickler.Pickler]:
+    """What makes a pickler for that version, from a file, a callback for buffers, and one for objects."""
+    return pickler.Pickler if target is None or target == HERE else functools.partial(Pickler, target, late=True)
+
+
+class Pickler(pickler.Pickler):
+    """Pickles for a Python of another minor version.
+
+    Args:
+        target: That version.
+        late: Whether globals that only the functions of a class use follow the class; else they go before it.
+    """
+
+    def __init__(
+        self,
+        target: tuple[int, int],
+        file: BinaryIO,
+        buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+        on_object: Callable[[object], Any] | None = None,
+        *,
+        late: bool = False,
+    ) -> None:
+        super().__init__(file, buffer_callback, on_object)
+        self._look = on_object
+        self._target = target
+        self._late = late
+        self._begun: dict[type, Mapping[str, Any]] = {}  # classes that go as statements -> the globals of these
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is types.CodeType:
+            return source.compiled, (self._known_there(source.of_code(obj)),)
+        if _UNION is not None and type(obj) is _UNION:
+            return union, obj.__args__
+        return super().reducer_override(obj)
+
+    def _known_there(self, snippet: Snippet) -> Snippet:
+        source.check_syntax(snippet, self._target)
+        return snippet
+
+    def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
+        _, (code, scope, *_), (attributes, slots), *_ = super()._dynamic_function_reduce(func)
+        names = {name: func.__globals__[name] for name in statement.global_names(code) if name in func.__globals__}
+        slots["__globals__"] = self._not_begun({**slots["__globals__"], **names}, func.__globals__)
+        slots["__closure__"] = dict(zip(code.co_freevars, func.__closure__ or ()))
+        return make_function, (code, scope), (attributes, slots), None, None, fill_function
+
+    def _not_begun(self, names: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
+        """Without classes whose statements put them there: one of them may be what is being sent."""
+
+        def begun(name: str, value: Any) -> bool:
+            known = isinstance(value, type) and value.__qualname__ == name
+            return known and self._begun.get(value) is scope
+
+        return {name: value for name, value in names.items() if name != "__builtins__" and not begun(name, value)}
+
+    def reduce_class(self, cls: type, reduction: Any) -> Any:
+        plain = super().reduce_class(cls, reduction)
+        if plain is NotImplemented:
+            return _by_public_name(cls)
+        if plain[0] is not pickler.remake_class:
+            return plain
+        if cls in self._begun:
+            raise NoSource(_ITSELF % cls.__qualname__) if self._late else Cycle(cls)
+        around = _around(cls)
+        return (getattr, (around, cls.__name__)) if around is not None else self._as_statement(cls, plain)
+
+    def _as_statement(self, cls: type, plain: tuple[Any, ...]) -> tuple[Any, ...]:
+        snippet = statement.of_class(cls)
+        outer = statement.outer_values(cls, snippet.free) if snippet is not None else None
+        if snippet is None or outer is None:
+            return _without_statement(cls, plain)
+        self._known_there(snippet)
+        self._look_at_functions(cls, snippet)
+        scope = statement.home(cls)
+        self._begun[cls] = scope
+        shared = self._shared(scope)
+        at_once, every = (self._not_begun(names, scope) for names in statement.needed(snippet, scope))
+        before = at_once if self._late else every
+        after = {name: value for name, value in every.items() if name not in before}
+        known = (cls.__module__, cls.__qualname__, _core._get_or_create_tracker_id(cls))
+        state = (shared, after, statement.attributes(cls, snippet), _registered(cls))
+        return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
+
+    def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
+        """What stands there for the globals here; the same for all functions and classes that have these."""
+        shared: dict[str, Any] = self.globals_ref.setdefault(id(scope), {})
+        if not shared:
+            shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
+        return shared
+
+    def _look_at_functions(self, cls: type, snippet: Snippet) -> None:
+        """They are not pickled by themselves, but what they import is needed all the same."""
+        for function in statement.functions(cls):
+            if self._look is not None and function.__code__.co_filename == snippet.file:
+                self._look(function)
+
+
+_ITSELF = (
+    "the class %s is needed before it is made: its decorators, bases or the body of its statement use an object that "
+    "refers to it, such as a table in which it is registered; fill that inside the function"
+)
+_LOST = (
+    "the class %s: its statement is not found, was changed since it was executed, or uses variables of a function "
+    "around it; define it at the top level of a file, and call again from a fresh process"
+)
+
+
+def _by_public_name(cls: type) -> Any:
+    """A class that one version keeps in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`."""
+    public, private, _ = cls.__module__.partition("._")
+    if private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls:
+        return stand_ins.by_name, (public, cls.__qualname__)
+    return NotImplemented
+
+
+def _around(cls: type) -> type | None:
+    """The class whose attribute this one is."""
+    first, *rest = cls.__qualname__.split(".")
+    found = statement.home(cls).get(first)
+    for name in rest[:-1]:
+        found = getattr(found, name, None)
+    return found if rest and isinstance(found, type) and vars(found).get(rest[-1]) is cls else None
+
+
+def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A class that a call made: what it was called with, or the functions of the class one by one."""
+    tracker = _core._get_or_create_tracker_id(cls)
+    made = (cls.__module__, cls.__qualname__)
+    if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
+        args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
+        return pickler.remake_class, (*made, named_tuple, args)
+    if statement.is_enum(cls) and not any(statement.functions(cls)):
+        members = {name: member.value for name, member in cls.__members__.items()}
+        return pickler.remake_class, (
+            *made,
+            enumeration,
+            (cls.__name__, cls.__bases__[-1], members, *made, tracker, None),
+        )
+    if statement.is_generated(cls):
+        raise NoSource(_LOST % cls.__qualname__)
+    return plain
+
+
+def _registered(cls: Any) -> list[type]:
+    """Classes that were registered with an abstract one."""
+    if not isinstance(cls, abc.ABCMeta):
+        return []
+    found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+    return [each for each in found if each is not None]
+
+
+# What a pickle calls:
+
+
+def union(*members: Any) -> Any:
+    """`X | Y`, which Python 3.9 cannot say."""
+    return typing.Union[members] if _UNION is None else functools.reduce(operator.or_, members)
+
+
+def make_function(code: types.CodeType, scope: dict[str, Any]) -> types.FunctionType:
+    """A function without its content; its variables of functions around it are those that this Python wants."""
+    cells = tuple(types.CellType() for _ in code.co_freevars)
+    scope["__builtins__"] = __builtins__
+    return types.FunctionType(code, scope, code.co_name, None, cells)
+
+
+def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    """Give a function its attributes, globals and the variables of functions around it."""
+    cells = state[1]["__closure__"]
+    ordered = [cells.get(name, types.CellType()) for name in function.__code__.co_freevars]
+    state[1]["__closure__"] = tuple(ordered) or None
+    _core._function_setstate(function, state)
+
+
+_unfilled: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def make_class(
+    known: tuple[str, str, str],
+    snippet: Snippet,
+    scope: dict[str, Any],
+    names: Mapping[str, Any],
+    outer: Mapping[str, Any],
+) -> type:
+    """The caller's own class, or the one made before, or the one that the statement makes."""
+    module, qualname, tracker = known
+    cls = pickler.known_class(module, qualname, tracker)
+    if cls is None:
+        scope.update(names)
+        cls = statement.execute(snippet, scope, outer)
+        cls.__qualname__ = qualname
+        _core._lookup_class_or_track(tracker, cls)
+        _unfilled.add(cls)
+    if not snippet.scope:
+        scope[snippet.name] = cls
+    return cls
+
+
+def fill_class(cls: type, state: tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[type]]) -> None:
+    """What follows a class that `make_class` has just made."""
+    scope, names, attributes, registered = state
+    scope.update(names)
+    if cls not in _unfilled:
+        return
+    _unfilled.discard(cls)
+    for name, value in attributes.items():
+        if name not in vars(cls) or not isinstance(value, types.FunctionType):
+            type.__setattr__(cls, name, value)
+    for each in registered:
+        cls.register(each)  # type: ignore[attr-defined]
+
+
+def named_tuple(
+    name: str, fields: tuple[str, ...], defaults: Mapping[str, Any], module: str, tracker: str, extra: None
+) -> Any:
+    """What collections.namedtuple made."""
+    import collections
+
+    make: Callable[..., type] = collections.namedtuple
+    cls = make(name, fields, defaults=tuple(defaults.values()), module=module)
+    return _core._lookup_class_or_track(tracker, cls)
+
+
+def enumeration(
+    name: str, base: Any, members: Mapping[str, Any], module: str, qualname: str, tracker: str, extra: None
+) -> Any:
+    """What a call such as Enum("Color", "RED BLUE") made."""
+    return _core._lookup_class_or_track(tracker, base(name, dict(members), module=module, qualname=qualname))

@@ -1,0 +1,371 @@
+"""The text of functions, for a call between two minor versions of Python: found, proved to be what runs, and compiled.
+
+A text counts only if compiling it here gives the very byte code of the function: that tells the lambdas of one line
+apart, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing of
+pickles. Called by `statement`, which does the same for classes, and by `crossing`.
+"""
+
+from __future__ import annotations
+import __future__
+
+import ast
+import collections
+import functools
+import linecache
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef]
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LAMBDA = "<lambda>"
+_NESTED = 0x10  # a flag of code that says where it stood; it changes nothing
+_AROUND = "around"
+
+
+class NoSource(Exception):
+    """Something cannot be sent as text; the message names it, where it is, and why."""
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """The text of one function or class, and what compiling it needs to know of what stood around it.
+
+    Attributes:
+        name: Its name; "<lambda>" for a lambda.
+        file: Where it was found.
+        line: The line of the file where `text` begins.
+        first: The line that it says of itself: that of its first decorator.
+        text: With the blanks before it; a function without its decorators.
+        futures: What was imported from `__future__`.
+        free: Variables of the functions around it that it uses.
+        inside: The name of the nearest class around it.
+        scope: What stands before its name in its qualified name, such as "outer.<locals>.".
+        imported: Names that the file imports at its top level: Python compiles calls of their attributes differently.
+    """
+
+    name: str
+    file: str
+    line: int
+    first: int
+    text: str
+    futures: tuple[str, ...] = ()
+    free: tuple[str, ...] = ()
+    inside: str | None = None
+    scope: str = ""
+    imported: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Found:
+    """A function or class in a text, with the classes and functions around it."""
+
+    node: Definition
+    inside: str | None
+    scope: str
+    functions: tuple[Definition, ...]
+
+    @property
+    def name(self) -> str:
+        return getattr(self.node, "name", _LAMBDA)
+
+
+class Text:
+    """A file, or the part of one that arrived here, with every function and class in it.
+
+    Args:
+        whole: The file, or a part that arrived, as a snippet.
+        tree: Its syntax tree.
+    """
+
+    def __init__(self, whole: Snippet, tree: ast.AST) -> None:
+        self.file = whole.file
+        self.imported = whole.imported
+        self._lines = whole.text.split("\n")
+        self._line = whole.line
+        self.found = list(_definitions(tree, whole.inside, whole.scope))
+
+    def cut(self, node: Definition, first: int) -> str:
+        """The text of a node from the line `first` on, in its own columns."""
+        lines = self._lines[first - self._line : (node.end_lineno or first) - self._line + 1]
+        lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+        if isinstance(node, ast.Lambda):
+            lines[0] = " " * node.col_offset + lines[0].encode()[node.col_offset :].decode()
+        return "\n".join(lines)
+
+
+def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[Found]:
+    functions: tuple[Definition, ...] = ()
+    waiting = collections.deque([(tree, inside, scope, functions)])
+    while waiting:
+        node, inside, scope, functions = waiting.popleft()
+        if isinstance(node, ast.ClassDef):
+            yield Found(node, inside, scope, functions)
+            inside, scope = node.name, "%s%s." % (scope, node.name)
+        elif isinstance(node, _FUNCTIONS):
+            yield Found(node, inside, scope, functions)
+            scope = "%s%s.<locals>." % (scope, getattr(node, "name", _LAMBDA))
+            functions = (*functions, node)
+        waiting.extend((child, inside, scope, functions) for child in ast.iter_child_nodes(node))
+
+
+_arrived: dict[str, dict[Snippet, Text]] = {}
+
+
+def texts(file: str) -> Iterator[Text]:
+    """What is known here of a file: the whole, if it can be read, then the parts that arrived."""
+    linecache.checkcache(file)
+    text = "".join(linecache.getlines(file))
+    whole = _whole(file, text) if text else None
+    if whole is not None:
+        yield whole
+    yield from reversed(list(_arrived.get(file, {}).values()))
+
+
+@functools.lru_cache(maxsize=64)
+def _whole(file: str, text: str) -> Text | None:
+    try:
+        tree = quietly(ast.parse, text)
+    except (SyntaxError, ValueError):  # not Python, or of a newer one: parts of it may have arrived
+        return None
+    return Text(Snippet("", file, 1, 1, text, imported=tuple(sorted(set(_imports(tree))))), tree)
+
+
+def _imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif not isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
+            yield from _imports(node)
+
+
+def files() -> list[str]:
+    """Texts that lie in no file: cells of a notebook, lines of a prompt, and what arrived; the newest first."""
+    virtual = [file for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None]
+    return [*reversed(_arrived), *reversed(virtual)]
+
+
+def arrive(snippet: Snippet) -> None:
+    """Keep a part of a file whose whole is elsewhere, so that what is defined in it can travel on."""
+    known = _arrived.setdefault(snippet.file, {})
+    if snippet not in known:
+        tree = parse(snippet)
+        known[snippet] = Text(snippet, tree)
+
+
+def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """`work(*args, **options)` without the compiler's warnings, which were given when the file was loaded."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return work(*args, **options)
+
+
+def of_code(code: types.CodeType) -> Snippet:
+    """The text whose compiling gives this code.
+
+    Raises:
+        NoSource: There is none, or what is there is not what runs.
+    """
+    seen = False
+    for text in texts(code.co_filename):
+        seen = True
+        candidates = [each for each in text.found if each.name == code.co_name and isinstance(each.node, _FUNCTIONS)]
+        for found in sorted(candidates, key=lambda each: abs(first_line(each.node) - code.co_firstlineno)):
+            snippet = _snippet(text, found, code)
+            if snippet is not None:
+                return snippet
+    raise NoSource("%s: %s" % (_named(code), _CHANGED if seen else _NONE))
+
+
+_NONE = "its source is not available; it was typed at a prompt that keeps none, or made by exec() or a tool"
+_CHANGED = "its source is not what runs: the file was changed since it was loaded, or a tool rewrote the function"
+
+
+def _named(code: types.CodeType) -> str:
+    return "%s (%s, line %d)" % (getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno)
+
+
+def _snippet(text: Text, found: Found, code: types.CodeType) -> Snippet | None:
+    """The text of a function, if compiling it gives this code."""
+    line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
+    try:
+        snippet = Snippet(
+            found.name, text.file, line, first, text.cut(found.node, line), futures_of(code), code.co_freevars,
+            found.inside, found.scope, tuple(name for name in text.imported if name in names),
+        )  # fmt: skip
+        return snippet if same(_compile(snippet), code) else None
+    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+        return None
+
+
+def first_line(node: Definition) -> int:
+    """The line of the first decorator, or of the definition itself."""
+    decorators = getattr(node, "decorator_list", ())
+    return decorators[0].lineno if decorators else node.lineno
+
+
+def futures_of(code: types.CodeType) -> tuple[str, ...]:
+    """The names that were imported from `__future__` where the code stands."""
+    return tuple(name for name in _FUTURES if code.co_flags & _FUTURES[name])
+
+
+def future_flags(names: Sequence[str]) -> int:
+    """What to compile with, so that these count."""
+    return sum(_FUTURES[name] for name in names)
+
+
+_FUTURES: Mapping[str, int] = {
+    name: getattr(__future__, name).compiler_flag for name in ("annotations", "barry_as_FLUFL")
+}
+
+
+def compiled(snippet: Snippet) -> types.CodeType:
+    """The code of the function, as this Python compiles it.
+
+    Raises:
+        SyntaxError: It is not of this Python; the line is that of the file.
+    """
+    arrive(snippet)
+    return _compile(snippet)
+
+
+def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definition:
+    """The definition alone, at the lines of its file.
+
+    Args:
+        snippet: Which.
+        version: Refuse what a Python of that version does not know, as far as this one can tell.
+
+    Raises:
+        SyntaxError: As above.
+    """
+    indented = snippet.text[:1] in (" ", "\t")
+    form = "(\n%s\n)" if snippet.name == _LAMBDA else "if 1:\n%s\n" if indented else "\n%s\n"
+    try:
+        tree = quietly(ast.parse, form % snippet.text, feature_version=version)
+    except SyntaxError as error:
+        raise _at_its_place(error, snippet) from None
+    ast.increment_lineno(tree, snippet.line - 2)
+    top: Any = tree.body[0]
+    if isinstance(top, ast.If):
+        top = top.body[0]
+    only: Definition = getattr(top, "value", top)
+    return only
+
+
+def _at_its_place(error: SyntaxError, snippet: Snippet) -> SyntaxError:
+    line = (error.lineno or 2) + snippet.line - 2
+    lines = snippet.text.split("\n")
+    shown = lines[line - snippet.line] if 0 <= line - snippet.line < len(lines) else None
+    return SyntaxError(error.msg, (snippet.file, line, error.offset, shown))
+
+
+def _compile(snippet: Snippet) -> types.CodeType:
+    """The code of one function, compiled within a function and a class that stand for what was around it."""
+    around = ast.parse(_frame(snippet))
+    body: Any = around.body[-1]
+    if snippet.inside:
+        body = body.body[-1]
+    node = parse(snippet)
+    body.body[-1] = ast.copy_location(ast.Expr(node), node) if isinstance(node, ast.Lambda) else node
+    _strip(node, snippet)
+    code: types.CodeType = quietly(
+        compile, around, snippet.file, "exec", future_flags(snippet.futures), dont_inherit=True
+    )
+    for name in (_AROUND, *([snippet.inside] if snippet.inside else []), snippet.name):
+        code = inner(code, name)
+    return code
+
+
+def inner(code: types.CodeType, name: str) -> types.CodeType:
+    """The code of that name which stands directly in another.
+
+    Raises:
+        LookupError: There is none.
+    """
+    for part in parts(code):
+        if part.co_name == name:
+            return part
+    raise LookupError(name)
+
+
+def _frame(snippet: Snippet) -> str:
+    """What is defined here is found by its name where it was: as a global, unless it was a variable of a function."""
+    named = snippet.inside or snippet.name
+    free = [name for name in snippet.free if name.isidentifier() and not (snippet.inside and name == "__class__")]
+    lines = ["import %s" % name for name in snippet.imported if name != "*"]
+    lines.append("def %s(%s):" % (_AROUND, ", ".join(free)))
+    if named not in free and named != _LAMBDA:
+        lines.append(" global %s" % named)
+    lines += [" class %s:" % snippet.inside, "  pass"] if snippet.inside else [" pass"]
+    return "\n".join(lines)
+
+
+def _strip(node: Any, snippet: Snippet) -> None:
+    """Leave what becomes the function's own code: decorators, defaults and annotations are evaluated around it."""
+    given = node.args
+    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if each is not None:
+            each.annotation = None
+    given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
+    node.decorator_list, node.returns, node.type_params = [], None, []
+    node.lineno = snippet.first
+
+
+_COMPARED = (
+    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_name",
+    "co_argcount", "co_posonlyargcount", "co_kwonlyargcount",
+)  # fmt: skip
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two constants, or codes with all that is in them, are the same wherever they stand."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
+        alike = all(getattr(one, name) == getattr(other, name) for name in _COMPARED)
+        return alike and not (one.co_flags ^ other.co_flags) & ~_NESTED and same(_constants(one), _constants(other))
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, (float, complex)):
+        return repr(one) == repr(other)  # 0.0 and -0.0 differ, and nan is itself
+    return one == other
+
+
+def _constants(code: types.CodeType) -> tuple[object, ...]:
+    """What the code uses; not the qualified name that Python up to 3.10 puts after each code in it."""
+    before = (None, *code.co_consts)
+    old = sys.version_info < (3, 11)
+    return tuple(each for last, each in zip(before, code.co_consts) if not (old and isinstance(last, types.CodeType)))
+
+
+def names_of(code: types.CodeType) -> Iterator[str]:
+    """Every name in a code and in those inside it: globals, attributes and imports."""
+    yield from code.co_names
+    for part in parts(code):
+        yield from names_of(part)
+
+
+def parts(code: types.CodeType) -> list[types.CodeType]:
+    """The codes that stand directly in another: its functions, and bodies of its classes."""
+    return [each for each in code.co_consts if isinstance(each, types.CodeType)]
+
+
+def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
+    """Refuse what is too new for that version.
+
+    Raises:
+        NoSource: It uses syntax that the version does not have; names the line.
+    """
+    if version >= sys.version_info[:2]:
+        return
+    try:
+        parse(snippet, version)
+    except SyntaxError as error:
+        raise NoSource(
+            "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
+            % (snippet.name, snippet.file, error.lineno, *version, error.msg)
+        ) from None

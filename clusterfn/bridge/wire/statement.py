@@ -1,0 +1,274 @@
+"""The statements of classes, for a call between two minor versions of Python: found, compared with the class, executed.
+
+A class is more than its functions: what `@dataclass`, `Enum` and `NamedTuple` make of it is another thing in each
+version. So its statement travels and is executed there, decorators and all; nothing else of the file is. Knows nothing
+of pickles. Called by `crossing`.
+"""
+
+from __future__ import annotations
+
+import abc
+import ast
+import dis
+import enum
+import sys
+import types
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import source
+from .source import Found, Snippet, Text
+
+_OPTIMIZED = 1  # a flag of the code of functions; what lacks it runs where it stands
+_homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def home(cls: type) -> dict[str, Any]:
+    """The globals of the statement."""
+    if cls in _homes:
+        return _homes[cls]
+    own = [
+        function.__globals__ for function in functions(cls) if function.__globals__.get("__name__") == cls.__module__
+    ]
+    module = sys.modules.get(cls.__module__)
+    return own[0] if own else vars(module) if module else {}
+
+
+def functions(cls: type) -> Iterator[types.FunctionType]:
+    """Every function among the attributes of a class, taken out of what wraps it."""
+    for value in list(vars(cls).values()):
+        yield from _within(value)
+
+
+def _within(value: Any) -> Iterator[types.FunctionType]:
+    """A function's decorators hide it in an attribute of one of these names."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen or isinstance(value, (type, types.ModuleType)):
+            continue
+        seen.add(id(value))
+        if isinstance(value, types.FunctionType):
+            yield value
+        if type(value).__module__ in _WRAPPERS or isinstance(value, types.FunctionType):
+            names = ("__func__", "__wrapped__", "fget", "fset", "fdel", "func")
+            waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
+
+
+_WRAPPERS = ("builtins", "functools", "clusterfn.decorator", "%s.stand_ins" % __package__)
+
+
+def of_class(cls: type) -> Snippet | None:
+    """The statement that made a class; None if none is found, or none that this class can come from."""
+    codes = [function.__code__ for function in functions(cls)]
+    module = sys.modules.get(cls.__module__)
+    files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]
+    for file in dict.fromkeys(file for file in files if file):
+        for text in source.texts(file):
+            for found in reversed(text.found):
+                if found.name == cls.__name__ and found.scope + found.name == cls.__qualname__:
+                    snippet = _snippet(text, found, cls, codes)
+                    if snippet is not None:
+                        return snippet
+    return None
+
+
+def _snippet(text: Text, found: Found, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+    first = source.first_line(found.node)
+    own = [code for code in codes if code.co_filename == text.file]
+    futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, found.node)
+    try:
+        snippet = Snippet(
+            found.name, text.file, first, first, text.cut(found.node, first), tuple(sorted(futures)),
+            tuple(sorted(_outer_names(found))), None, found.scope, text.imported,
+        )  # fmt: skip
+        return snippet if _fits(snippet, found.node, cls, own) else None
+    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+        return None
+
+
+def _annotations(cls: type, node: Any) -> set[str]:
+    """Whether annotations were left as text, which shows in those of the class."""
+    kept = vars(cls).get("__annotations__", {})
+    names = [each.target.id for each in _annotated(node) if not isinstance(each.annotation, ast.Constant)]
+    return {"annotations"} if any(type(kept.get(name)) is str for name in names) else set()
+
+
+def _annotated(node: Any) -> list[Any]:
+    return [each for each in node.body if isinstance(each, ast.AnnAssign) and _is_name(each.target)]
+
+
+def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> bool:
+    """Whether the class has what its statement says: the functions, annotated names and members."""
+    said = list(_all_parts(compiled(snippet)))
+    kept = vars(cls).get("__annotations__", {})
+    targets: list[Any] = [each.target for each in ast.walk(node) if isinstance(each, ast.AnnAssign)]
+    annotated = {target.id for target in targets if _is_name(target)}
+    return (
+        not any(_contradicts(code, said) for code in own)
+        and all(each.target.id in kept for each in _annotated(node))
+        and annotated.issuperset(kept)
+        and all(_is_member(cls, name, value) for name, value in _literals(node) if issubclass(cls, enum.Enum))
+    )
+
+
+def _contradicts(code: types.CodeType, said: list[types.CodeType]) -> bool:
+    """Whether a function of the class is another than the one of that name in the statement."""
+    named = [part for part in said if part.co_name == code.co_name]
+    return bool(named) and not any(source.same(code, part) for part in named)
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _literals(node: Any) -> Iterator[tuple[str, object]]:
+    for each in node.body:
+        if isinstance(each, ast.Assign) and _is_name(each.targets[0]) and isinstance(each.value, ast.Constant):
+            yield each.targets[0].id, each.value.value  # type: ignore[attr-defined]
+
+
+def _is_member(cls: Any, name: str, value: object) -> bool:
+    return name not in cls.__members__ or cls[name].value == value
+
+
+def _all_parts(code: types.CodeType) -> Iterator[types.CodeType]:
+    for part in source.parts(code):
+        yield part
+        yield from _all_parts(part)
+
+
+def _outer_names(found: Found) -> set[str]:
+    """Variables of the functions around a class that its statement may use."""
+    bound = {name for function in found.functions for name in _bound(function)}
+    used = {each.id for each in ast.walk(found.node) if isinstance(each, ast.Name)}
+    return (bound & used) - {found.name}
+
+
+def _bound(function: ast.AST) -> Iterator[str]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name.partition(".")[0]
+        elif isinstance(getattr(node, "name", None), str):
+            yield node.name  # type: ignore[attr-defined]
+
+
+def compiled(snippet: Snippet) -> types.CodeType:
+    """The code that executes a class statement, and nothing else.
+
+    Raises:
+        SyntaxError: It is not of this Python; the line is that of the file.
+    """
+    node: Any = source.parse(snippet)
+    tree: Any = ast.Module([node], [])
+    if snippet.scope:
+        tree = ast.parse("def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name))
+        tree.body[0].body[0] = node
+    code: types.CodeType = source.quietly(
+        compile, tree, snippet.file, "exec", source.future_flags(snippet.futures), dont_inherit=True
+    )
+    return code
+
+
+def _around(snippet: Snippet) -> str:
+    """The name of the function around a class, so that its methods have their qualified names."""
+    return snippet.scope.split(".")[-3] if snippet.scope.endswith(".<locals>.") else "around"
+
+
+def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -> type:
+    """The class that a statement makes, in these globals, with these variables of the functions around it."""
+    source.arrive(snippet)
+    own: dict[str, Any] = {}
+    exec(compiled(snippet), scope, own)
+    cls: Any = own[_around(snippet)](**outer) if snippet.scope else own[snippet.name]
+    _homes[cls] = scope
+    return cls  # type: ignore[no-any-return]
+
+
+def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The globals that a statement uses while it is executed, and all that it and its functions use."""
+    code = compiled(snippet)
+    code = source.inner(code, _around(snippet)) if snippet.scope else code
+    at_once = {name for part in (code, *_class_bodies(code)) for name in _global_names(part)}
+    names = dict.fromkeys(global_names(code))
+    own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
+    own = {name: value for name, value in own.items() if name not in snippet.free}
+    return {name: own[name] for name in own if name in at_once}, own
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The names that a code, or one in it, looks for among its globals; those in bodies of classes too."""
+    for each in (code, *_all_parts(code)):
+        yield from _global_names(each)
+
+
+def _global_names(code: types.CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
+            yield instruction.argval
+
+
+def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
+    """Variables of the functions around a class: kept by its methods, or found among its bases; None if one is not."""
+    known = {base.__name__: base for base in cls.__bases__}
+    for function in functions(cls):
+        known.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
+    return {name: known[name] for name in names} if known.keys() >= set(names) else None
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def is_enum(cls: type) -> bool:
+    """Whether it is an enumeration."""
+    return issubclass(cls, enum.Enum)
+
+
+def is_generated(cls: type) -> bool:
+    """Whether other code than its own made the class what it is, so that without its statement it cannot be."""
+    return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
+
+
+def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
+    """What the statement may not give again: values that were changed since, and what was hung on the class."""
+    if issubclass(cls, (enum.Enum, tuple)):
+        return {}
+    said = set(_stored(snippet))
+    simple = type(cls) in (type, abc.ABCMeta)
+    return {
+        name: value
+        for name, value in vars(cls).items()
+        if not name.startswith("__") and (name in said or (simple and not name.startswith("_")))
+        if _is_value(value) or (name not in said and isinstance(value, types.FunctionType))
+    }
+
+
+def _is_value(value: object) -> bool:
+    """Whether it is neither a class nor something that acts when it is looked up, which the statement makes anew."""
+    return not isinstance(value, type) and not hasattr(type(value), "__get__")
+
+
+def _stored(snippet: Snippet) -> Iterator[str]:
+    code = compiled(snippet)
+    code = source.inner(code, _around(snippet)) if snippet.scope else code
+    for part in _class_bodies(code):
+        if part.co_name == snippet.name:
+            yield from (each.argval for each in dis.get_instructions(part) if each.opname == "STORE_NAME")
+
+
+def _class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The codes in this one that run where they stand; Python 3.12 puts the body of a generic class into another."""
+    for part in source.parts(code):
+        if not part.co_flags & _OPTIMIZED or (part.co_name.startswith("<") and part.co_name != "<lambda>"):
+            yield part
+            yield from _class_bodies(part)
