@@ -112,7 +112,7 @@ def prepare(
     payload = payloads.pack(function, args, kwargs)
     hidden = secret_values(options)
     session = open_session(host)
-    ready = session.environment(options.environment)
+    ready = session.environment(options.environment, options.packages, resources.gpus, _tell)
     session.enough(resources)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
@@ -131,6 +131,7 @@ def prepare(
         secrets=hidden,
         outputs=options.outputs,
         cwd=options.cwd,
+        building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
@@ -181,6 +182,10 @@ def job_name(name: str) -> str:
         'lambda'
     """
     return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:40] or "function"
+
+
+def _tell(sentence: str) -> None:
+    _say(f"clusterfn: {sentence}\n")
 
 
 def _say(text: str) -> None:

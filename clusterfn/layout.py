@@ -19,6 +19,8 @@ PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard link
 ENVIRONMENTS = "envs"
 BUILDS = "builds"
 USES = "uses"
+CARDS = "cards"  # <partition>.json: what the last job there saw
+DEFAULT = "default"  # SLURM's own partition
 
 # below pkgs/<sha256>
 PACKAGE_FILES = "files"
@@ -26,7 +28,8 @@ MANIFEST = "manifest.json"
 
 # below envs/<id>
 READY = "READY"  # what was built; where it stands, the environment is whole
-ABOUT = ".clusterfn"  # what the builder keeps: the plan, and the size of every file
+ABOUT = ".clusterfn"  # what the builder keeps: the plan, a copy of READY, and the size of every file
+SIZES = "manifest"
 
 # below builds/<id>
 PLAN = "plan.json"

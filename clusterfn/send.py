@@ -13,6 +13,7 @@ import posixpath
 import stat
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker) -> None:
     """Put everything on the stream; `made` hears of a refusal later."""
     connection = session.connection
-    before = [*_lay_out(session, ready), *_contents(session, payload, made)]
+    before = [*_lay_out(session, ready), *_contents(session, payload, made), *_environment(session, ready, made)]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = connection.put_tree(place, files, sync=queued, after=before)
@@ -76,6 +77,15 @@ def _lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
             files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
             replies.append(session.remember(path, session.connection.put_tree(path, files)))
     return replies
+
+
+def _environment(session: Session, ready: Ready, made: Job[Any]) -> list[Reply[Any]]:
+    """Packages that the environment still needs, and the start of its builder."""
+    if ready.made is None:
+        return []
+    from clusterfn import shipping  # takes time to import
+
+    return shipping.ship(session, ready.made, lambda sentence: made.on_state(made.state, sentence))
 
 
 def _contents(session: Session, payload: Payload, made: Job[Any]) -> list[Reply[bool]]:
@@ -159,6 +169,7 @@ def spec_json(job: JobSpec) -> bytes:
         "python": job.interpreter.path,
         "version": list(job.interpreter.version),
         "activation": job.interpreter.activation,
+        "building": asdict(job.building) if job.building else None,
         "sys_path": list(job.sys_path),
         "env": dict(job.env),
         "secrets": sorted(job.secrets),

@@ -9,8 +9,9 @@ import functools
 import posixpath
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from clusterfn import host as hosts
 from clusterfn import layout, parcel
@@ -21,6 +22,9 @@ from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
 from clusterfn.spec import Host, Interpreter, Resources
 from clusterfn.watch import Watch
+
+if TYPE_CHECKING:
+    from clusterfn.environment.making import Made
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
@@ -33,10 +37,12 @@ class Ready:
     Attributes:
         interpreter: Its Python, with the variables that make it complete.
         folders: What must be laid out first: absolute path -> files, each executable.
+        made: The lock that it is made from; None if somebody else made it.
     """
 
     interpreter: Interpreter
     folders: Mapping[str, Mapping[str, bytes]]
+    made: Made | None = None
 
 
 class Session:
@@ -115,6 +121,11 @@ class Session:
         argv = [self.connection.facts.python, "-I", "-S", supervise, command, *args]
         return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, after=before)
 
+    @property
+    def builder(self) -> list[str]:
+        """The words that start the builder of environments there; its command follows."""
+        return [self.connection.facts.python, "-I", "-S", posixpath.join(self.bridge, layout.BUILD)]
+
     @functools.cached_property
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
@@ -140,18 +151,43 @@ class Session:
         self.there.update(path for path, there in zip(unknown, answers) if there)
         return {path for path, there in zip(unknown, answers) if not there}
 
-    def environment(self, text: str | None) -> Ready:
-        """The environment of that name, found on the host once per process.
+    def environment(
+        self, text: str | None, packages: Sequence[str] = (), gpus: int = 0, say: Callable[[str], None] = lambda _: None
+    ) -> Ready:
+        """The environment that is named: found on the host once per process, or locked so that it can be made there.
+
+        Args:
+            text: As `environment=` of a call; None for the host's own.
+            packages: As `packages=` of a call.
+            gpus: How many cards the job asks for: a build of PyTorch depends on them.
+            say: Is told in sentences what takes time, and what was decided.
 
         Raises:
             ConfigError: No such kind of environment.
-            EnvironmentBuildError: It is not there, or its Python is of another minor version than this one.
+            LockError: It cannot be locked.
+            EnvironmentBuildError: It is not there, or cannot be made there.
         """
-        spec = existing.parse(text or self.host.environment, self.host.scheduler)
+        named = text or (None if packages else self.host.environment)
+        if packages or not existing.names_one(named):
+            return self._to_be_made(named, packages, gpus, say)
+        spec = existing.parse(named, self.host.scheduler)
         with self._finding:
             key = f"{spec.kind}:{spec.value}"
             if key not in self._ready:
                 self._ready[key] = self._find(existing.Existing(spec))
+            return self._ready[key]
+
+    def _to_be_made(self, text: str | None, packages: Sequence[str], gpus: int, say: Callable[[str], None]) -> Ready:
+        from clusterfn import builds  # they and what they need take time to import
+        from clusterfn.environment import making
+
+        wanted = making.specification(text, packages)
+        with self._finding:
+            key = f"{bool(gpus)} {making.stamp(wanted)}"
+            if key not in self._ready:
+                made = builds.made(self, wanted, gpus, CALLER, say)
+                key = f"{bool(gpus)} {making.stamp(wanted)}"  # the lock may have been written just now
+                self._ready[key] = Ready(made.interpreter, {}, made)
             return self._ready[key]
 
     def _find(self, environment: existing.Existing) -> Ready:

@@ -313,6 +313,19 @@ def _what_would(known: Table, cards: Cards) -> str:
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 
 
+def newest(driver: str, known: Table | None = None) -> str:
+    """The newest version of CUDA that a driver has itself.
+
+    Example:
+        >>> newest("575.57.08")
+        '12.9'
+    """
+    known = known or table()
+    own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]
+    majors = [f"{major}.0" for major, least in known.drivers.items() if version(least) <= version(driver)]
+    return max([*own, *majors], key=version, default="")
+
+
 def _text(torch: Version) -> str:
     return ".".join(map(str, torch))
 

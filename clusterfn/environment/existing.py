@@ -37,6 +37,16 @@ exit 127
 _CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
 
 
+def names_one(text: str | None) -> bool:
+    """Whether `environment=` names something that is there, or nothing; else it is a specification.
+
+    Example:
+        >>> names_one("conda:torch"), names_one("environment.yml")
+        (True, False)
+    """
+    return text is None or text == "current" or text.partition(":")[0] in KINDS
+
+
 def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
     """What `environment=` means; None is this interpreter on `local`, else the host's own of the caller's version.
 
@@ -52,8 +62,7 @@ def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
         return EnvironmentSpec(kind, value)
     raise ConfigError(
         f"environment={text!r} names no environment that this version can use",
-        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"; '
-        "building one from a specification is not in this version",
+        hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
     )
 
 

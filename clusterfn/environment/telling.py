@@ -1,7 +1,7 @@
 """The program by which an environment's own Python tells of itself: path, version, prefix, and what activating it sets.
 
 Runs on the host under Python 3.6 and up, as `python -I -c PROGRAM`, and prints one JSON object as its last line. For
-`existing`, which runs it at the first call, and for `built`, whose builder runs it once and keeps the answer.
+`existing`, which runs it at the first call; a builder finds the same by its own `activation`, once.
 """
 
 from __future__ import annotations

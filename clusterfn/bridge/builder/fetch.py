@@ -111,7 +111,7 @@ def _once(package: "Package", part: str, moved: "Callable[[int], None]") -> None
     have = _size(part)
     if have and have == package.size:
         return
-    with urllib.request.urlopen(_request(package.url, have), timeout=_SILENT_S) as answer:
+    with urllib.request.urlopen(request(package.url, have), timeout=_SILENT_S) as answer:
         resumes = have and answer.status == 206
         with _DiskFile(part, "ab" if resumes else "wb") as file:
             expected = answer.headers.get("Content-Length")
@@ -148,7 +148,7 @@ class _DiskFile:
             raise
 
 
-def _request(url: str, have: int) -> urllib.request.Request:
+def request(url: str, have: int) -> urllib.request.Request:
     """With a Range for what is missing, and with the address's own name and password as a header."""
     parts = urllib.parse.urlsplit(url)
     user, at, place = parts.netloc.rpartition("@")

@@ -12,7 +12,7 @@ import time
 
 from ...layout import READY, environment_dir
 from ..supervisor.text import native
-from . import holes, housekeeping, leases, plan, progress, story, zstd
+from . import holes, housekeeping, lacking, leases, plan, progress, story
 from .failure import Failed, Stopped, of_system
 from .holder import Holder
 
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-_USAGE = """usage: build.py build PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP | zstd"""
+_USAGE = "usage: build.py build PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP | lacking <PLAN"
 _STOPPED = 143
 _FAILED = 1
 _DAY_S = 86400.0
@@ -30,7 +30,7 @@ def main(argv: "list[str]") -> int:
     """Run one command; the exit code is the process's: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
         ("build", 1): build, ("holes", 2): mend, ("list", 1): listing, ("remove", 2): remove, ("gc", 3): collect,
-        ("zstd", 0): has_zstd,
+        ("lacking", 0): tell_lacking,
     }  # fmt: skip
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
     if command is None:
@@ -55,7 +55,7 @@ def build(path: str) -> int:
 
 
 def _build(what: "plan.Plan", stopping: threading.Event) -> int:
-    if story.is_ready(what.root, what.id):
+    if story.is_ready(what.root, what.id) and not what.purged:
         return _told({"ok": True, "reused": True})
     _open_to_group(what.root)
     with Holder(what.root) as holder:
@@ -144,7 +144,7 @@ def collect(root: str, days: str, keep: str) -> int:
     return 0
 
 
-def has_zstd() -> int:
-    """Whether a zstandard wheel has to be sent for conda's packages."""
-    progress.say({"zstd": zstd.is_there(), "python": list(sys.version_info[:2])})
+def tell_lacking() -> int:
+    """Which archives of the plan on standard input have to be fetched or sent."""
+    progress.say(lacking.lacking(plan.parse(native(json.loads(sys.stdin.buffer.read().decode())))))
     return 0

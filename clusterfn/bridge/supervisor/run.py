@@ -64,6 +64,7 @@ class Run:
 
     def start(self) -> None:
         """Take what it needs and start the worker."""
+        self._have_environment()
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         self.watch.look()
@@ -88,6 +89,14 @@ class Run:
         """Where the function runs; variables and ~ are the host's."""
         asked: "Optional[str]" = self.job.spec["cwd"]
         return os.path.expanduser(os.path.expandvars(asked)) if asked else self.attempt.path(WORK)
+
+    def _have_environment(self) -> None:
+        if self.job.spec.get("building"):
+            from . import built
+
+            self.stage = "environment"
+            built.ready(self.job, self.attempt, self.watch)
+            self.stage = "start"
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]

@@ -1,0 +1,71 @@
+"""Which archives of a plan are not here, and which of these the host cannot fetch: asked by the client before it sends.
+
+One short request to each server that the plan names, side by side. Called by `main`.
+"""
+
+import os
+import urllib.error
+import urllib.parse
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+from ...layout import MANIFEST, blob, package_dir
+from . import fetch, zstd
+from .plan import CONDA
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .plan import Package, Plan
+
+_PATIENCE_S = 8.0
+_AT_ONCE = 8
+
+
+def lacking(plan: "Plan") -> "dict[str, list[str]]":
+    """The SHA-256 of what is missing, and of what is unreachable among it; all of it where nothing is to be fetched."""
+    missing = [each for each in _wanted(plan) if not _is_there(plan, each)]
+    if not plan.fetch:
+        reached = dict.fromkeys(_origins(missing), False)
+    else:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            origins = _origins(missing)
+            reached = dict(zip(origins, pool.map(_answers, origins.values())))
+    return {
+        "missing": [each.sha256 for each in missing],
+        "unreachable": [each.sha256 for each in missing if not reached[_origin(each)]],
+    }
+
+
+def _wanted(plan: "Plan") -> "list[Package]":
+    wanted = {each.sha256: each for each in plan.packages}
+    if plan.zstd is not None and any(each.kind == CONDA for each in plan.packages) and not zstd.is_there():
+        wanted[plan.zstd.sha256] = plan.zstd
+    return list(wanted.values())
+
+
+def _is_there(plan: "Plan", package: "Package") -> bool:
+    unpacked = os.path.join(package_dir(plan.root, package.sha256), MANIFEST)
+    return os.path.exists(unpacked) or os.path.exists(blob(plan.root, package.sha256))
+
+
+def _origin(package: "Package") -> str:
+    """The server; of a file the file itself."""
+    parts = urllib.parse.urlsplit(package.url)
+    return package.url if parts.scheme == "file" else "%s://%s" % (parts.scheme, parts.netloc)
+
+
+def _origins(packages: "list[Package]") -> "dict[str, Package]":
+    return {_origin(each): each for each in packages}
+
+
+def _answers(package: "Package") -> bool:
+    path = fetch.local_path(package.url)
+    if path or not package.url:
+        return os.path.isfile(path)
+    request = fetch.request(package.url, 0)
+    request.get_method = lambda: "HEAD"  # type: ignore[method-assign]
+    try:
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S):
+            return True
+    except (OSError, ValueError):
+        return False
