@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ from typing import Any
 from . import condarc, shelf
 
 _MINORS = range(8, 20)
-_DUMMY = "_dummy_package_"  # what the resolver of wheels calls the job
+_DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
 
 
 class Failed(Exception):
@@ -163,13 +164,14 @@ def _stand_in(folder: Path) -> str:
 def _failures() -> Iterator[None]:
     """Every way in which a solver says that there is no solution, as `Failed`."""
     from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
+    from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
 
     try:
         yield
     except subprocess.CalledProcessError as error:
         raise Failed(_message(error)) from error
-    except (SolverProblemError, RuntimeError) as error:
-        raise Failed(str(error).replace(_DUMMY, "the specification")) from error
+    except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
+        raise Failed(_DUMMY.sub("the specification", str(error))) from error
 
 
 def _message(error: subprocess.CalledProcessError) -> str:

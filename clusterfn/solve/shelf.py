@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import html
+import io
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -183,7 +184,7 @@ def put_up(shelf: Shelf) -> None:
             content = shelf.content(request.url)
             answer = requests.Response()
             answer.status_code = 404 if content is None else 200
-            answer._content = content or b""
+            answer.raw = io.BytesIO(content or b"")
             answer.url, answer.request, answer.encoding = request.url, request, "utf-8"
             answer.headers["Content-Length"] = str(len(content or b""))
             return answer

@@ -1,0 +1,71 @@
+"""What the tests of locking share: a specification in a file, a host, and wheels that exist in folders only."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from clusterfn.environment import environmentyml
+from clusterfn.environment.lock import Lock
+from clusterfn.environment.solving import Target, lock_for
+from tests.lab.channel import Channel
+
+HOST = Target("linux-64", "2.28", None, "3.11")
+
+
+@dataclass
+class Bench:
+    """environment.yml in a folder of its own, the lab's channel, and what was said."""
+
+    folder: Path
+    channel: str
+    said: list[str] = field(default_factory=list)
+
+    def write(self, text: str) -> Path:
+        path = self.folder / "environment.yml"
+        path.write_text(f"channels: [{self.channel}]\n{text}")
+        return path
+
+    def lock(self, dependencies: str, target: Target = HOST) -> Lock:
+        """The lock of `dependencies:` with these lines."""
+        path = self.write(f"dependencies:\n{dependencies}")
+        return lock_for(environmentyml.from_file(path), target, self.said.append)
+
+
+@pytest.fixture
+def bench(channel: Channel, tmp_path: Path) -> Bench:
+    return Bench(tmp_path, channel.url)
+
+
+def names(lock: Lock, manager: str = "conda", platform: str = "linux-64") -> dict[str, str]:
+    """name -> version and build of the packages of one manager."""
+    found = [each for each in lock.on(platform) if each.manager == manager]
+    return {each.name: f"{each.version} {each.build}".strip() for each in found}
+
+
+def make_wheel(folder: Path, name: str, version: str = "1.0", *, tag: str = "py3-none-any", requires: str = "") -> Path:
+    """A wheel with nothing in it but what an index is asked for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Dist: {requires}\n" if requires else ""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}-{version}.dist-info/METADATA", metadata)
+        archive.writestr(f"{name}-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nTag: {tag}\n")
+    return path
+
+
+def make_index(folder: Path, wheel: Path) -> str:
+    """An index in a folder, of one wheel that lies elsewhere; its address."""
+    page = folder / wheel.name.partition("-")[0] / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="{wheel.as_uri()}#sha256={sha256(wheel)}">{wheel.name}</a>')
+    return folder.as_uri()
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

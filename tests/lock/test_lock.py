@@ -1,0 +1,228 @@
+"""Locks from the lab's channel by the real conda-lock and our stand-in for conda."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn import LockError
+from clusterfn.environment import environmentyml, toolbox
+from clusterfn.environment.solving import Target, lock_for
+from clusterfn.environment.specification import from_packages
+from tests.lab.channel import Channel
+from tests.lock.conftest import HOST, Bench, names
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def no_solver(monkeypatch: pytest.MonkeyPatch):
+    """From now on whoever wants to solve fails."""
+
+    def forbid() -> None:
+        def refuse(*_: object) -> None:
+            raise AssertionError("a solver is started")
+
+        monkeypatch.setattr(toolbox, "interpreter", refuse)
+        monkeypatch.setenv("PATH", "")
+
+    return forbid
+
+
+def test_a_lock_is_written_beside_its_file_with_hashes_and_what_was_supposed(bench: Bench, channel: Channel):
+    lock = bench.lock("  - numpy\n  - greeter\n")
+
+    assert lock.path == bench.folder / "environment.conda-lock.yml"
+    assert names(lock)["numpy"] == "2.1.3 py311h0123456_0"
+    assert lock.python("linux-64") == (3, 11)
+    assert lock.virtual_packages("linux-64")["__glibc"] == "2.28"
+    greeter = next(each for each in lock.packages if each.name == "greeter")
+    index = json.loads((channel.root / "main" / "noarch" / "repodata.json").read_text())
+    assert greeter.sha256 == index["packages.conda"][greeter.file]["sha256"]
+    assert any(line.startswith("solving environment.yml for linux-64 (glibc 2.28, no card)") for line in bench.said)
+
+
+def test_a_lock_that_fits_needs_no_solver(bench: Bench, no_solver):
+    first = bench.lock("  - numpy\n  - six\n")
+    no_solver()
+    bench.said.clear()
+
+    again = bench.lock("  # the same, in another order\n  - six\n  - numpy\n")
+
+    assert again.id("linux-64") == first.id("linux-64")
+    assert bench.said == []
+
+
+def test_a_lock_does_for_every_host_that_has_at_least_what_it_was_solved_for(bench: Bench, no_solver):
+    bench.lock("  - pytorch\n", replace(HOST, cuda="11.8"))
+    no_solver()
+
+    newer = bench.lock("  - pytorch\n", replace(HOST, glibc="2.39", cuda="12.8", python="3.12"))
+    without = bench.lock("  - pytorch\n", replace(HOST, cuda=None))
+
+    assert newer.id("linux-64") == without.id("linux-64")
+
+
+def test_hosts_with_different_limits_agree_on_a_lock_instead_of_undoing_each_others(bench: Bench, no_solver):
+    bench.lock("  - pytorch\n", replace(HOST, cuda="12.8"))
+    bench.lock("  - pytorch\n", replace(HOST, glibc="2.17", cuda="11.8"))
+    assert "was solved for glibc 2.28, and the host has 2.17" in bench.said[-2]
+    no_solver()
+
+    assert "cuda118" in names(bench.lock("  - pytorch\n", replace(HOST, cuda="12.8")))["pytorch"]
+
+
+def test_a_changed_specification_is_solved_again_and_the_difference_is_said(bench: Bench):
+    bench.lock("  - numpy =1.26\n  - six\n")
+    lock = bench.lock("  - numpy >=2\n  - tqdm\n")
+
+    assert names(lock)["numpy"].startswith("2.1.3")
+    assert "environment.yml has changed" in bench.said[-2]
+    assert bench.said[-1].endswith("numpy 1.26.4 -> 2.1.3; new: tqdm; gone: six")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "build"), [(None, "cpu"), ("11.8", "cuda118"), ("12.4", "cuda118"), ("12.8", "cuda128")]
+)
+def test_the_build_of_pytorch_is_chosen_by_the_driver(bench: Bench, cuda: str | None, build: str):
+    lock = bench.lock("  - pytorch\n", replace(HOST, cuda=cuda))
+
+    if cuda == "12.4":  # CUDA 12.8 runs on any driver for CUDA 12
+        build = "cuda128"
+    assert names(lock)["pytorch"].startswith(f"2.7.1 {build}_generic_py311_")
+
+
+def test_a_failed_solve_shows_the_solvers_sentence_alone(bench: Bench):
+    with pytest.raises(LockError, match=r"there is no solution for environment\.yml") as caught:
+        bench.lock("  - nosuchpackage\n")
+
+    assert len(caught.value.evidence) == 1
+    assert "No candidates were found for nosuchpackage *" in caught.value.evidence[0]
+    assert not (bench.folder / "environment.conda-lock.yml").exists()
+
+
+def test_the_nearest_python_that_solves_is_taken_and_said(bench: Bench):
+    lock = bench.lock("  - numpy =1.26\n", replace(HOST, python="3.13"))
+
+    assert lock.python("linux-64") == (3, 11)
+    assert "nothing solves for Python 3.13: the environment has 3.11.7, the nearest that does" in bench.said
+
+
+def test_a_python_that_was_named_is_not_replaced(bench: Bench):
+    with pytest.raises(LockError, match="there is no solution"):
+        bench.lock("  - python =3.13\n  - numpy =1.26\n")
+
+
+EXPORTED = """\
+  - numpy=1.26.4=py311hfoe1234_0
+  - python=3.11.7=h1234567_5
+  - six=1.17.0=pyhd3eb1b0_1
+  - vs2015_runtime=14.27.29016=h5e58377_2
+prefix: C:\\Users\\ada\\miniconda3\\envs\\ml
+"""
+
+
+def test_an_exported_file_is_recognised_and_locked_without_its_builds(bench: Bench):
+    lock = bench.lock(EXPORTED)
+
+    assert names(lock)["numpy"] == "1.26.4 py311h0123456_0"
+    said = "\n".join(bench.said)
+    assert r"is an export of C:\Users\ada\miniconda3\envs\ml (line 7): the builds of 4 packages are lifted" in said
+    assert "conda env export --from-history" in said
+    assert "left out, as there is no such package for Linux: vs2015_runtime" in said
+
+
+def test_a_platform_is_added_to_a_lock_and_the_others_stay(bench: Bench, channel: Channel):
+    bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
+    bench.lock("  - numpy =1.26\n")
+    bench.lock("  - numpy =1.26\n", replace(HOST, platform="linux-aarch64", glibc="2.17"))
+    lock = environmentyml.from_file(bench.folder / "environment.conda-lock.yml")
+
+    both = lock_for(lock, HOST, bench.said.append)
+    assert names(both).keys() == names(both, platform="linux-aarch64").keys()
+    assert "environment.conda-lock.yml has nothing for linux-aarch64" in bench.said[-2]
+    assert both.virtual_packages("linux-64")["__glibc"] == "2.28"
+    assert both.virtual_packages("linux-aarch64")["__glibc"] == "2.17"
+
+
+def test_all_platforms_of_the_file_are_locked(bench: Bench, channel: Channel):
+    bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
+    path = bench.write("platforms: [linux-64, linux-aarch64]\ndependencies:\n  - six\n  - tqdm  # [aarch64]\n")
+
+    lock = lock_for(environmentyml.from_file(path), HOST, bench.said.append)
+
+    assert lock.platforms == ("linux-64", "linux-aarch64")
+    assert [("tqdm" in names(lock, platform=each)) for each in lock.platforms] == [False, True]
+
+
+def two_platforms(channel: Channel, folder: Path) -> Path:
+    """An index that claims the channel's packages for another platform too."""
+    for subdir in ("linux-64", "noarch", "linux-aarch64"):
+        source = channel.root / "main" / subdir.replace("aarch64", "64") / "repodata.json"
+        (folder / subdir).mkdir(parents=True)
+        (folder / subdir / "repodata.json").write_text(source.read_text().replace("linux-64", subdir))
+    return folder
+
+
+def test_a_given_lock_is_never_solved(bench: Bench, no_solver):
+    path = bench.lock("  - six\n").path
+    no_solver()
+    spec = environmentyml.from_file(path)
+
+    assert "six" in names(lock_for(spec, HOST, bench.said.append))
+    with pytest.raises(LockError, match=r"was solved for glibc 2\.28, and the host has 2\.17"):
+        lock_for(spec, replace(HOST, glibc="2.17"), bench.said.append)
+
+
+def test_a_lock_that_others_made_is_taken_as_it_is(bench: Bench, no_solver):
+    path = bench.lock("  - six\n").path
+    path.write_text(re.sub(r"  custom_metadata:\n(    .*\n)+", "", path.read_text()))
+    no_solver()
+
+    assert "six" in names(bench.lock("  - tqdm\n", replace(HOST, glibc="2.17", cuda="12.8")))
+
+
+def test_packages_are_locked_in_the_users_cache_from_where_condarc_says(
+    channel: Channel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_solver
+):
+    condarc = tmp_path / "condarc"
+    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
+    monkeypatch.setenv("CONDARC", str(condarc))
+    said: list[str] = []
+    spec = from_packages(["numpy>=2", "python=3.12"])
+
+    lock = lock_for(spec, HOST, said.append)
+
+    assert names(lock)["numpy"] == "2.1.3 py312h0123456_0"
+    assert lock.path.is_relative_to(toolbox.cache_folder())
+    no_solver()
+    assert lock_for(spec, HOST, said.append) == lock
+
+
+def test_a_channel_over_http_is_locked_with_its_addresses(bench: Bench, channel: Channel):
+    with channel.served() as served:
+        bench.channel = served.url
+        lock = bench.lock("  - six\n")
+
+    assert {each.url.startswith(served.url) for each in lock.packages} == {True}
+
+
+def test_an_environments_name_does_not_depend_on_addresses(bench: Bench, channel: Channel):
+    first = bench.lock("  - six\n")
+    with channel.served() as served:
+        bench.channel = served.url
+        second = bench.lock("  - six\n")
+
+    assert first.packages != second.packages
+    assert first.id("linux-64") == second.id("linux-64")
+
+
+TARGET_37 = Target("linux-64", "2.28", None, "3.7")
+
+
+def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench):
+    assert bench.lock("  - six\n", TARGET_37).python("linux-64") == (3, 9)

@@ -1,0 +1,164 @@
+"""Which solver is used: the user's conda, a conda-lock in PATH, one that is installed; and how it is ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import clusterfn.solve
+from clusterfn import LockError
+from clusterfn.environment import toolbox
+from tests.lab import Lab
+from tests.lock.conftest import Bench, names
+
+pytestmark = pytest.mark.lab
+
+STAND_IN = Path(clusterfn.solve.__file__).with_name("standin.py")
+ROOT = Path(clusterfn.solve.__file__).parents[2]
+
+
+@pytest.fixture
+def bin_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is first in PATH."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def executable(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_users_mamba_solves_if_there_is_one(bench: Bench, bin_folder: Path):
+    log = bin_folder / "log"
+    executable(bin_folder / "mamba", f'echo "$1" >> {log}\nexec "{sys.executable}" "{STAND_IN}" "$@"')
+
+    bench.lock("  - six\n")
+    bench.lock("  - six\n")
+
+    assert log.read_text().split().count("create") == 1
+
+
+def test_an_old_conda_is_passed_over_aloud(bench: Bench, bin_folder: Path):
+    conda = executable(bin_folder / "conda", "echo conda 4.3.16")
+
+    assert "six" in names(bench.lock("  - six\n"))
+    assert f"{conda} is not used (conda 4.3.16): clusterfn's own solver is" in bench.said
+
+
+def test_what_a_conda_complains_of_is_shown(bench: Bench, bin_folder: Path):
+    executable(
+        bin_folder / "micromamba",
+        '[ "$1" = --version ] && echo 2.3.0 && exit\necho "no space for repodata" >&2; exit 3',
+    )
+
+    with pytest.raises(LockError) as caught:
+        bench.lock("  - six\n")
+
+    assert caught.value.evidence == ("no space for repodata",)
+
+
+def asked(lab: Lab, tmp_path: Path, minor: str = "3.11", **variables: str) -> subprocess.CompletedProcess[str]:
+    """What `toolbox.interpreter` finds from a Python that has no conda-lock."""
+    code = (
+        "from clusterfn import LockError\nfrom clusterfn.environment.toolbox import interpreter\n"
+        "try: print(interpreter(True, lambda line: print('said:', line))[0])\n"
+        "except LockError as error: print(error)\n"
+    )
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    return subprocess.run(
+        [lab.python(minor), "-c", code], env={**env, **variables}, capture_output=True, text=True, timeout=110
+    )
+
+
+def test_the_interpreter_of_a_conda_lock_in_path_is_found_behind_a_link(lab: Lab, tmp_path: Path, bin_folder: Path):
+    here = Path(sys.prefix) / "bin"
+    (bin_folder / "conda-lock").symlink_to(here / "conda-lock")
+
+    done = asked(lab, tmp_path, PATH=f"{bin_folder}:/usr/bin:/bin")
+
+    assert done.stdout.strip() == str(here / "python"), done.stdout + done.stderr
+
+
+def test_where_nothing_can_be_installed_the_error_says_what_to_install(lab: Lab, tmp_path: Path):
+    (tmp_path / "full").write_text("no folder can be made here")
+
+    done = asked(lab, tmp_path, XDG_CACHE_HOME=str(tmp_path / "full"))
+
+    assert "said: installing conda-lock and py-rattler into" in done.stdout
+    assert "conda-lock could not be installed, which solving needs" in done.stdout
+    assert "next:  pip install 'clusterfn[lock]'" in done.stdout
+
+
+def test_a_python_too_old_for_conda_lock_says_so(lab: Lab, tmp_path: Path):
+    done = asked(lab, tmp_path, "3.9", PATH=str(tmp_path))
+
+    assert "solving needs conda-lock, which needs Python 3.10 or newer" in done.stdout
+
+
+@pytest.mark.long
+def test_conda_lock_is_installed_once_and_solves(
+    lab: Lab, tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+):
+    first, second = asked(lab, tmp_path), asked(lab, tmp_path)
+    assert first.stdout.count("said:") == 1
+    python = second.stdout.strip()
+    assert first.stdout.splitlines()[-1] == python
+
+    monkeypatch.setattr(toolbox, "interpreter", lambda *_: (python, "-I"))
+    assert "six" in names(bench.lock("  - six\n"))
+
+
+INTERRUPTED = """
+import sys
+from pathlib import Path
+from clusterfn.environment import environmentyml
+from clusterfn.environment.solving import Target, lock_for
+try:
+    lock_for(environmentyml.from_file(Path(sys.argv[1])), Target("linux-64", "2.28", None, "3.11"), print)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_the_solver_and_its_conda(bench: Bench, bin_folder: Path):
+    pid_file = bin_folder / "pid"
+    # exec: the process that is recorded is the one that would stay.
+    version = '[ "$1" = --version ] && echo 2.3.0 && exit'
+    executable(
+        bin_folder / "micromamba",
+        f"{version}\necho $$ > {pid_file}.part; mv {pid_file}.part {pid_file}; exec sleep 600",
+    )
+    path = bench.write("dependencies: [six]\n")
+    with subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(path)], stdout=subprocess.PIPE, text=True) as process:
+        wait_for(pid_file.exists)
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=30)
+
+    assert out.endswith("interrupted\n")
+    pid = int(pid_file.read_text())
+    wait_for(lambda: not is_running(pid))
+    assert not (bench.folder / "environment.conda-lock.yml").exists()
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

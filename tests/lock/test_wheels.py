@@ -1,0 +1,113 @@
+"""The pip section: indexes and folders that pip is configured for, tags of wheels, and what conda brings already."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn import LockError
+from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def pip_conf(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's file of pip's settings; those of this machine do not count."""
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    path = Path(os.environ["XDG_CONFIG_HOME"]) / "pip" / "pip.conf"
+    path.parent.mkdir(parents=True)
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(path))
+    return path
+
+
+def test_a_wheel_of_an_index_in_a_folder_is_locked_by_its_hash_and_own_address(bench: Bench, pip_conf: Path):
+    wheel = make_wheel(bench.folder / "wheels", "toywheel")
+    pip_conf.write_text(f"[global]\nindex-url = {make_index(bench.folder / 'simple', wheel)}\n")
+
+    lock = bench.lock("  - python\n  - pip:\n    - toywheel\n", HOST)
+
+    assert names(lock, "pip") == {"toywheel": "1.0"}
+    locked = next(each for each in lock.packages if each.manager == "pip")
+    assert (locked.sha256, locked.url) == (sha256(wheel), wheel.as_uri())
+    assert "pip" in names(lock)
+
+
+def test_folders_of_wheels_are_searched_too(bench: Bench, pip_conf: Path):
+    wheel = make_wheel(bench.folder / "a folder", "toywheel")
+    pip_conf.write_text("[global]\nno-index = true\n")
+
+    lock = bench.lock("  - pip:\n    - --find-links ./a folder\n    - toywheel\n")
+
+    locked = next(each for each in lock.packages if each.manager == "pip")
+    assert (locked.sha256, locked.url, locked.file) == (sha256(wheel), wheel.as_uri(), wheel.name)
+
+
+def test_a_wheel_for_glibc_2_27_is_found_where_glibc_is_as_new(bench: Bench, pip_conf: Path):
+    folder = bench.folder / "wheels"
+    make_wheel(folder, "toywheel", tag="py3-none-manylinux_2_27_x86_64")
+    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
+
+    assert names(bench.lock("  - pip:\n    - toywheel\n"), "pip") == {"toywheel": "1.0"}
+    with pytest.raises(LockError, match="toywheel"):
+        bench.lock("  - pip:\n    - toywheel ==1.0\n", replace(HOST, glibc="2.17"))
+
+
+def test_what_conda_brings_under_another_name_is_not_fetched_as_a_wheel_too(bench: Bench, pip_conf: Path):
+    make_wheel(bench.folder / "wheels", "toywheel", requires="torch >=2")
+    make_wheel(bench.folder / "wheels", "torch", "2.7.1")
+    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
+
+    lock = bench.lock("  - pytorch\n  - pip:\n    - toywheel\n")
+
+    assert names(lock, "pip") == {"toywheel": "1.0"}
+
+
+def test_a_wheel_that_exists_nowhere_is_the_resolvers_sentence(bench: Bench, pip_conf: Path):
+    pip_conf.write_text("[global]\nno-index = true\n")
+
+    with pytest.raises(LockError) as caught:
+        bench.lock("  - pip:\n    - nosuchwheel ==3\n")
+
+    assert "Because the specification depends on nosuchwheel (==3)" in caught.value.evidence[0]
+
+
+def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Path):
+    folder = bench.folder / "sources"
+    folder.mkdir()
+    make_source(folder)
+    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {folder}\n")
+
+    with pytest.raises(LockError, match=r"toysource 1\.0 is there as source only \(toysource-1\.0\.tar\.gz\)"):
+        bench.lock("  - pip:\n    - toysource\n")
+
+
+def make_source(folder: Path) -> None:
+    import io
+    import tarfile
+
+    texts = {
+        "PKG-INFO": "Metadata-Version: 2.2\nName: toysource\nVersion: 1.0\n",
+        "setup.py": "from setuptools import setup\nsetup(name='toysource', version='1.0')\n",
+    }
+    with tarfile.open(folder / "toysource-1.0.tar.gz", "w:gz") as archive:
+        for name, text in texts.items():
+            member = tarfile.TarInfo(f"toysource-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):
+    lock = bench.lock("  - pip:\n    - torch ==2.13.0\n")
+
+    torch = next(each for each in lock.packages if each.name == "torch")
+    assert torch.manager == "pip"
+    assert torch.version.startswith("2.13.0")
+    assert (
+        not torch.url.startswith("file:")
+        or sha256(Path(torch.url[len("file://") :].replace("%2B", "+"))) == torch.sha256
+    )
