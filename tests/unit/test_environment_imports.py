@@ -1,0 +1,92 @@
+"""Without a specification: what is imported, at which version it is installed, and what is not listed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterfn import ConfigError
+from clusterfn.environment import imports
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Make a project known to importlib.metadata."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imports._owners.cache_clear()
+
+    def install(project: str, module: str, version: str = "1.0", direct_url: object = None, installer: str = "pip"):
+        folder = tmp_path / f"{project}-{version}.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n")
+        (folder / "top_level.txt").write_text(f"{module}\n")
+        (folder / "INSTALLER").write_text(installer)
+        if direct_url:
+            (folder / "direct_url.json").write_text(json.dumps(direct_url))
+
+    yield install
+    imports._owners.cache_clear()
+
+
+def wanted(source: str) -> list[str]:
+    return [each.text for each in imports.automatic([("mine", source)], (3, 11)).pip]
+
+
+def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
+    installed("Toy_Learn", "toylearn", "1.4.2")
+    installed("toytorch", "toytorch", "2.7.1+cu118")
+    installed("unused", "unused")
+
+    spec = imports.automatic(
+        [("mine", "import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")], (3, 11)
+    )
+
+    assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
+    assert [each.text for each in spec.conda] == ["python=3.11"]
+    assert spec.sentences == (
+        "no environment is named: it is made as here, from what is imported: "
+        "Python 3.11, toy-learn 1.4.2, toytorch 2.7.1",
+    )
+
+
+def test_an_editable_project_is_not_listed_and_that_is_said(installed):
+    installed("toyproject", "toyproject", direct_url={"url": "file:///p", "dir_info": {"editable": True}})
+
+    spec = imports.automatic([("mine", "import toyproject")], (3, 11))
+
+    assert spec.pip == ()
+    assert spec.sentences[1:] == ("toyproject is editable: it travels as source",)
+
+
+def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_installed(installed):
+    installed("toygit", "toygit", direct_url={"url": "https://e.org/x", "vcs_info": {"vcs": "git"}})
+    installed("toyconda", "toyconda", direct_url={"url": "file:///croot/x", "dir_info": {}}, installer="conda\n")
+
+    spec = imports.automatic([("mine", "import toygit, toyconda")], (3, 11))
+
+    assert [each.name for each in spec.pip] == ["toyconda"]
+    assert spec.sentences[1] == "toygit was installed from https://e.org/x, which no lock can name: it is left out"
+
+
+def test_imports_for_type_checkers_and_what_travels_anyway_do_not_count(installed):
+    installed("toytypes", "toytypes")
+
+    source = "from typing import TYPE_CHECKING\nimport clusterfn, cloudpickle\nif TYPE_CHECKING:\n    import toytypes\n"
+    assert wanted(source) == []
+
+
+def test_a_source_that_is_no_python_is_refused_by_name():
+    with pytest.raises(ConfigError, match="mine cannot be read as Python"):
+        wanted("def f(:")
+
+
+def test_names_are_found_without_packages_distributions_too(installed, monkeypatch: pytest.MonkeyPatch):
+    if sys.version_info >= (3, 10):
+        monkeypatch.delattr(importlib.metadata, "packages_distributions")
+    installed("Toy_Learn", "toylearn", "1.4.2")
+
+    assert wanted("import toylearn, pytest") == ["pytest==" + importlib.metadata.version("pytest"), "toy-learn==1.4.2"]

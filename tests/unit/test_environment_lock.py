@@ -1,0 +1,154 @@
+"""A lock file as it is read: its packages, its id, what it says when it is damaged, and when it does for a host."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn import LockError
+from clusterfn.environment import lock as locks
+from clusterfn.environment.solving import Target, lock_path, virtual_packages, why_not
+from clusterfn.environment.specification import Specification, from_packages
+
+HEAD = """\
+version: 1
+metadata:
+  content_hash: {linux-64: abc}
+  channels: [{url: conda-forge, used_env_vars: []}]
+  platforms: [linux-64]
+  sources: [environment.yml]
+  custom_metadata: {clusterfn_input: %s, clusterfn_virtual_packages_linux-64: "__cuda=11.8;__glibc=2.28"}
+package:
+"""
+PYTHON = """\
+- {name: python, version: 3.11.7, manager: conda, platform: linux-64, dependencies: {}, category: main, optional: false,
+   url: "https://conda.example/conda-forge/linux-64/python-3.11.7-h0_1_cpython.conda", hash: {md5: aa, sha256: bb}}
+"""
+WHEEL = """\
+- {name: torch, version: 2.13.0+cpu, manager: pip, platform: linux-64, dependencies: {}, category: main,
+   optional: false, url: "file:///opt/wheels/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", hash: {sha256: cc}}
+"""
+SPEC = from_packages(["python"])
+HOST = Target("linux-64", "2.28", "11.8", "3.11")
+
+
+def parsed(text: str) -> locks.Lock:
+    return locks.parse(text.encode(), Path("x.conda-lock.yml"))
+
+
+def lock(*packages: str) -> locks.Lock:
+    return parsed(HEAD % SPEC.input_hash + "".join(packages))
+
+
+def test_packages_are_read_with_file_build_and_hashes():
+    conda, wheel = lock(PYTHON, WHEEL).on("linux-64")
+
+    assert (conda.file, conda.build, conda.sha256, conda.md5) == (
+        "python-3.11.7-h0_1_cpython.conda",
+        "h0_1_cpython",
+        "bb",
+        "aa",
+    )
+    assert (wheel.file, wheel.build, wheel.sha256) == ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", "cc")
+    assert lock(PYTHON).python("linux-64") == (3, 11)
+
+
+def test_the_id_is_of_the_content_alone():
+    mirrored = PYTHON.replace("https://conda.example/", "https://mirror.example/")
+
+    assert lock(PYTHON, WHEEL).id("linux-64") == lock(WHEEL, mirrored).id("linux-64")
+    for other in (PYTHON.replace("bb", "dd"), PYTHON.replace("3.11.7", "3.11.8"), PYTHON.replace("_cpython", "_2")):
+        assert lock(other).id("linux-64") != lock(PYTHON).id("linux-64")
+    assert lock(PYTHON).id("linux-64") != lock(PYTHON).id("linux-aarch64")
+
+
+def test_packages_for_development_are_left_out():
+    assert len(lock(PYTHON, WHEEL.replace("category: main", "category: dev")).packages) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<<<<<<< HEAD\nversion: 1\n=======\n>>>>>>> other\n", "marks of an unfinished merge"),
+        ("version: [", "it is not YAML"),
+        ("- 1", "is no lock of conda-lock"),
+        ("version: 3", "has version 3 of conda-lock's format"),
+        ("version: 1\nmetadata: {}\npackage: []", "is no lock of conda-lock: KeyError('platforms')"),
+        (HEAD % "x" + PYTHON.replace(", sha256: bb", ""), "python 3.11.7 has no SHA-256"),
+        (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is no archive of conda"),
+        (HEAD % "x" + WHEEL.replace(".whl", ".tar.gz"), "torch 2.13.0+cpu is there as source only"),
+    ],
+)  # fmt: skip
+def test_a_damaged_lock_says_what_is_wrong_and_what_to_do(text: str, message: str):
+    with pytest.raises(LockError) as caught:
+        parsed(text)
+
+    assert message in caught.value.message
+    assert caught.value.hint
+
+
+def test_a_lock_without_python_says_so():
+    with pytest.raises(LockError, match="has no python for linux-64"):
+        lock(WHEEL).python("linux-64")
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        (HOST, ""),
+        (replace(HOST, glibc="2.39", cuda="13.0", python="3.13"), ""),
+        (replace(HOST, cuda=None, glibc=""), ""),
+        (replace(HOST, glibc="2.9"), "x.conda-lock.yml was solved for glibc 2.28, and the host has 2.9"),
+        (replace(HOST, cuda="11.4"), "x.conda-lock.yml was solved for CUDA 11.8, and the host has CUDA 11.4"),
+        (replace(HOST, platform="linux-aarch64"), "x.conda-lock.yml has nothing for linux-aarch64"),
+    ],
+)
+def test_why_a_lock_does_not_do(target: Target, reason: str):
+    assert why_not(lock(PYTHON), SPEC, target) == reason
+
+
+def test_a_changed_specification_is_a_reason():
+    assert why_not(lock(PYTHON), from_packages(["python", "six"]), HOST) == 'packages=["python", "six"] has changed'
+
+
+def test_a_lock_for_no_card_does_not_do_where_there_is_one():
+    bare = parsed((HEAD % SPEC.input_hash).replace("__cuda=11.8;", "") + PYTHON)
+
+    assert why_not(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no card, and the host has CUDA 11.8"
+
+
+def test_where_a_lock_stands():
+    beside = Specification("environment.yaml", file=Path("/p/environment.yaml"))
+
+    assert lock_path(beside, HOST) == Path("/p/environment.conda-lock.yml")
+    assert lock_path(SPEC, HOST).parent.parts[-2:] == ("clusterfn", "locks")
+    assert lock_path(SPEC, HOST) != lock_path(SPEC, replace(HOST, python="3.12"))
+
+
+def test_cards_are_supposed_on_the_host_alone_and_glibc_is_the_oldest_where_it_is_unknown():
+    target = replace(HOST, glibc="")
+
+    assert virtual_packages("linux-64", target)["__cuda"] == "11.8"
+    assert "__cuda" not in virtual_packages("linux-aarch64", target)
+    assert virtual_packages("linux-aarch64", target)["__glibc"] == "2.17"
+    assert virtual_packages("osx-arm64", target)["__archspec"] == "1 arm64"
+
+
+def test_differences_are_told_in_a_line():
+    before = lock(PYTHON, WHEEL)
+    after = lock(PYTHON.replace("h0_1", "h0_2"), WHEEL.replace("name: torch", "name: jax"))
+
+    assert locks.differences(before, before, "linux-64") == "the packages are the same"
+    told = locks.differences(before, after, "linux-64")
+    assert told == "python 3.11.7 h0_1_cpython -> h0_2_cpython; new: jax; gone: torch"
+
+
+def test_a_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path):
+    (tmp_path / "target.yml").mkdir()
+
+    with pytest.raises(LockError, match="the lock cannot be written"):
+        locks.write(tmp_path / "target.yml", b"x")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["target.yml"]

@@ -1,0 +1,208 @@
+"""What a user may write: packages=[…] and environment.yml; and what is refused, with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterfn import ConfigError
+from clusterfn.environment.environmentyml import from_file, located, names_a_file
+from clusterfn.environment.specification import Specification, from_packages
+
+
+@pytest.mark.parametrize(
+    ("written", "conda", "pip"),
+    [
+        ("python=3.11", ["python=3.11"], []),
+        ("Numpy>=2", ["numpy >=2"], []),
+        ("numpy == 1.26.4", ["numpy == 1.26.4"], []),
+        ("numpy 1.26.*", ["numpy 1.26.*"], []),
+        ("pytorch=2.5.1=*cuda128*", ["pytorch=2.5.1=*cuda128*"], []),
+        ("numpy[version='>=2']", ["numpy[version='>=2']"], []),
+        ("bioconda::samtools=1.2", ["bioconda::samtools=1.2"], []),
+        ("torch==2.7.1", [], ["torch==2.7.1"]),
+        ("torch=2.7", [], ["torch==2.7.*"]),
+        ("torchvision", [], ["torchvision"]),
+        ("conda-forge::pytorch", ["conda-forge::pytorch"], []),
+        ("pip:rich[jupyter]>=13", [], ["rich[jupyter]>=13"]),
+    ],
+)
+def test_packages_mean(written: str, conda: list[str], pip: list[str]):
+    spec = from_packages([written])
+
+    assert [each.text for each in spec.conda] == conda
+    assert [each.text for each in spec.pip] == pip
+
+
+def test_channels_are_conda_forge_and_those_that_are_named():
+    assert from_packages(["numpy", "bioconda::samtools", "bioconda::bwa"]).channels == ("conda-forge", "bioconda")
+
+
+def test_where_torch_comes_from_is_said():
+    assert from_packages(["torch==2.7.1", "torchvision"]).sentences == (
+        "torch comes from PyPI, as a wheel (conda-forge's is conda-forge::pytorch)",
+    )
+
+
+@pytest.mark.parametrize(
+    "written", ["numpy; rm -rf", "=3", "pip:", "pip:-e .", "pip:a b", "pip:x @ https://e.org/x.whl"]
+)
+def test_what_names_no_package_is_refused(written: str):
+    with pytest.raises(ConfigError, match="names no"):
+        from_packages([written])
+
+
+def test_a_repository_cannot_be_locked():
+    with pytest.raises(ConfigError, match="it can be locked to no wheel"):
+        from_packages(["pip:x @ git+https://example.org/x"])
+
+
+def test_versions_of_wheels_and_an_index_before_the_others_can_be_set():
+    spec = from_packages(["torch==2.7.1", "pip:rich"]).with_wheels({"torch": "==2.7.1+cu118"}, ["https://e.org/cu118"])
+
+    assert [each.text for each in spec.pip] == ["torch==2.7.1+cu118", "rich"]
+    assert spec.indexes == ("https://e.org/cu118",)
+    assert spec.wheel("torch").text == "torch==2.7.1+cu118"
+    assert spec.wheel("numpy") is None
+
+
+def test_the_same_wishes_have_the_same_hash():
+    first, second = from_packages(["numpy>=2", "pandas"]), from_packages(["pandas", "numpy >=2"])
+
+    assert first.input_hash == second.input_hash
+    assert first.input_hash != from_packages(["numpy>=2"]).input_hash
+    assert from_packages(["rich"]).input_hash != from_packages(["pip:rich"]).input_hash
+
+
+@pytest.fixture
+def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """environment.yml with that text, as a specification."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    def write(text: str, name: str = "environment.yml") -> Specification:
+        path = tmp_path / name
+        path.write_text(text)
+        return from_file(path)
+
+    return write
+
+
+def test_a_file_is_read_with_channels_selectors_and_the_pip_section(read):
+    spec = read(
+        "name: ml\n"
+        "channels: [conda-forge, nodefaults]\n"
+        "platforms: [linux-64, osx-arm64]\n"
+        "dependencies:\n"
+        "  - python=3.11\n"
+        "  - numpy >=2  # [linux]\n"
+        "  - pip:\n"
+        "    - --extra-index-url https://example.org/simple\n"
+        "    - --find-links=wheels\n"
+        "    - Rich == 13.*\n"
+    )
+
+    assert spec.channels == ("conda-forge",)
+    assert [(each.text, each.place, each.selector) for each in spec.conda] == [
+        ("python=3.11", "environment.yml:5", ""),
+        ("numpy >=2", "environment.yml:6", "linux"),
+    ]
+    assert [(each.name, each.text) for each in spec.pip] == [("rich", "Rich == 13.*")]
+    assert spec.indexes == ("https://example.org/simple",)
+    assert spec.find_links == (str(spec.file.parent / "wheels"),)
+    assert spec.platforms == ("linux-64", "osx-arm64")
+    assert spec.wants_python
+    assert not spec.exported
+
+
+def test_without_channels_those_of_condarc_count(read, tmp_path: Path):
+    assert read("dependencies: [numpy]").channels == ("conda-forge",)
+    (tmp_path / ".condarc").write_text("channels: [our-mirror, bioconda]\n")
+    assert read("dependencies: [numpy]").channels == ("our-mirror", "bioconda")
+
+
+def test_an_editable_project_is_left_out_aloud(read):
+    spec = read("dependencies:\n  - pip:\n    - -e .\n    - rich\n")
+
+    assert [each.name for each in spec.pip] == ["rich"]
+    assert spec.sentences == ("environment.yml:3: '-e .' is left out: a project of yours travels as source",)
+
+
+def test_a_prefix_makes_an_export_whose_builds_are_lifted_aloud(read):
+    spec = read(
+        "dependencies:\n- numpy=1.26.4=py311h64a7726_0\n- libcxx=16.0.6=h4653b0c_0\n- pytorch=2.5.1=*cuda*\n"
+        "prefix: /Users/ada/miniconda3/envs/ml\n"
+    )
+
+    assert [each.text for each in spec.conda] == ["numpy=1.26.4", "pytorch=2.5.1=*cuda*"]
+    assert spec.exported
+    assert spec.sentences == (
+        "environment.yml is an export of /Users/ada/miniconda3/envs/ml (line 5): the builds of 2 packages are lifted, "
+        "their versions stay; `conda env export --from-history` writes only what you asked for",
+        "environment.yml: left out, as there is no such package for Linux: libcxx",
+    )
+
+
+def test_one_build_that_was_asked_for_stays(read):
+    spec = read("dependencies:\n- numpy=1.26.4=py311h64a7726_0\n- six\n- tqdm\n- rich\n")
+
+    assert spec.conda[0].text == "numpy=1.26.4=py311h64a7726_0"
+    assert spec.sentences == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("dependencis: [a]", 'environment.yml:1:1: unknown key "dependencis"; did you mean dependencies?', "keys"),
+        ("dependencies: [numpy]\nvariables: {A: b}", 'environment.yml:2:1: unknown key "variables"', "env={…}"),
+        ("name: ml", 'there is no "dependencies:"', "list the packages"),
+        ("dependencies:\n  numpy: 2", "a mapping stands where a list", 'begin each line with "- "'),
+        ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
+        ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' names no package of conda", "channel::package"),
+        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3:5: dependencies[0].pip[0]", "write the"),
+        ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" cannot be locked', "name a project"),
+        ("dependencies:\n- pip:\n  - x @ git+ssh://e.org/x", "environment.yml:3: 'x @ git", "editable"),
+        ("", "is empty", "dependencies:"),
+        ("dependencies: [numpy", "not YAML", ""),
+    ],
+)  # fmt: skip
+def test_a_file_is_refused_with_its_line_and_a_hint(read, text: str, message: str, hint: str):
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_requirements_txt_is_refused_with_how_to_write_it(read):
+    with pytest.raises(ConfigError, match="is no environment.yml") as caught:
+        read("numpy\n", "requirements.txt")
+
+    assert caught.value.hint.startswith('write an environment.yml that has "- pip:" below "dependencies:"')
+
+
+def test_a_lock_can_be_named_itself(read):
+    spec = read("version: 1\n", "gpu.conda-lock.yml")
+
+    assert spec.given_lock == spec.file
+    assert spec.given_lock.name == "gpu.conda-lock.yml"
+
+
+@pytest.mark.parametrize(("text", "is_file"), [("environment.yml", True), ("a/b.YAML", True), ("conda:ml", False)])
+def test_a_file_is_told_from_a_kind(text: str, is_file: bool):
+    assert names_a_file(text) == is_file
+
+
+def test_a_file_is_looked_for_beside_the_function_then_in_the_working_directory(tmp_path: Path):
+    script, here = tmp_path / "script", tmp_path / "here"
+    for folder in (script, here):
+        folder.mkdir()
+        (folder / "both.yml").write_text("")
+    (here / "environment.yml").write_text("")
+
+    assert located("both.yml", [script, here]) == script / "both.yml"
+    assert located("environment.yml", [script, here]) == here / "environment.yml"
+    with pytest.raises(
+        ConfigError, match=r"there is no enviroment.yml in .*script and .*here; did you mean environment.yml"
+    ):
+        located("enviroment.yml", [script, here])
