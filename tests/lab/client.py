@@ -58,15 +58,19 @@ def sign(authority: Path, key: Path, valid: str, *options: str) -> None:
 
 
 def make_identities() -> None:
-    """Each key with which the client tries, and the certificates of two of them, one of which is over."""
-    kinds = {"ed25519": "ed25519", "wrong": "ed25519", "signed": "ed25519", "expired": "ed25519", "ecdsa": "ecdsa"}
-    for name, kind in kinds.items():
-        make_key(CLIENT / f"id_{name}", f"clusterfn lab, {name}", kind)
+    """Each key with which the client tries, and certificates: one is over, one lies apart from its key."""
+    for name in ("ed25519", "wrong", "signed", "expired", "apart"):
+        make_key(CLIENT / f"id_{name}", f"clusterfn lab, {name}")
+    make_key(CLIENT / "id_ecdsa", "clusterfn lab, ecdsa", "ecdsa")
     make_key(CLIENT / "user_authority", "clusterfn lab, signs people")
     make_key(CLIENT / "host_authority", "clusterfn lab, signs hosts")
     everybody = ["-n", ",".join(account.name for account in layout.ACCOUNT_LIST)]
     sign(CLIENT / "user_authority", CLIENT / "id_signed", YEARS, *everybody)
     sign(CLIENT / "user_authority", CLIENT / "id_expired", PAST, *everybody)
+    apart = CLIENT / layout.CERTIFICATE_APART
+    if not apart.exists():
+        sign(CLIENT / "user_authority", CLIENT / "id_apart", YEARS, *everybody)
+        (CLIENT / "id_apart-cert.pub").rename(apart)
 
 
 def make_host_keys(hosts: list[Host]) -> None:
@@ -114,6 +118,7 @@ def ssh_config_block(alias: Alias) -> str:
         "Port": alias.port or host.port,
         "User": alias.account,
         "IdentityFile": alias.identity and CLIENT / alias.identity,
+        "CertificateFile": alias.certificate and CLIENT / alias.certificate,
         "IdentitiesOnly": alias.identity and "yes",
         "UserKnownHostsFile": CLIENT / alias.known_hosts,
         "GlobalKnownHostsFile": "/dev/null",

@@ -94,12 +94,14 @@ class Alias:
     address: str = ""
     port: int = 0
     jump: str = ""
+    certificate: str = ""
 
 
 CODE_AFTER_KEY = "AuthenticationMethods publickey,keyboard-interactive\nKbdInteractiveAuthentication yes\nUsePAM yes"
 # How the names of accounts begin that a test makes for itself (newcomer.py).
 NEWCOMERS = "cfnew"
 PASSWORD = f"PasswordAuthentication yes\nAuthorizedKeysFile .ssh/authorized_keys\nAllowUsers {NEWCOMERS}*"
+CERTIFICATE_APART = "ticket.pub"
 CERTIFICATE = f"TrustedUserCAKeys {SSHD}/user_authority.pub\nAuthorizedKeysFile none"
 
 HOST_LIST = (
@@ -158,7 +160,10 @@ def aliases() -> tuple[Alias, ...]:
     short = [Alias("tensor01", "tensor01", "cfbash"), Alias("slurm", "slurm", "cfbash")]
     # Without account and key: whoever comes says who he is.
     short += [Alias(name, name, "", identity="") for name in ("password", "campus")]
-    vouched = [Alias("authority", "hostcert", "cfbash", known_hosts="known_hosts.authority")]
+    vouched = [
+        Alias("authority", "hostcert", "cfbash", known_hosts="known_hosts.authority"),
+        Alias("certificate-apart", "certificate", "cfbash", "id_apart", certificate=CERTIFICATE_APART),
+    ]
     faulty = [
         Alias("unknown-key", "py36", "cfbash", known_hosts="known_hosts.empty"),
         Alias("changed-key", "py36", "cfbash", known_hosts="known_hosts.changed"),

@@ -170,7 +170,7 @@ def test_split_configuration_leads_through_outer_to_py38(lab: Lab) -> None:
         assert b"Accepted publickey for cfdash" in new()
 
 
-@pytest.mark.parametrize("alias", ["certificate-bash", "ed25519only-bash", "authority"])
+@pytest.mark.parametrize("alias", ["certificate-bash", "certificate-apart", "ed25519only-bash", "authority"])
 def test_keys_and_certificates_that_are_right_are_enough(lab: Lab, alias: str) -> None:
     assert lab.ssh(alias, "echo $CLUSTERFN_LAB_HOST").stdout.decode().strip() == lab.host(alias).name
 
