@@ -19,6 +19,7 @@ from clusterfn._version import __version__
 from clusterfn.decorator import ClusterFunction, cluster
 
 if TYPE_CHECKING:
+    from clusterfn.access import login, logout
     from clusterfn.errors import (
         AuthenticationError,
         Cancelled,
@@ -88,12 +89,16 @@ __all__ = [
     "attach",
     "cluster",
     "jobs",
+    "login",
+    "logout",
 ]
 
 # Loaded at first use, so that `import clusterfn` stays light.
 _HOMES = {
     "attach": "lookup",
     "jobs": "lookup",
+    "login": "access",
+    "logout": "access",
     "Executor": "executor",
     "File": "files",
     "Directory": "files",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
-from clusterfn.cli import calls, check, demo, jobs, trust
+from clusterfn.cli import calls, check, demo, jobs, login, trust
 from clusterfn.spec import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
@@ -112,6 +112,10 @@ def _hosts(commands: Any) -> None:
     about = "take the key that has this one, and do not ask"
     command.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
     command.add_argument("--replace", action="store_true", help="forget another key that was remembered before")
+    command = _add(commands, "login", login.login, "log in once, and hold the connection for all your programs here")
+    command.add_argument("host", metavar="HOST", nargs="?", help="its name in clusterfn.yml; without it: what is held")
+    command = _add(commands, "logout", login.logout, "end the connection that login holds; jobs there go on")
+    command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
 
 
 def _calls(commands: Any) -> None:

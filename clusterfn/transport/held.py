@@ -100,7 +100,7 @@ def every() -> Iterator[Held]:
 
 def any_there() -> bool:
     """Whether anything is held at all, which costs next to nothing to ask."""
-    return next(every(), None) is not None
+    return runtime.is_there() and next(every(), None) is not None
 
 
 def is_running(pid: int) -> bool:
@@ -111,7 +111,16 @@ def is_running(pid: int) -> bool:
         os.kill(pid, 0)
     except OSError:
         return False
-    return True
+    return not _has_ended(pid)
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether only its parent has not heard of its end: in a container, perhaps nobody ever will (Linux)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _path(key: str) -> Path:

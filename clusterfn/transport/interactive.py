@@ -96,9 +96,9 @@ class Steps:
     def _answer(self, one: _Round) -> None:
         try:
             one.answers.set_result([self._one(one, text, echo) for text, echo in one.prompts])
-        except BaseException as error:
-            self.ssh.close()  # or paramiko's thread would wait for an answer that does not come
-            one.answers.set_exception(error)
+        except BaseException:
+            one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
+            self.ssh.close()
             raise
 
     def _one(self, one: _Round, text: str, echo: bool) -> str:

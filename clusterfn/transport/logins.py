@@ -98,5 +98,9 @@ def _end(each: Held) -> None:
     else:
         holding.log_out(each)
     deadline = time.monotonic() + _GONE_S
-    while held.is_running(each.pid) and held.find(each.key) is not None and time.monotonic() < deadline:
+    while _is_there(each) and time.monotonic() < deadline:
         threading.Event().wait(_LOOK_S)
+
+
+def _is_there(each: Held) -> bool:
+    return held.find(each.key) is not None if sys.platform == "win32" else held.is_running(each.pid)

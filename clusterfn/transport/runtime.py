@@ -29,6 +29,15 @@ def folder() -> Path:
     return path
 
 
+def is_there() -> bool:
+    """Whether there is such a folder. One that is somebody else's counts as none: it is in nobody's way."""
+    try:
+        _refuse_shared(_where())
+    except (OSError, ConfigError):
+        return False
+    return _where().is_dir()
+
+
 def _where() -> Path:
     given = os.environ.get(VARIABLE)
     if given:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import paramiko
 
@@ -104,8 +105,8 @@ def _from_file(
         tried.words.append(f"{path}: cannot be used ({error})")
 
 
-def _certified(path: Path, settings: Settings, passphrase: str | None) -> Iterator[tuple[str, paramiko.PKey]]:
-    """The key of a file with each of its certificates, then alone."""
+def _certified(path: Path, settings: Settings, passphrase: Any) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The key of a file with each of its certificates, then alone. The passphrase is bytes, whatever paramiko says."""
     for certificate in [*settings.certificate_files, path.with_name(path.name + "-cert.pub")]:
         if certificate.is_file():
             key = paramiko.PKey.from_path(path, passphrase)
@@ -125,7 +126,7 @@ def _unlocked(path: Path, settings: Settings, tried: _Tried, asker: Asker) -> It
             tried.words.append(f"{path}: has a passphrase, which was not given")
             return
         try:
-            yield from _certified(path, settings, passphrase)
+            yield from _certified(path, settings, passphrase.encode())
             return
         except (*ENCRYPTED, *UNREADABLE):
             tried.words.append(f"{path}: not opened by that passphrase")

@@ -1,0 +1,51 @@
+"""`clusterfn login [HOST]` and `clusterfn logout HOST`: one login for all programs, and what is held now."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from clusterfn import access
+from clusterfn.cli import screen, target
+from clusterfn.transport import held, logins
+from clusterfn.transport.held import Held
+
+_HEAD = ("HOST", "ACCOUNT", "BY", "SINCE", "KEPT UNUSED FOR")
+_WAYS = {held.MASTER: "ssh", held.HOLDER: "clusterfn"}
+
+
+def login(given: argparse.Namespace) -> int:
+    """Log in and hold the connection; without a host, list what is held."""
+    if given.host is None:
+        return _list()
+    _, host, _ = target.host(given.host, "login")
+    made, new = access.hold(host.name)
+    state = "logged in" if new else "is held already"
+    print(f"{host.name}: {state} as {made.place}, for all your programs here until it was not used for "
+          f"{screen.age(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
+    return 0
+
+
+def logout(given: argparse.Namespace) -> int:
+    """End what is held; 1 if there was nothing."""
+    _, host, _ = target.host(given.host, "logout")
+    if access.logout(host.name):
+        print(f"{host.name}: logged out; jobs there go on")
+        return 0
+    print(f"clusterfn: no connection to {host.name} is held", file=sys.stderr)
+    return 1
+
+
+def _list() -> int:
+    found = list(logins.every())
+    if found:
+        print(screen.table(_HEAD, [_row(each) for each in found]))
+    else:
+        print("clusterfn: no connection is held", file=sys.stderr)
+    return 0
+
+
+def _row(each: Held) -> list[str]:
+    since = f"{screen.age(time.time() - each.since)} ago"
+    return [each.host, each.place, _WAYS[each.kind], since, screen.age(each.ttl_s)]

@@ -1,0 +1,511 @@
+"""Codes and passwords: asked once and in the right place, held for all programs, and never given twice by a machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.cli import main
+from clusterfn.errors import AuthenticationError, HostKeyError, Unreachable
+from clusterfn.host import connect
+from clusterfn.spec import Host
+from clusterfn.transport import held, logins, transport_for
+from clusterfn.transport.asking import NotAnswered, Question
+from tests.contract.conftest import Connect, until
+from tests.lab.network import DelayProxy
+
+pytestmark = pytest.mark.lab
+WAIT_S = 20.0
+WAYS = ["paramiko", "openssh"]
+MINOR = f"3.{sys.version_info[1]}"
+Counted = Callable[[], int]
+
+
+@pytest.fixture(autouse=True)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of this test's own for what is held; nothing is held after it."""
+    folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
+    yield folder
+    for each in list(held.every()):
+        logins._end(each)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def totp(lab: Any, tmp_path: Path) -> Callable[..., Host]:
+    """A host that wants a code besides the key, with lines of its own in front of the lab's ssh_config."""
+
+    def make(transport: str = "auto", lines: str = "", alias: str = "totp-bash") -> Host:
+        path = tmp_path / "ssh_config"
+        path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
+        return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
+
+    return make
+
+
+@pytest.fixture
+def prompts(lab: Any) -> Counted:
+    """How often the server has asked for a code since the test began."""
+    before = lab.totp.prompts()
+    return lambda: lab.totp.prompts() - before
+
+
+class Person:
+    """Gives this answer to every question, and remembers them."""
+
+    def __init__(self, answer: Callable[[], str]) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def __call__(self, question: Question) -> str:
+        self.asked.append(str(question))
+        return self.answer()
+
+
+@pytest.fixture
+def person(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Person:
+    """Somebody at this process who knows the code."""
+    somebody = Person(lab.totp.code)
+    monkeypatch.setattr("clusterfn.transport.asking.person", lambda: somebody)
+    return somebody
+
+
+# the first connection of a process
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_code_is_asked_for_once_and_the_question_says_who_asks(
+    totp: Any, person: Person, connect_to: Connect, prompts: Counted, way: str
+) -> None:
+    there = connect_to(totp(way))
+
+    assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
+    assert person.asked == ["(cfbash@127.0.0.1) Verification code: "]
+    assert (prompts(), there.via) == (1, way)
+
+
+def test_auto_goes_by_paramiko_where_a_code_is_wanted(totp: Any, person: Person, connect_to: Connect) -> None:
+    assert connect_to(totp()).via == "paramiko"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
+    wrong = Person(lambda: "000000")
+
+    with pytest.raises(AuthenticationError, match="accepts the key of cfbash, and refused the rest") as caught:
+        transport_for(totp(way, "NumberOfPasswordPrompts 2")).open("true", wrong)
+
+    assert (len(wrong.asked), prompts()) == (2, 2)
+    assert any("accepted" in line for line in caught.value.evidence)
+    assert "clusterfn login totp-bash" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_question_that_is_closed_is_no_answer(totp: Any, way: str) -> None:
+    def closed(question: Question) -> str:
+        raise NotAnswered
+
+    with pytest.raises(AuthenticationError):
+        transport_for(totp(way, "NumberOfPasswordPrompts 1")).open("true", closed)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ctrl_c_at_the_question_ends_the_login(totp: Any, way: str) -> None:
+    def interrupted(question: Question) -> str:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        transport_for(totp(way)).open("true", interrupted)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_password_alone_is_enough_where_the_host_wants_one(lab: Any, totp: Any, way: str) -> None:
+    with lab.newcomer() as newcomer:
+        somebody = Person(lambda: newcomer.password)
+        lines = f"Host password\nUser {newcomer.name}\nPubkeyAuthentication no"
+        stream = transport_for(totp(way, lines, "password")).open("echo $USER", somebody)
+
+        assert stream.read(100).decode().strip() == newcomer.name
+        stream.close()
+    assert len(somebody.asked) == 1
+    assert "assword: " in somebody.asked[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_jump_host_may_ask_too(totp: Any, person: Person, connect_to: Connect, prompts: Counted, way: str) -> None:
+    there = connect_to(totp(way, "Host py38-bash\nProxyJump totp-bash", "py38-bash"))
+
+    assert there.facts.version[:2] == (3, 8)
+    assert (len(person.asked), prompts()) == (1, 1)
+    assert "(cfbash@127.0.0.1)" in person.asked[0]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_unknown_host_key_is_never_a_question(totp: Any, person: Person, way: str) -> None:
+    lines = "Host totp-bash\nUserKnownHostsFile /dev/null\nStrictHostKeyChecking ask"
+
+    with pytest.raises(HostKeyError, match="is unknown"):
+        connect(totp(way, lines))
+
+    assert person.asked == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_passphrase_of_a_key_is_asked_for_where_no_other_key_is_taken(
+    lab: Any, totp: Any, tmp_path: Path, way: str
+) -> None:
+    key = tmp_path / "locked"
+    shutil.copy(lab.client / "id_ed25519", key)
+    key.chmod(0o600)
+    subprocess.run(["ssh-keygen", "-q", "-p", "-N", "open sesame", "-f", str(key)], check=True, capture_output=True)
+    host = totp(way, f"Host py38-bash\nIdentityFile {key}", "py38-bash")
+    Path(host.ssh_config).write_text(
+        Path(host.ssh_config).read_text().replace(f"IdentityFile {lab.client / 'id_ed25519'}\n", "")
+    )
+    answers = iter(["wrong", "open sesame"])
+    somebody = Person(lambda: next(answers))
+
+    transport_for(host).open("true", somebody).close()
+
+    assert len(somebody.asked) == 2
+    assert all(str(key) in asked for asked in somebody.asked)
+
+
+# where nobody can be asked, and where somebody can
+
+CALL = """
+import sys
+from clusterfn.errors import AuthenticationError
+from clusterfn.host import connect
+from clusterfn.spec import Host
+try:
+    there = connect(Host("totp-bash", "totp-bash", "bare", "x", transport=sys.argv[2], ssh_config=sys.argv[1]))
+    print("by", there.via, there.run(["echo", "hi"]).result(20).out)
+except AuthenticationError as error:
+    print("refused", error)
+"""
+
+
+def argv(host: Host, text: str = CALL) -> list[str]:
+    return [sys.executable, "-c", text, str(host.ssh_config), host.transport]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("stdin", ["pipe", "null"])
+def test_without_a_terminal_nothing_is_asked(totp: Any, prompts: Counted, stdin: str, way: str) -> None:
+    reader, writer = os.pipe()
+    given = reader if stdin == "pipe" else subprocess.DEVNULL
+    ran = subprocess.run(
+        argv(totp(way)), stdin=given, capture_output=True, text=True, timeout=WAIT_S, start_new_session=True
+    )
+    os.close(reader)
+    os.close(writer)
+
+    assert "but wants a password (or a code) besides" in ran.stdout
+    assert "clusterfn login totp-bash" in ran.stdout
+    assert prompts() == 0
+
+
+class Terminal:
+    """A program in a terminal of its own."""
+
+    def __init__(self, words: list[str]) -> None:
+        self.pid, self.fd = pty.fork()
+        if not self.pid:
+            os.execv(words[0], words)
+        self.said = ""
+
+    def until(self, words: str, timeout_s: float = WAIT_S) -> str:
+        """Read until it has said this; what it said."""
+        deadline = time.monotonic() + timeout_s
+        while words not in self.said:
+            assert time.monotonic() < deadline, self.said
+            if select.select([self.fd], [], [], 0.1)[0]:
+                try:
+                    self.said += os.read(self.fd, 4096).decode()
+                except OSError:
+                    break
+        assert words in self.said, self.said
+        return self.said
+
+    def type(self, line: str) -> None:
+        os.write(self.fd, f"{line}\n".encode())
+
+    def end(self) -> int:
+        """Take the terminal away; the status."""
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_terminal_is_asked_and_shows_no_answer(lab: Any, totp: Any, prompts: Counted, way: str) -> None:
+    terminal = Terminal(argv(totp(way)))
+    terminal.until("(cfbash@127.0.0.1) Verification code: ")
+    code = lab.totp.code()
+    terminal.type(code)
+
+    assert code not in terminal.until(f"by {way} b'hi")
+    terminal.end()
+    assert prompts() == 1
+
+
+KERNEL = """
+from clusterfn.host import connect
+from clusterfn.spec import Host
+host = Host("totp-bash", "totp-bash", "bare", "x", transport={way!r}, ssh_config={config!r})
+def call():
+    there = connect(host)
+    print("by", there.via, there.run(["echo", "hi"]).result(20).out)
+    there.close()
+"""
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[Any]:
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel(kernel_name="python3", cwd=str(tmp_path))
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+    manager.cleanup_resources()
+
+
+def in_cell(client: Any, code: str, answers: Callable[[], str] | None) -> tuple[str, list[str]]:
+    """What a cell says, and what it asks; None: the front end cannot ask."""
+    said, asked = "", []
+    client.execute(code, allow_stdin=answers is not None)
+    while True:
+        with contextlib.suppress(Exception):
+            question = client.get_stdin_msg(timeout=0.05)["content"]
+            asked.append(question["prompt"])
+            assert question["password"]
+            client.input(answers())
+        with contextlib.suppress(Exception):
+            message = client.get_iopub_msg(timeout=0.05)
+            content = message["content"]
+            said += content.get("text", "") + content.get("evalue", "")
+            if content.get("execution_state") == "idle" and message["parent_header"]["msg_type"] == "execute_request":
+                return said, asked
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_notebook_is_asked_below_the_cell(lab: Any, totp: Any, kernel: Any, prompts: Counted) -> None:
+    in_cell(kernel, KERNEL.format(way="auto", config=totp().ssh_config), None)
+    there = "\nimport threading; one = threading.Thread(target=call); one.start(); one.join()"
+
+    asked_there = in_cell(kernel, "call()", lab.totp.code)
+    asked_in_thread = in_cell(kernel, there, lab.totp.code)
+    before = prompts()
+    cannot_ask = in_cell(kernel, "call()", None)
+
+    question = ["(cfbash@127.0.0.1) Verification code: "]
+    assert asked_there == ("by paramiko b'hi\\n'\n", question)
+    assert asked_in_thread == ("by paramiko b'hi\\n'\n", question)
+    assert "clusterfn login totp-bash" in cannot_ask[0]
+    assert (cannot_ask[1], before, prompts()) == ([], 2, 2)
+
+
+# held connections
+
+HELD = [("auto", "openssh (clusterfn login)"), ("paramiko", "paramiko (clusterfn login)")]
+
+
+@pytest.fixture(params=HELD, ids=["master", "holder"])
+def logged_in(request: pytest.FixtureRequest, totp: Any, lab: Any, prompts: Counted) -> tuple[Host, str]:
+    """A host to which a connection is held, by each of both ways, and what `via` says then."""
+    transport, via = request.param
+    host = totp(transport)
+    logins.log_in(host, Person(lab.totp.code))
+    assert prompts() == 1
+    return host, via
+
+
+def test_five_processes_need_one_code(logged_in: Any, prompts: Counted) -> None:
+    host, via = logged_in
+    running = [subprocess.Popen(argv(host), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for _ in range(5)]
+
+    said = [process.communicate(timeout=WAIT_S)[0].decode() for process in running]
+
+    assert said == [f"by {via} b'hi\\n'\n"] * 5
+    assert prompts() == 1
+
+
+def test_logging_in_again_asks_nothing(logged_in: Any, prompts: Counted) -> None:
+    found, new = logins.log_in(logged_in[0], None)
+
+    assert (found.host, new, prompts()) == ("totp-bash", False, 1)
+
+
+def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, connect_to: Connect) -> None:
+    host, via = logged_in
+    there = connect_to(host)
+    held_by = next(logins.every()).pid
+
+    assert logins.log_out(host)
+
+    assert list(runtime.iterdir()) == []
+    assert not held.is_running(held_by)
+    assert not logins.log_out(host)
+    until(lambda: not there._link._connected)
+    with pytest.raises(AuthenticationError, match="connection to totp-bash needs you"):
+        there.ping().result(WAIT_S)
+
+
+def test_a_holder_that_was_killed_is_noticed_and_cleared_away(
+    logged_in: Any, runtime: Path, lab: Any, prompts: Counted
+) -> None:
+    host, via = logged_in
+    os.kill(next(logins.every()).pid, signal.SIGKILL)
+
+    with pytest.raises(AuthenticationError, match="clusterfn login totp-bash"):
+        until(lambda: transport_for(host).open("true").close())
+
+    assert list(runtime.iterdir()) == []
+    assert logins.log_in(host, Person(lab.totp.code))[1]
+    assert prompts() == 2
+
+
+def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
+    for transport, _ in HELD:
+        logins.log_in(replace(totp(transport), login_ttl_s=1.0), Person(lab.totp.code))
+    found = list(held.every())
+
+    until(lambda: not any(held.is_running(each.pid) for each in found))
+
+    assert (len(found), list(logins.every()), list(runtime.iterdir())) == (2, [], [])
+
+
+@pytest.mark.parametrize(("transport", "via"), HELD)
+def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any, transport: str, via: str) -> None:
+    host = totp(transport, alias="onesession-bash")
+    made, _ = logins.log_in(host, None)
+    first = transport_for(host)
+    stream = first.open("cat")
+
+    other = transport_for(host)
+    beside = other.open("cat")  # a key was enough for the login, so it is for one more
+    held.remember(replace(made, asked=True))
+    with pytest.raises(Unreachable, match=r"The held connection to 127.0.0.1:22025 takes no further session") as caught:
+        transport_for(host).open("true")
+
+    assert (first.via, other.via) == (via, "paramiko")
+    assert "MaxSessions" in (caught.value.hint or "")
+    stream.close()
+    beside.close()
+
+
+@pytest.fixture
+def configured(totp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Host]:
+    """A host in clusterfn.yml."""
+
+    def write(host: Host, more: str = "") -> Host:
+        python = f"/opt/clusterfn-lab/python/{MINOR}/bin/python"
+        (tmp_path / "clusterfn.yml").write_text(
+            f"hosts:\n  {host.name}: {{scheduler: bare, ssh_config: {host.ssh_config}, transport: {host.transport}, "
+            f"environment: 'python:{python}'{more}}}\n"
+        )
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+        return host
+
+    return write
+
+
+COMMAND = [str(Path(sys.executable).with_name("clusterfn"))]
+
+
+@pytest.mark.parametrize("transport", ["auto", "paramiko"])
+def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
+    totp: Any, configured: Any, lab: Any, prompts: Counted, transport: str, capsys: Any
+) -> None:
+    host = configured(totp(transport), ", login_ttl: 30min")
+    terminal = Terminal([*COMMAND, "login", "totp-bash"])
+    terminal.until("Verification code: ")
+    terminal.type(lab.totp.code())
+    terminal.until("logged in as cfbash@127.0.0.1:22027, for all your programs here until it was not used for 30 min")
+    terminal.end()
+
+    transport_for(host).open("true").close()
+    assert [main(["login"]), main(["login", "totp-bash"]), main(["logout", "totp-bash"])] == [0, 0, 0]
+    listed, again, ended = capsys.readouterr().out.split("\ntotp-bash: ")
+    assert re.search(r"totp-bash +cfbash@127.0.0.1:22027 +(ssh|clusterfn) +\d s ago +30 min", listed)
+    assert again.startswith("is held already as cfbash@127.0.0.1:22027")
+    assert ended == "logged out; jobs there go on\n"
+    assert main(["logout", "totp-bash"]) == 1
+    assert prompts() == 1
+
+
+# a cable that is pulled
+
+JOB = """
+import os, time
+def wait(gate):
+    print("began", flush=True)
+    while not os.path.exists(gate):
+        time.sleep(0.02)
+    return "the value"
+"""
+
+
+@pytest.mark.parametrize(("before", "transport"), [("login", "auto"), ("login", "paramiko"), ("prompt", "auto")])
+def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
+    totp: Any,
+    configured: Any,
+    lab: Any,
+    person: Person,
+    prompts: Counted,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    transport: str,
+) -> None:
+    from clusterfn import cluster
+
+    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 0.1)
+
+    gate = lab.home("bash") / f"gate-{tmp_path.name}"
+    with DelayProxy(0, lab.host("totp-bash").port) as cable:
+        key = "HostKeyAlias [127.0.0.1]:22027"
+        host = configured(totp(transport, f"Host totp-bash\nPort {cable.port}\n{key}"))
+        if before == "login":
+            logins.log_in(host, person)
+        space: dict[str, Any] = {}
+        exec(JOB, space)
+        job = cluster(host="totp-bash")(space["wait"]).submit(str(gate))
+        until(lambda: job.state == "RUNNING")
+        assert prompts() == 1
+
+        cable.refuse()
+        cable.cut()
+        until(lambda: "again" in job.reason or "needs you" in job.reason)
+        cable.refuse(refusing=False)
+        until(lambda: job.reason == "connection to totp-bash needs you: clusterfn login totp-bash; your jobs go on")
+        with pytest.raises(AuthenticationError, match="connection to totp-bash needs you"):
+            job.logs()
+        gate.touch()
+        knocks = cable.accepted
+        with pytest.raises(TimeoutError):
+            job.result(1)
+        assert (prompts(), cable.accepted) == (1, knocks)
+
+        logins.log_in(host, person)
+        assert job.result(WAIT_S) == "the value"
+        assert prompts() == 2
+    gate.unlink()
