@@ -40,6 +40,7 @@ class Way:
         by: The transports that can go it.
         auto: What `auto` says of it.
         file: The ssh configuration.
+        through: The jump hosts, each with the account that is used there.
     """
 
     alias: str
@@ -48,12 +49,17 @@ class Way:
     by: tuple[str, ...] = ("paramiko", "openssh", "auto")
     auto: str = "paramiko"
     file: str = "ssh_config"
+    through: tuple[tuple[str, str], ...] = ()
 
 
 VOUCHED = "openssh (an authority vouches for its host key)"
 WAYS = {
-    "a jump host behind a jump host": Way("jumped-twice", minor=8),
-    "Include, Match and ProxyJump in several files": Way("inner", "cfsecond", minor=8, file="ssh_config.split"),
+    "a jump host behind a jump host": Way(
+        "jumped-twice", minor=8, through=(("tensor01", "cfsecond"), ("py36", "cfbash"))
+    ),
+    "Include, Match and ProxyJump in several files": Way(
+        "inner", "cfsecond", minor=8, file="ssh_config.split", through=(("py37", "cfdash"),)
+    ),
     "a certificate beside its key": Way("certificate-bash"),
     "a certificate apart from its key": Way("certificate-apart"),
     "ed25519 and nothing else": Way("ed25519only-bash"),
@@ -96,6 +102,12 @@ def there() -> HostConnection:
     return open_session(config.load().hosts["there"]).connection
 
 
+def logins(lab: Any, way: Way) -> list[int]:
+    """How often each jump host has let in the account of this way so far, as its sshd has it."""
+    logs = [(lab.root / "log" / f"sshd-{host}.log", f"Accepted publickey for {user} ") for host, user in way.through]
+    return [log.read_bytes().count(line.encode()) for log, line in logs]
+
+
 @pytest.fixture
 def left_alone(describe: Describe) -> Iterator[None]:
     """The connection to `there` is closed after the test."""
@@ -110,9 +122,11 @@ def left_alone(describe: Describe) -> Iterator[None]:
 )
 def test_a_call_returns_its_value(lab: Any, describe: Describe, way: Way, transport: str) -> None:
     describe(way.alias, transport, lab.client / way.file)
+    before = logins(lab, way)
 
     assert cluster(host="there")(getpass.getuser)() == way.user
 
+    assert all(now > then for now, then in zip(logins(lab, way), before))
     assert there().facts.version[1] == way.minor
     assert there().via == {"auto": way.auto}.get(transport, transport)
 
