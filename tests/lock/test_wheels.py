@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
+from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 
 pytestmark = pytest.mark.lab
@@ -47,6 +48,18 @@ def test_folders_of_wheels_are_searched_too(bench: Bench, pip_conf: Path):
     assert (locked.sha256, locked.url, locked.file) == (sha256(wheel), wheel.as_uri(), wheel.name)
 
 
+def test_a_wheel_that_was_made_anew_is_not_remembered_as_it_was(bench: Bench, pip_conf: Path):
+    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
+    for requires in ("", "othertoy"):
+        wheel = make_wheel(bench.folder / "wheels", "toywheel", requires=requires)
+        make_wheel(bench.folder / "wheels", "othertoy")
+        lock = bench.lock("  - pip:\n    - toywheel\n")
+        lock.path.unlink()
+
+    assert {each.name: each.sha256 for each in lock.packages}["toywheel"] == sha256(wheel)
+    assert "othertoy" in names(lock, "pip")
+
+
 def test_a_wheel_for_glibc_2_27_is_found_where_glibc_is_as_new(bench: Bench, pip_conf: Path):
     folder = bench.folder / "wheels"
     make_wheel(folder, "toywheel", tag="py3-none-manylinux_2_27_x86_64")
@@ -67,13 +80,25 @@ def test_what_conda_brings_under_another_name_is_not_fetched_as_a_wheel_too(benc
     assert names(lock, "pip") == {"toywheel": "1.0"}
 
 
-def test_a_wheel_that_exists_nowhere_is_the_resolvers_sentence(bench: Bench, pip_conf: Path):
+def test_a_wheel_that_pips_own_index_lacks_is_looked_for_nowhere_else(bench: Bench, pip_conf: Path):
     pip_conf.write_text("[global]\nno-index = true\n")
 
     with pytest.raises(LockError) as caught:
-        bench.lock("  - pip:\n    - nosuchwheel ==3\n")
+        bench.lock("  - pip:\n    - six ==1.17.0\n")
 
-    assert "Because the specification depends on nosuchwheel (==3)" in caught.value.evidence[0]
+    assert "Because the specification depends on six (==1.17.0)" in caught.value.evidence[0]
+
+
+def test_an_indexs_password_does_not_get_into_the_lock(bench: Bench, pip_conf: Path):
+    wheel = make_wheel(bench.folder / "site" / "simple" / "toywheel", "toywheel")
+    (wheel.parent / "index.html").write_text(f'<a href="{wheel.name}#sha256={sha256(wheel)}">{wheel.name}</a>')
+    with Channel(bench.folder / "site").served() as served:
+        address = served.url.replace("http://", "http://ada:hidden@").replace("main", "simple")
+        pip_conf.write_text(f"[global]\nindex-url = {address}\n")
+        lock = bench.lock("  - pip:\n    - toywheel\n")
+
+    assert names(lock, "pip") == {"toywheel": "1.0"}
+    assert "hidden" not in lock.path.read_text()
 
 
 def test_a_project_without_a_wheel_is_refused_by_name(bench: Bench, pip_conf: Path):
