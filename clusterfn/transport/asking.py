@@ -55,18 +55,19 @@ Asker = Callable[[Question], str]
 
 def person() -> Asker | None:
     """How the person at this process can be asked; None if nobody can be."""
-    kernel = _kernel()
-    if kernel is not None:
+    if _is_worker():
+        return None
+    if "ipykernel.kernelapp" in sys.modules:
+        # while a cell runs the kernel's own method stands in the place of getpass's; else an answer would go nowhere
+        kernel = getattr(getpass.getpass, "__self__", None)
         return _in_notebook(kernel) if getattr(kernel, "_allow_stdin", False) else None
-    if "ipykernel" in sys.modules and "ipykernel.kernelapp" in sys.modules:
-        return None  # a kernel that runs no cell now: its answer would go nowhere
     return _on_terminal if _has_terminal() else None
 
 
-def _kernel() -> Any:
-    """The kernel whose cell runs now: for that time it puts its own method in the place of getpass's function."""
-    owner = getattr(getpass.getpass, "__self__", None)
-    return owner if type(owner).__module__.startswith("ipykernel.") or hasattr(owner, "raw_input") else None
+def _is_worker() -> bool:
+    """Whether this is one of multiprocessing's children, which would all ask at once."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
 
 
 def _in_notebook(kernel: Any) -> Asker:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from clusterfn.transport import Stream, transport_for
+from clusterfn.spec import Host
+from clusterfn.transport import Stream, logins, transport_for
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far
 
 Open = Callable[[str], Stream]
 BY_SSH = ["paramiko", "openssh", "auto"]
-TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in BY_SSH)]
+HELD = {"held by ssh": "openssh", "held by us": "paramiko"}
+TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, *HELD])]
 LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
 
 
@@ -33,6 +37,24 @@ def play(command: str, far: Far) -> int:
     return 7 if command.endswith("exit 7") else 0
 
 
+@pytest.fixture
+def held_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Host]]:
+    """A host by this transport, to which a connection is held for the length of the test."""
+    folder = tempfile.mkdtemp(prefix="cf-", dir="/tmp")
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", folder)
+    made: list[Host] = []
+
+    def make(transport: str) -> Host:
+        made.append(replace(request.getfixturevalue("lab_host")("py36-bash"), transport=transport))
+        logins.log_in(made[-1], None)
+        return made[-1]
+
+    yield make
+    for host in made:
+        assert logins.log_out(host)
+    shutil.rmtree(folder)
+
+
 @pytest.fixture(params=TRANSPORTS)
 def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     """`Transport.open` of each implementation; what it opened is closed."""
@@ -41,6 +63,9 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     if request.param in BY_SSH:
         host = replace(request.getfixturevalue("lab_host")("py36-bash"), transport=request.param)
         make[request.param] = lambda: transport_for(host)
+    if request.param in HELD:
+        by_login = request.getfixturevalue("held_host")(HELD[request.param])
+        make[request.param] = lambda: transport_for(by_login)
     transport = make[request.param]()
 
     def open_one(command: str) -> Stream:
@@ -50,6 +75,7 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     yield open_one
     for stream in opened:
         stream.close()
+    assert not (opened and request.param in HELD) or "clusterfn login" in transport.via
 
 
 def read_all(stream: Stream) -> bytes:

@@ -62,7 +62,7 @@ def test_every_key_becomes_its_fact():
         'root: $SCRATCH/x y\npython: /usr/bin/python3\nenvironment: "conda:torch"\n'
         "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00}\nsetup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50}\nslurm: {account: x}\n"
-        "gpu_option: gpus\nlease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h"
+        "gpu_option: gpus\nlease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
         name="a", address="ada@hpc.example.org:2222", scheduler="slurm", source="/work/clusterfn.yml:2",
@@ -70,7 +70,7 @@ def test_every_key_becomes_its_fact():
         environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
         env={"A": "4", "B": "no", "C": "1.50"}, slurm={"account": "x"}, gpu_option="gpus", lease="file",
-        poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5,
+        poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
 
