@@ -7,6 +7,7 @@ and `statement` find, or is refused. Called by `container`, `exceptions` and `un
 from __future__ import annotations
 
 import abc
+import enum
 import functools
 import io
 import operator
@@ -103,8 +104,7 @@ class Pickler(pickler.Pickler):
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
         _, (code, scope, *_), (attributes, slots), *_ = super()._dynamic_function_reduce(func)
-        names = {name: func.__globals__[name] for name in statement.global_names(code) if name in func.__globals__}
-        slots["__globals__"] = self._not_begun({**slots["__globals__"], **names}, func.__globals__)
+        slots["__globals__"] = self._not_begun(slots["__globals__"], func.__globals__)
         slots["__closure__"] = dict(zip(code.co_freevars, func.__closure__ or ()))
         return make_function, (code, scope), (attributes, slots), None, None, fill_function
 
@@ -193,7 +193,7 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
         args = (cls.__name__, cls._fields, cls._field_defaults, cls.__module__, tracker, None)
         return pickler.remake_class, (*made, named_tuple, args)
-    if statement.is_enum(cls) and not any(statement.functions(cls)):
+    if issubclass(cls, enum.Enum) and all(each.__module__ == "enum" for each in statement.functions(cls)):
         members = {name: member.value for name, member in cls.__members__.items()}
         return pickler.remake_class, (
             *made,

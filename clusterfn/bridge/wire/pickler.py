@@ -7,12 +7,14 @@ load under numpy 1; classes of the caller's `__main__` come back as the caller's
 
 from __future__ import annotations
 
+import dis
 import functools
 import io
 import pickle
 import sys
+import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, Optional
 
 if TYPE_CHECKING:
@@ -59,9 +61,37 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
                 return reduction
         return super().reducer_override(obj)
 
+    def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
+        """As cloudpickle does it, which overlooks globals that only the body of a class in the function reads."""
+        reduction: tuple[Any, ...] = super()._dynamic_function_reduce(func)
+        scope = func.__globals__
+        for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
+            if name in scope and name != "__builtins__":
+                reduction[2][1]["__globals__"].setdefault(name, scope[name])
+        return reduction
+
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """How a class is pickled, of which cloudpickle would do `reduction`."""
         return _by_value(cls, reduction)
+
+
+_OPTIMIZED = 1  # a flag of the code of functions; what lacks it runs where it stands
+
+
+def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            if not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic"):
+                yield part
+            yield from class_bodies(part)
+
+
+def global_names(code: types.CodeType) -> Iterator[str]:
+    """The names that a code looks for among its globals."""
+    for instruction in dis.get_instructions(code):
+        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
+            yield instruction.argval
 
 
 def dumps(obj: object) -> bytes:
@@ -110,7 +140,18 @@ def _by_value(cls: type, reduction: Any) -> Any:
     make, args, state = reduction[:3]
     if make is makers[0] and "__slots__" in vars(cls) and not issubclass(cls, tuple):
         args[3]["__slots__"] = vars(cls)["__slots__"]  # set later it would make no slots
+    if make is makers[1]:
+        state[1].update(_set_on_members(cls))
     return remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, fill_class
+
+
+def _set_on_members(cls: Any) -> dict[str, dict[str, Any]]:
+    """What an enumeration's own `__init__` gave its members: it is not there yet when they are made again."""
+    found = {
+        name: {key: value for key, value in getattr(member, "__dict__", {}).items() if not key.startswith("_")}
+        for name, member in cls.__members__.items()
+    }
+    return {name: own for name, own in found.items() if own}
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
@@ -134,6 +175,9 @@ def fill_class(cls: type, state: Any) -> None:
     if cls in _unfilled:
         _unfilled.discard(cls)
         _core._class_setstate(cls, state)
+        members: Any = cls  # of an enumeration; others have none
+        for name, own in state[1].items():
+            members[name].__dict__.update(own)
 
 
 def _own_class(module: str | None, qualname: str) -> type | None:

@@ -296,12 +296,16 @@ def _frame(snippet: Snippet) -> str:
     """What is defined here is found by its name where it was: as a global, unless it was a variable of a function."""
     named = snippet.inside or snippet.name
     free = [name for name in snippet.free if name.isidentifier() and not (snippet.inside and name == "__class__")]
-    lines = ["import %s" % name for name in snippet.imported if name != "*"]
-    lines.append("def %s(%s):" % (_AROUND, ", ".join(free)))
+    lines = [imports_of(snippet), "def %s(%s):" % (_AROUND, ", ".join(free))]
     if named not in free and named != _LAMBDA:
         lines.append(" global %s" % named)
     lines += [" class %s:" % snippet.inside, "  pass"] if snippet.inside else [" pass"]
     return "\n".join(lines)
+
+
+def imports_of(snippet: Snippet) -> str:
+    """Imports that are seen by the compiler and never run."""
+    return "if 0:\n pass\n" + "".join(" import %s\n" % name for name in snippet.imported if name != "*")
 
 
 def _strip(node: Any, snippet: Snippet) -> None:

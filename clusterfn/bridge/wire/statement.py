@@ -15,12 +15,12 @@ import sys
 import types
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from . import source
+from . import pickler, source
 from .source import Found, Snippet, Text
 
-_OPTIMIZED = 1  # a flag of the code of functions; what lacks it runs where it stands
 _homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
@@ -82,8 +82,9 @@ def _snippet(text: Text, found: Found, cls: type, codes: list[types.CodeType]) -
     try:
         snippet = Snippet(
             found.name, text.file, first, first, text.cut(found.node, first), tuple(sorted(futures)),
-            tuple(sorted(_outer_names(found))), None, found.scope, text.imported,
+            imported=text.imported,
         )  # fmt: skip
+        snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
         return snippet if _fits(snippet, found.node, cls, own) else None
     except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
         return None
@@ -140,23 +141,28 @@ def _all_parts(code: types.CodeType) -> Iterator[types.CodeType]:
         yield from _all_parts(part)
 
 
-def _outer_names(found: Found) -> set[str]:
+def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str, ...]:
     """Variables of the functions around a class that its statement may use."""
-    bound = {name for function in found.functions for name in _bound(function)}
-    used = {each.id for each in ast.walk(found.node) if isinstance(each, ast.Name)}
-    return (bound & used) - {found.name}
+    code = compiled(snippet)
+    used = {name for part in (code, *_all_parts(code)) for name in pickler.global_names(part)}
+    bound = {name for function in functions for child in ast.iter_child_nodes(function) for name in _bound(child)}
+    return tuple(sorted((bound & used) - {snippet.name}))
 
 
-def _bound(function: ast.AST) -> Iterator[str]:
-    for node in ast.walk(function):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.alias):
-            yield node.asname or node.name.partition(".")[0]
-        elif isinstance(getattr(node, "name", None), str):
-            yield node.name  # type: ignore[attr-defined]
+def _bound(node: ast.AST) -> Iterator[str]:
+    """The names that a part of a function makes variables of that function."""
+    name = getattr(node, "name", None)
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.id
+    elif isinstance(node, ast.arg):
+        yield node.arg
+    elif isinstance(node, ast.alias):
+        yield node.asname or node.name.partition(".")[0]
+    elif isinstance(name, str):
+        yield name
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        for child in ast.iter_child_nodes(node):
+            yield from _bound(child)
 
 
 def compiled(snippet: Snippet) -> types.CodeType:
@@ -166,10 +172,12 @@ def compiled(snippet: Snippet) -> types.CodeType:
         SyntaxError: It is not of this Python; the line is that of the file.
     """
     node: Any = source.parse(snippet)
-    tree: Any = ast.Module([node], [])
+    tree: Any = ast.parse(source.imports_of(snippet))
     if snippet.scope:
-        tree = ast.parse("def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name))
-        tree.body[0].body[0] = node
+        around = "def %s(%s):\n pass\n return %s" % (_around(snippet), ", ".join(snippet.free), snippet.name)
+        function: Any = ast.parse(around).body[0]
+        function.body[0], node = node, function
+    tree.body.append(node)
     code: types.CodeType = source.quietly(
         compile, tree, snippet.file, "exec", source.future_flags(snippet.futures), dont_inherit=True
     )
@@ -195,23 +203,19 @@ def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], 
     """The globals that a statement uses while it is executed, and all that it and its functions use."""
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    at_once = {name for part in (code, *_class_bodies(code)) for name in _global_names(part)}
-    names = dict.fromkeys(global_names(code))
+    at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
+    names = dict.fromkeys(name for part in (code, *_all_parts(code)) for name in pickler.global_names(part))
     own = {name: scope[name] for name in names if name in scope and name != "__builtins__"}
     own = {name: value for name, value in own.items() if name not in snippet.free}
     return {name: own[name] for name in own if name in at_once}, own
 
 
-def global_names(code: types.CodeType) -> Iterator[str]:
-    """The names that a code, or one in it, looks for among its globals; those in bodies of classes too."""
-    for each in (code, *_all_parts(code)):
-        yield from _global_names(each)
-
-
-def _global_names(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
-            yield instruction.argval
+def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The codes in a statement that run with it: bodies of classes, and comprehensions and the like in these."""
+    for part in source.parts(code):
+        if part in list(pickler.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
+            yield part
+            yield from _at_once(part)
 
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
@@ -227,11 +231,6 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # empty
         return None
-
-
-def is_enum(cls: type) -> bool:
-    """Whether it is an enumeration."""
-    return issubclass(cls, enum.Enum)
 
 
 def is_generated(cls: type) -> bool:
@@ -261,14 +260,6 @@ def _is_value(value: object) -> bool:
 def _stored(snippet: Snippet) -> Iterator[str]:
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
-    for part in _class_bodies(code):
+    for part in pickler.class_bodies(code):
         if part.co_name == snippet.name:
             yield from (each.argval for each in dis.get_instructions(part) if each.opname == "STORE_NAME")
-
-
-def _class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The codes in this one that run where they stand; Python 3.12 puts the body of a generic class into another."""
-    for part in source.parts(code):
-        if not part.co_flags & _OPTIMIZED or (part.co_name.startswith("<") and part.co_name != "<lambda>"):
-            yield part
-            yield from _class_bodies(part)
