@@ -113,6 +113,7 @@ def prepare(
     hidden = secret_values(options)
     session = open_session(host)
     ready = session.environment(options.environment, options.packages, resources.gpus, _tell)
+    payload = _for_its_python(payload, function, args, kwargs, ready)
     session.enough(resources)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
@@ -124,7 +125,6 @@ def prepare(
         host_python=session.connection.facts.python,
         resources=resources,
         interpreter=ready.interpreter,
-        caller_python=CALLER,
         sys_path=(layout.sources_dir(session.root, payload.sources.digest),) if payload.sources else (),
         modules=options.modules,
         env={**host.env, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
@@ -134,6 +134,20 @@ def prepare(
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
+
+
+def _for_its_python(
+    payload: payloads.Payload,
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    ready: Ready,
+) -> payloads.Payload:
+    """The call for the Python that was found: with another minor version than this one's, code goes as text."""
+    version = ready.interpreter.version
+    if version == CALLER:
+        return payload
+    return replace(payloads.pack(function, args, kwargs, version), edited=payload.edited)
 
 
 def start(prepared: Prepared, live: bool = False) -> Job[Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterfn.environment.making import Made
 
 CALLER = existing.CALLER
+OLDEST = (3, 9)  # that the worker runs on
 _PROBE_TIMEOUT_S = 60.0
 
 
@@ -197,19 +198,18 @@ class Session:
         except EnvironmentBuildError as error:
             error.host = self.host.name
             raise
-        self._same_minor(environment.key(), found)
+        self._new_enough(environment.key(), found)
         activation = environment.activation(found, self.root)
         interpreter = Interpreter(found.path, found.version, activation)
         return Ready(interpreter, environment.plan(found, self.root))
 
-    def _same_minor(self, key: str, found: Interpreter) -> None:
-        if found.version != CALLER:
+    def _new_enough(self, key: str, found: Interpreter) -> None:
+        if found.version < OLDEST:
             raise EnvironmentBuildError(
                 f"the environment {key!r} has Python {found.version[0]}.{found.version[1]}, "
-                f"and this is Python {CALLER[0]}.{CALLER[1]}: byte code does not travel between them",
+                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
                 host=self.host.name, stage="environment", evidence=[found.path],
-                hint=f"name an environment with Python {CALLER[0]}.{CALLER[1]}, or run this script under "
-                f"Python {found.version[0]}.{found.version[1]}",
+                hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
             )  # fmt: skip
 
     def enough(self, asked: Resources) -> None:

@@ -180,7 +180,6 @@ class JobSpec:
         bridge: The folder of the bridge there, absolute.
         host_python: The old interpreter that runs the supervisor.
         sys_path: Folders of the user's modules there.
-        caller_python: (major, minor) of the interpreter that pickled the call.
     """
 
     id: str
@@ -191,7 +190,6 @@ class JobSpec:
     host_python: str
     resources: Resources
     interpreter: Interpreter
-    caller_python: tuple[int, int]
     sys_path: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)

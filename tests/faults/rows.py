@@ -351,7 +351,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "other Python", "3c 37", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        text=("Python 3.8", "this is Python 3.11"), check=nothing_was_sent,
+        text=("Python 3.8", "needs Python 3.9"), check=nothing_was_sent,
         options={"environment": "python:/opt/clusterfn-lab/python/3.8/bin/python"},
     ),
     Row(

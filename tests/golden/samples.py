@@ -15,7 +15,6 @@ def job(host=BARE, **changes):
     facts = dict(
         id="7f3a000011112222", name="train", host=host, root=root, bridge=f"{root}/bridge/abc123",
         host_python="/usr/bin/python3", resources=Resources(), interpreter=Interpreter("/opt/py/bin/python", (3, 11)),
-        caller_python=(3, 11),
     )  # fmt: skip
     return JobSpec(**{**facts, **changes})
 

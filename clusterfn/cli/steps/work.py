@@ -7,6 +7,7 @@ import secrets
 from clusterfn import script
 from clusterfn.cli import errand
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
+from clusterfn.session import CALLER
 from clusterfn.spec import did_you_mean
 
 _LAST_LINES = 5
@@ -39,7 +40,8 @@ def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Fai
 
 def environment(found: Found) -> str:
     interpreter = found.session.environment(found.environment).interpreter
-    return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, as here)"
+    here = "as here" if interpreter.version == CALLER else f"here {CALLER[0]}.{CALLER[1]}: code travels as text"
+    return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
 
 def function(found: Found) -> str:
