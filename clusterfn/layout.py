@@ -105,7 +105,7 @@ KINDS = frozenset(
 )  # fmt: skip
 
 # Stages of a job, in order: an error names the one in which it happened.
-STAGES = ("submit", "queue", "start", "lease", "environment", "load", "function", "result", "supervisor", "scheduler")
+STAGES = ("submit", "queue", "start", "environment", "lease", "cards", "load", "function", "result", "supervisor", "scheduler")
 
 
 def blob(root, digest):  # type: (str, str) -> str

@@ -313,6 +313,15 @@ def _what_would(known: Table, cards: Cards) -> str:
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 
 
+def fits(torch: str, build: str, cards: Cards, known: Table | None = None) -> bool:
+    """Whether a build of PyTorch for a version of CUDA runs on these cards; true for one that the table lacks."""
+    known, minor = known or table(), version(torch)[:2]
+    rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
+    if not rows:
+        return not known.least_driver(build) or version(cards.driver) >= version(known.least_driver(build))
+    return _fits(known, rows[0], cards)
+
+
 def newest(driver: str, known: Table | None = None) -> str:
     """The newest version of CUDA that a driver has itself.
 

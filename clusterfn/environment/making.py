@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn import layout
@@ -19,7 +19,7 @@ from clusterfn.environment.cuda import Cards
 from clusterfn.environment.lock import Lock
 from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import TORCHES, Specification, from_packages
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.spec import Building, Host, Interpreter
 
 Say = Callable[[str], None]
@@ -27,6 +27,7 @@ Say = Callable[[str], None]
 ID_DIGITS = 20
 
 _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
+_CONDA_BUILD = re.compile(r"cuda_?(\d{3})")
 _EXACT = re.compile(r"==\s*(\d+(?:\.\d+)+)")
 # Without a word about the cards: what the oldest driver of CUDA 12 runs, which most machines have.
 _UNKNOWN = Cards("525.60.13", (), "nobody knows yet: the first job on a card will tell")
@@ -140,17 +141,116 @@ def make(
         ConfigError: The host is of no kind for which packages are made.
     """
     platform = _platform(host, facts["platform"])
-    choice = None
-    if cards is not None:
-        spec, choice = _with_torch(spec, cards, host)
-        for sentence in [choice.because, *choice.warnings] if choice else []:
-            say(sentence)
     newest = cuda.newest(cards.driver) if cards is not None else None
     target = Target(platform, facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
-    lock = solving.lock_for(spec, target, say)
-    return Made(
-        spec.title, lock, platform, facts["root"], host, choice.cuda if choice else "", choice.because if choice else ""
-    )
+    table = _table(host)
+    if cards is None:
+        return Made(spec.title, solving.lock_for(spec, target, say), platform, facts["root"], host)
+    lock, because = _lock_with_torch(spec, target, cards, table, host, say)
+    torch = torch_of(lock, platform, table)
+    _refuse_torch(torch, cards, table, lock, host)
+    built_for = torch.cuda or "" if torch else ""
+    return Made(spec.title, lock, platform, facts["root"], host, built_for, because)
+
+
+def _table(host: Host) -> cuda.Table:
+    return cuda.table(Path(host.making.table)) if host.making.table else cuda.table()
+
+
+def _lock_with_torch(
+    spec: Specification, target: Target, cards: Cards, table: cuda.Table, host: Host, say: Say
+) -> tuple[Lock, str]:
+    """The lock that is there, if its PyTorch runs on these cards; else one with a build that does."""
+    wheel = spec.wheel("torch")
+    # What is only supposed of the cards is no reason to solve anew what was solved for some.
+    there = solving.current(spec, replace(target, cuda=None) if cards is _UNKNOWN else target)
+    if there and (wheel is None or _runs(torch_of(there, target.platform, table), cards, table)):
+        return there, ""
+    if wheel is None or spec.given_lock:
+        return solving.lock_for(spec, target, say), ""
+    choice = cuda.choose(cards, _exact(wheel.text), table, host.name)
+    for sentence in [choice.because, *choice.warnings]:
+        say(sentence)
+    why = f"its PyTorch does not run there ({choice.because})" if there else ""
+    return solving.lock_for(_pinned(spec, choice, table), target, say, why), choice.because
+
+
+def _exact(text: str) -> str | None:
+    found = _EXACT.search(text)
+    return found[1] if found else None
+
+
+def _pinned(spec: Specification, choice: cuda.Choice, table: cuda.Table) -> Specification:
+    """With PyTorch's wheels pinned to one build, and those that belong to it."""
+    wheel = spec.wheel("torch")
+    exact = _exact(wheel.text) if wheel else None
+    pins = {} if exact else {"torch": f"=={choice.torch}.*"}
+    if exact and choice.index:
+        pins["torch"] = f"=={exact}+{choice.index.rpartition('/')[2]}"
+    belong = cuda.companions(choice.torch, table)
+    pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
+    return spec.with_wheels(pins, [choice.index] if choice.index else [])
+
+
+@dataclass(frozen=True)
+class Torch:
+    """The PyTorch of a lock.
+
+    Attributes:
+        cuda: The version of CUDA that it was built for; "" for a build without, None if that is not known.
+    """
+
+    version: str
+    cuda: str | None
+
+
+def torch_of(lock: Lock, platform: str, table: cuda.Table) -> Torch | None:
+    """What the lock has of PyTorch, wheel or conda package; None if it has none."""
+    for package in lock.on(platform):
+        if package.name == "pytorch" and package.manager == "conda":
+            told = _CONDA_BUILD.search(package.build)
+            return Torch(package.version, _dotted(told[1]) if told else "" if "cpu" in package.build else None)
+        if package.name == "torch" and package.manager == "pip":
+            return Torch(package.version, _of_wheel(package.version, table))
+    return None
+
+
+def _of_wheel(version: str, table: cuda.Table) -> str | None:
+    local = version.partition("+")[2]
+    if local.startswith("cu"):
+        return _dotted(local[2:])
+    if local == "cpu":
+        return ""
+    defaults = [
+        row.cuda for row in table.builds if row.has(cuda.version(version)) and row.is_default(cuda.version(version))
+    ]
+    return defaults[0] if defaults else None
+
+
+def _dotted(digits: str) -> str:
+    """118 -> 11.8, 128 -> 12.8."""
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def _runs(torch: Torch | None, cards: Cards, table: cuda.Table) -> bool:
+    if torch is None or torch.cuda is None:
+        return torch is not None  # not known: the card itself will be asked
+    return bool(torch.cuda) and cuda.fits(torch.version, torch.cuda, cards, table)
+
+
+def _refuse_torch(torch: Torch | None, cards: Cards, table: cuda.Table, lock: Lock, host: Host) -> None:
+    """A lock may be older than the wish for cards, or come from another machine."""
+    if torch is None or _runs(torch, cards, table):
+        return
+    build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
+    raise EnvironmentBuildError(
+        f"{lock.path.name} has {build}, which does not run on the cards of {host.name}", host=host.name,
+        stage="environment",
+        evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
+                  f"as {cards.source}"],
+        hint="let the specification ask for a build with CUDA (pytorch-gpu, or torch from PyPI), and lock it for this "
+        f"host: clusterfn env lock FILE {host.name}",
+    )  # fmt: skip
 
 
 def _platform(host: Host, told: str) -> str:
@@ -160,22 +260,6 @@ def _platform(host: Host, told: str) -> str:
             hint='name one that is there: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
         )  # fmt: skip
     return _PLATFORMS[told]
-
-
-def _with_torch(spec: Specification, cards: Cards, host: Host) -> tuple[Specification, cuda.Choice | None]:
-    """The specification with PyTorch's wheels pinned to a build for these cards; a lock that is given stays."""
-    torch = spec.wheel("torch")
-    if torch is None or spec.given_lock:
-        return spec, None
-    exact = _EXACT.search(torch.text)
-    table = cuda.table(Path(host.making.table)) if host.making.table else None
-    choice = cuda.choose(cards, exact[1] if exact else None, table, host.name)
-    pins = {} if exact else {"torch": f"=={choice.torch}.*"}
-    if exact and choice.index:
-        pins["torch"] = f"=={exact[1]}+{choice.index.rpartition('/')[2]}"
-    belong = cuda.companions(choice.torch, table)
-    pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
-    return spec.with_wheels(pins, [choice.index] if choice.index else []), choice
 
 
 def _is_free(spec: Specification, name: str) -> bool:

@@ -62,13 +62,25 @@ class Target:
     python: str
 
 
-def lock_for(spec: Specification, target: Target, say: Say) -> Lock:
+def current(spec: Specification, target: Target) -> Lock | None:
+    """The lock that is there and fits; None if one has to be made.
+
+    Raises:
+        LockError: What is there cannot be read.
+    """
+    path = lock_path(spec, target)
+    found = locks.read(path) if path.exists() else None
+    return found if found and not why_not(found, spec, target) else None
+
+
+def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> Lock:
     """The lock of a specification for a host.
 
     Args:
         spec: What is wanted.
         target: Where it is to run.
         say: Is told in sentences what is done and why.
+        anew: Why the lock that is there does not do, for a reason that only the caller knows; "" for no such.
 
     Raises:
         LockError: There is no solution, or no solver; or a lock that was given does not fit.
@@ -77,7 +89,7 @@ def lock_for(spec: Specification, target: Target, say: Say) -> Lock:
         say(sentence)
     path = lock_path(spec, target)
     before = locks.read(path) if path.exists() or spec.given_lock else None
-    reason = why_not(before, spec, target) if before else f"{path.name} does not exist yet"
+    reason = (why_not(before, spec, target) or anew) if before else f"{path.name} does not exist yet"
     if before and not reason:
         return before
     if spec.given_lock:

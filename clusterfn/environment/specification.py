@@ -61,6 +61,7 @@ class Specification:
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.
         sentences: What was understood in another way than it was written, to be said aloud.
+        wish: The hash of what the user wrote, where versions were pinned since for one host; "" where they were not.
     """
 
     title: str
@@ -74,6 +75,7 @@ class Specification:
     given_lock: Path | None = None
     exported: bool = False
     sentences: tuple[str, ...] = ()
+    wish: str = ""
 
     @property
     def wants_python(self) -> bool:
@@ -83,6 +85,8 @@ class Specification:
     @property
     def input_hash(self) -> str:
         """The same for the same wishes, however they are written or ordered. Platforms that were added do not count."""
+        if self.wish:
+            return self.wish
         content = {
             "format": _FORMAT,
             "channels": self.channels,
@@ -106,7 +110,7 @@ class Specification:
             'torch==2.7.1+cu118'
         """
         pip = tuple(replace(each, text=each.name + pins[each.name]) if each.name in pins else each for each in self.pip)
-        return replace(self, pip=pip, indexes=(*indexes, *self.indexes))
+        return replace(self, pip=pip, indexes=(*indexes, *self.indexes), wish=self.input_hash)
 
 
 def from_packages(packages: Sequence[str]) -> Specification:

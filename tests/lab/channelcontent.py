@@ -193,9 +193,8 @@ def torches() -> Iterator[Package]:
 def _torch(version: str, tag: str, minor: int) -> Package:
     cuda, number = CUDAS[tag], _BUILD_NUMBERS[tag]
     below = f"lib/python3.{minor}/site-packages"
-    source = f"__version__ = {version!r}\nfrom . import cuda, version\n"
     files = {
-        f"{below}/torch/__init__.py": Entry(source.encode()),
+        f"{below}/torch/__init__.py": Entry(f"__version__ = {version!r}\n".encode() + _TORCH),
         f"{below}/torch/version.py": Entry(f"cuda = {cuda or None!r}\n__version__ = {version!r}\n".encode()),
         f"{below}/torch/cuda.py": Entry(_TORCH_CUDA),
     }
@@ -204,6 +203,27 @@ def _torch(version: str, tag: str, minor: int) -> Package:
     depends = (f"python >=3.{minor},<3.{minor + 1}.0a0", f"python_abi 3.{minor}.* *_cp3{minor}", *limits)
     return Package("pytorch", version, f"{tag}_generic_py3{minor}_h0123456_{number}", files, number, depends=depends)
 
+
+_TORCH = b'''
+from . import cuda, version
+
+
+class Tensor:
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __add__(self, other):
+        return Tensor([mine + theirs for mine, theirs in zip(self.numbers, other.numbers)])
+
+    def sum(self):
+        return sum(self.numbers)
+
+
+def ones(count, device="cpu"):
+    if device != "cpu":
+        cuda.refuse()
+    return Tensor([1.0] * count)
+'''
 
 _TORCH_CUDA = b'''"""A stand-in: what it knows of cards it asks nvidia-smi."""
 import shutil
@@ -236,6 +256,19 @@ def get_arch_list():
     arches = {"11.8": ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]}
     arches["12.8"] = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
     return arches.get(version.cuda, [])
+
+
+def refuse():
+    """As PyTorch does where a kernel cannot run: no card, an old driver, or no code for the card."""
+    drivers = _asked("driver_version")
+    if not drivers:
+        raise RuntimeError("Found no NVIDIA driver on your system.")
+    if int(drivers[0].partition(".")[0]) < {"11": 450, "12": 525}[version.cuda.partition(".")[0]]:
+        raise RuntimeError("The NVIDIA driver on your system is too old (found version %s)." % drivers[0])
+    major, minor = get_device_capability()
+    codes = [int(arch[3:]) for arch in get_arch_list()]
+    if not any(code // 10 == major and code % 10 <= minor for code in codes):
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
 '''
 
 

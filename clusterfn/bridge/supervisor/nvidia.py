@@ -1,4 +1,4 @@
-"""What nvidia-smi says about the cards of this machine. Reads only; called by `lease`."""
+"""What nvidia-smi says about the cards of this machine. Reads only; called by `lease` and `cuda`."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ def cards() -> "list[str]":
     Raises:
         Verdict: nvidia-smi is missing, hangs, or answers something else.
     """
-    rows = _query("--query-gpu=pci.bus_id,uuid", 2)
+    rows = query("--query-gpu=pci.bus_id,uuid", 2)
     return [uuid for _, uuid in sorted((bus, uuid) for bus, uuid in rows)]
 
 
@@ -35,10 +35,10 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
         Verdict: As `cards`.
     """
     found: "dict[str, str]" = {}
-    for uuid, used in _query("--query-gpu=uuid,memory.used", 2):
+    for uuid, used in query("--query-gpu=uuid,memory.used", 2):
         if used.isdigit() and int(used) > _QUIET_MIB:
             found[uuid] = "%s MiB in use by nobody visible" % used
-    for uuid, pid, name in _query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
+    for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
         found[uuid] = "%s (pid %s, %s)" % (os.path.basename(name), pid, user_of(pid))
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
 
@@ -61,7 +61,12 @@ def user_name(uid: int) -> str:
         return str(uid)
 
 
-def _query(question: str, columns: int) -> "list[list[str]]":
+def query(question: str, columns: int) -> "list[list[str]]":
+    """The rows of nvidia-smi's answer; what stands in the last column may have commas.
+
+    Raises:
+        Verdict: As `cards`.
+    """
     argv = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
     text = _ask(argv)
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
@@ -71,7 +76,9 @@ def _query(question: str, columns: int) -> "list[list[str]]":
 
 
 def _unlike(question: str, rows: "list[list[str]]") -> bool:
-    """Whether rows name no card."""
+    """Whether rows name no card, where they should."""
+    if "uuid" not in question:
+        return False
     column = 1 if "pci.bus_id" in question else 0
     return any(not row[column].startswith(("GPU-", "MIG-")) for row in rows)
 

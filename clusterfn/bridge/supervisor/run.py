@@ -67,11 +67,12 @@ class Run:
         self._have_environment()
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
+        env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        self._see_kernel_run(env)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), self.attempt.folder]
-        env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self._started = time.monotonic()
         keep = [fd for held in self._held for fd in held.worker_fds()]
         self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
@@ -96,6 +97,15 @@ class Run:
 
             self.stage = "environment"
             built.ready(self.job, self.attempt, self.watch)
+            self.stage = "start"
+
+    def _see_kernel_run(self, env: "dict[str, str]") -> None:
+        building = self.job.spec.get("building")
+        if building and building["cuda"] and self.job.spec["resources"]["gpus"]:
+            from . import cuda
+
+            self.stage = "cards"
+            cuda.check(self.job, env)
             self.stage = "start"
 
     def _take_cards(self) -> "Optional[list[str]]":
@@ -288,7 +298,7 @@ class Run:
         facts = dict(verdict.facts, node=self.job.node, by="supervisor")
         facts["stage"] = facts.get("stage") or self.stage
         facts["notes"] = self.notes + [line for line in closing if line] + daemons
-        facts["evidence"] = [] if "value" in facts else self.evidence()
+        facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self.evidence())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             facts["left"] = files_in(self.attempt.path(WORK))
         facts["usage"] = {

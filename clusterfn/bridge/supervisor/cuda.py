@@ -1,0 +1,130 @@
+"""Whether the environment's PyTorch runs on the cards that the job was given, before the function does: one kernel.
+
+Asked once for each environment, node and driver. What the cards are is written down, so that the next environment for
+this partition is chosen for them. Called by `run`.
+"""
+
+import json
+import os
+import subprocess
+
+from ...layout import CARDS, DEFAULT, ENVIRONMENT, build_dir
+from . import nvidia
+from .text import last_lines
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping
+
+    from .job import Job
+
+_PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
+_DRIVER = "/proc/driver/nvidia/version"
+_MARK = "clusterfn cards "
+_PROGRAM = """
+import json, torch
+found = {"torch": torch.__version__, "cuda": torch.version.cuda, "capability": "", "codes": [], "problem": ""}
+try:
+    if torch.version.cuda is None:
+        raise RuntimeError("it is a build without CUDA")
+    found["capability"] = "%d.%d" % torch.cuda.get_device_capability(0)
+    found["codes"] = torch.cuda.get_arch_list()
+    one = torch.ones(2, device="cuda")
+    if float((one + one).sum()) != 4.0:
+        raise RuntimeError("1 + 1 is not 2 there")
+except Exception as error:
+    found["problem"] = "%s: %s" % (type(error).__name__, error)
+print("\\n" + MARK + json.dumps(found), flush=True)
+""".replace("MARK", repr(_MARK))
+
+
+def check(job: "Job", environ: "Mapping[str, str]") -> None:
+    """See that a kernel runs.
+
+    Args:
+        job: It asks for cards, and has an environment that was made for it.
+        environ: The worker's environment, with the cards it was given.
+
+    Raises:
+        Verdict: It does not, with the numbers that decide.
+    """
+    driver, marker = _driver(), _marker(job)
+    if _read(marker) == driver:
+        return
+    found = _ask(job, environ)
+    _remember(job)
+    if found["problem"]:
+        raise _does_not_run(job, found, driver)
+    _write(marker, driver)
+
+
+def _marker(job: "Job") -> str:
+    wanted = job.spec["building"]
+    return os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
+
+
+def _driver() -> str:
+    """The kernel's own words about the driver; the same until another one is loaded."""
+    return _read(_DRIVER).partition("\n")[0] or "unknown"
+
+
+def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
+    argv = [job.spec["python"], "-I", "-c", _PROGRAM]
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(environ),
+            timeout=_PATIENCE_S,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return {"problem": "it did not answer within %d s" % _PATIENCE_S}
+    lines = ran.stdout.decode("utf-8", "replace").splitlines()
+    told = [line[len(_MARK) :] for line in lines if line.startswith(_MARK)]
+    if told:
+        return dict(json.loads(told[-1]))
+    return {"problem": "it ended with exit status %d" % ran.returncode, "lines": last_lines(ran.stdout)}
+
+
+def _does_not_run(job: "Job", found: "dict[str, Any]", driver: str) -> Verdict:
+    build = "PyTorch %s for CUDA %s" % (found.get("torch") or "", found.get("cuda") or job.spec["building"]["cuda"])
+    evidence = [found["problem"], "driver: %s" % driver]
+    if found.get("capability"):
+        evidence.append("compute capability %s; it has code for %s" % (found["capability"], ", ".join(found["codes"])))
+    return Verdict(
+        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage="cards",
+        evidence=evidence + found.get("lines", []),
+        hint="call again: what the cards are is known now, and the environment is chosen for them",
+    )  # fmt: skip
+
+
+def _remember(job: "Job") -> None:
+    """What the cards of this node are, for the next choice on its partition."""
+    try:
+        rows = nvidia.query("--query-gpu=driver_version,compute_cap", 2)
+    except Verdict:
+        return
+    told = {"node": job.node, "driver": rows[0][0], "capabilities": sorted({row[1] for row in rows})} if rows else {}
+    folder = os.path.join(job.spec["building"]["root"], CARDS)
+    partition = os.environ.get("SLURM_JOB_PARTITION") or DEFAULT
+    for name in [partition, DEFAULT] if told else []:
+        _write(os.path.join(folder, name + ".json"), json.dumps(told))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    """Whole or not at all; not at all is no harm."""
+    aside = "%s.%d" % (path, os.getpid())
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(aside, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.rename(aside, path)
+    except OSError:
+        return
