@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
-from clusterfn.cli import calls, check, demo, jobs, login, trust
+from clusterfn.cli import calls, check, demo, init, jobs, login, trust
 from clusterfn.spec import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
@@ -75,6 +75,7 @@ def make_parser() -> Parser:
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
     parser.set_defaults(run=_help(parser))
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=argparse.ArgumentParser)
+    _init(commands)
     _hosts(commands)
     _calls(commands)
     _jobs(commands)
@@ -90,6 +91,28 @@ def _help(parser: Parser) -> Command:
         return 2
 
     return show
+
+
+def _init(commands: Any) -> None:
+    command = _add(
+        commands, "init", init.init, "set a host up: key, login, clusterfn.yml, and a first script that runs"
+    )
+    about = "user@name, user@name:port, or an alias of ~/.ssh/config"
+    command.add_argument("address", metavar="ADDRESS", nargs="?", help=about)
+    answers = command.add_argument_group("answers in advance; without them it asks")
+    answers.add_argument("--name", metavar="NAME", help="what to call it in clusterfn.yml")
+    about = "take the key that has this fingerprint"
+    answers.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
+    about = "forget another key of the host that was remembered before"
+    answers.add_argument("--replace", action="store_true", help=about)
+    answers.add_argument("--no-key", action="store_true", help="make no key, and put none there")
+    answers.add_argument("--scheduler", choices=("bare", "slurm"), help="a machine without a queue, or SLURM")
+    answers.add_argument("--root", metavar="FOLDER", help="where jobs, results and your code lie there")
+    answers.add_argument("--environment", metavar="WHICH", help="the Python that runs your functions")
+    answers.add_argument("--partition", metavar="NAME", help="of SLURM, for jobs without cards")
+    answers.add_argument("--gpu-partition", metavar="NAME", help="of SLURM, for jobs with cards")
+    answers.add_argument("--account", metavar="NAME", help="of SLURM: who pays")
+    answers.add_argument("--yes", action="store_true", help="take what is proposed; host keys are asked about even so")
 
 
 def _hosts(commands: Any) -> None:

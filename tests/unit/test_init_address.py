@@ -75,3 +75,18 @@ def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
     with pytest.raises(ConfigError, match="no terminal"):
         address.begin(None, None, YES)
     assert "gpu, box" in capsys.readouterr().out
+
+
+def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
+    from clusterfn.cli import init
+
+    host, done = address.begin("tensor01", None, YES).host, init.Done()
+
+    init._leave_script(host, done)
+    assert '@cluster(host="tensor01"' in (folder / "first.py").read_text()
+    assert done.notes == ["wrote first.py, a function that runs on tensor01"]
+
+    (folder / "first.py").write_text("mine")
+    init._leave_script(host, done)
+    assert (folder / "first.py").read_text() == "mine"
+    assert "first.py is there already, and stays as it is." in capsys.readouterr().out

@@ -123,6 +123,15 @@ def test_keys_that_would_not_be_read_are_refused(path):
         writing.adding("new", {**KEYS, "root": "relative"}, path)
 
 
+def test_a_text_that_would_change_another_host_is_not_written(path, monkeypatch):
+    path.write_text("hosts:\n  a: {scheduler: bare, root: /a}\n")
+    monkeypatch.setattr(writing, "_with_host", lambda *_: "hosts: {a: {scheduler: bare}, new: {scheduler: bare}}\n")
+
+    with pytest.raises(ConfigError, match="its other hosts would change") as caught:
+        writing.adding("new", KEYS, path)
+    assert list(caught.value.evidence) == ADDED
+
+
 def test_what_is_added_is_told(path):
     path.write_text("hosts:\n  a: {scheduler: bare}\n  b: {scheduler: bare}\n")
 

@@ -1,0 +1,334 @@
+"""A newcomer's first hour: a new account with a password, a laptop that has never seen ssh, and the README.
+
+What is typed are the README's own commands and answers to what is asked; nothing is edited. The laptop is a shell on a
+terminal of its own whose home is empty, for ssh too, which takes it from the passwd file.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import config
+from tests.e2e.conftest import REPOSITORY
+from tests.e2e.terminal import PROMPT, Terminal
+
+pytestmark = pytest.mark.lab
+
+FIRST_HOUR = re.compile(r"<!-- first hour -->\n((?:    .+\n)+)")
+INSTALL = "    pip install .\n"
+ADDRESS = "ada@tensor01.example.edu"
+MOST_COMMANDS = 6
+PASSWORD = r"Password: $"
+RETURNS = {r"\]: $": "", r"\[Y/n\] $": ""}
+TRUSTS = {r"\[y/N\] $": "y"}
+
+
+def readme_commands(address: str) -> list[str]:
+    """What the README has a newcomer type after installing, with this address."""
+    block = FIRST_HOUR.search((REPOSITORY / "README.md").read_text(encoding="utf-8"))
+    assert block is not None
+    lines = [line.partition("#")[0].strip() for line in block[1].splitlines()]
+    assert any(ADDRESS in line for line in lines)
+    return [line.replace(ADDRESS, address) for line in lines]
+
+
+class Laptop:
+    """A machine on which nothing was ever set up.
+
+    Attributes:
+        home: Its user's, empty.
+        project: The folder in which the shell starts.
+    """
+
+    def __init__(self, folder: Path, scripts: Path) -> None:
+        self.home, self.project, self.etc = folder / "home", folder / "project", folder / "etc"
+        self.home.mkdir(mode=0o700)
+        self.project.mkdir()
+        self.env = {"HOME": str(self.home), "PATH": f"{scripts}:/usr/local/bin:/usr/bin:/bin", "TERM": "xterm",
+                    "LANG": "C.UTF-8", "TMPDIR": str(folder)}  # fmt: skip
+        shutil.copytree("/etc", self.etc, symlinks=True, ignore=shutil.ignore_patterns("*shadow*"))
+        mine = pwd.getpwuid(os.geteuid())
+        passwd = self.etc / "passwd"
+        passwd.write_text(passwd.read_text().replace(f":{mine.pw_dir}:{mine.pw_shell}", f":{self.home}:/bin/bash"))
+
+    def inside(self, *argv: str) -> list[str]:
+        """A command as the laptop's user starts it."""
+        return ["unshare", "--mount", "sh", "-c", f'mount --bind {self.etc} /etc && exec "$@"', "sh", *argv]
+
+    def files(self) -> set[str]:
+        """What lies in the home and the project."""
+        found = [*self.home.rglob("*"), *self.project.rglob("*")]
+        return {path.relative_to(self.home.parent).as_posix() for path in found if path.is_file()}
+
+
+@pytest.fixture
+def laptop(tmp_path: Path) -> Laptop:
+    return Laptop(tmp_path, Path(sys.executable).parent)
+
+
+@pytest.fixture
+def terminal(laptop: Laptop) -> Iterator[Terminal]:
+    shell = Terminal(laptop.inside("bash", "--norc", "--noprofile", "-i"), laptop.project, laptop.env)
+    yield shell
+    shell.close()
+
+
+@pytest.fixture
+def newcomer(lab: Any) -> Iterator[Any]:
+    with lab.newcomer() as found:
+        yield found
+
+
+@pytest.fixture
+def address(lab: Any, newcomer: Any) -> str:
+    return f"{newcomer.name}@127.0.0.1:{lab.host('password').port}"
+
+
+class Onlooker:
+    """Looks again and again for a word in the arguments and variables of all processes of this machine."""
+
+    def __init__(self, word: str) -> None:
+        self.seen: set[str] = set()
+        self.looks = 0
+        self._word = word.encode()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Onlooker:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            self.looks += 1
+            for name in ("cmdline", "environ"):
+                self.seen |= {str(path) for path in Path("/proc").glob(f"[0-9]*/{name}") if self._holds(path)}
+
+    def _holds(self, path: Path) -> bool:
+        try:
+            return self._word in path.read_bytes()
+        except OSError:  # it has ended
+            return False
+
+
+def holding(word: str, *folders: Path) -> list[Path]:
+    """The files below these folders that hold a word."""
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path for path in files if word.encode() in path.read_bytes()]
+
+
+def test_the_readme_leads_to_a_result(
+    laptop: Laptop, terminal: Terminal, newcomer: Any, address: str, lab: Any
+) -> None:
+    typed = readme_commands(address)
+    assert INSTALL in (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert 1 + len(typed) <= MOST_COMMANDS
+
+    answers = {**RETURNS, **TRUSTS, PASSWORD: newcomer.password}
+    with Onlooker(newcomer.password) as onlooker:
+        shown = [terminal.command(line, answers) for line in typed]
+
+    assert "is ready." in shown[-2]
+    assert re.search(r"hello from \S+, Python 3\.", shown[-1]), shown[-1]
+    assert {"project/clusterfn.yml", "project/first.py", "home/.ssh/known_hosts"} < laptop.files()
+    assert stat.S_IMODE((laptop.home / ".ssh" / "id_ed25519").stat().st_mode) == 0o600
+    assert shown[-2].count("Password: ") == 1
+    assert onlooker.looks and not onlooker.seen
+    assert newcomer.password not in terminal.seen
+    assert not holding(newcomer.password, laptop.home, laptop.project, newcomer.home, lab.root / "log")
+
+
+def test_the_same_command_again_finds_all_in_place(
+    laptop: Laptop, terminal: Terminal, newcomer: Any, address: str
+) -> None:
+    command = readme_commands(address)[0]
+    terminal.command(command, {**RETURNS, **TRUSTS, PASSWORD: newcomer.password})
+    keys = newcomer.home / ".ssh" / "authorized_keys"
+    before = {name: (laptop.home.parent / name).read_bytes() for name in laptop.files() if "jobs.jsonl" not in name}
+    assert len(keys.read_text().splitlines()) == 1
+
+    shown = terminal.command(command, {})
+
+    assert "127.0.0.1 is ready." in shown
+    assert {name: (laptop.home.parent / name).read_bytes() for name in before} == before
+    assert len(keys.read_text().splitlines()) == 1
+
+
+def test_a_wrong_password_is_asked_for_again(laptop: Laptop, terminal: Terminal, newcomer: Any, address: str) -> None:
+    shown = terminal.command(f"clusterfn init {address}", {**RETURNS, **TRUSTS, PASSWORD: "wrong"})
+
+    assert shown.count("Password: ") >= 3
+    assert f"did not let {newcomer.name} in" in shown and "Traceback" not in shown
+    assert "code 1" in terminal.command("echo code $?", {})
+    assert not {"project/clusterfn.yml", "project/first.py"} & laptop.files()
+    assert not (newcomer.home / ".ssh").exists()
+
+
+def test_a_wrong_address_is_told(laptop: Laptop, terminal: Terminal, newcomer: Any) -> None:
+    shown = terminal.command(f"clusterfn init {newcomer.name}@127.0.0.1:9", RETURNS)
+
+    assert "127.0.0.1:9 refused the connection" in shown and "Traceback" not in shown
+    assert "code 1" in terminal.command("echo code $?", {})
+    assert laptop.files() == set()
+
+
+def test_no_at_the_fingerprint_writes_nothing(laptop: Laptop, terminal: Terminal, newcomer: Any, address: str) -> None:
+    shown = terminal.command(f"clusterfn init {address}", {**RETURNS, r"\[y/N\] $": "n"})
+
+    assert "SHA256:" in shown and "Nothing was written." in shown
+    assert "code 1" in terminal.command("echo code $?", {})
+    assert laptop.files() == set() and list(laptop.home.iterdir()) == []
+    assert not (newcomer.home / ".ssh").exists()
+
+
+def test_ctrl_c_tells_what_was_done_and_the_command_goes_on(
+    laptop: Laptop, terminal: Terminal, newcomer: Any, address: str
+) -> None:
+    terminal.type(f"clusterfn init {address}")
+    terminal.wait_for(r"\]: $")
+    terminal.type("box")
+    terminal.wait_for(r"\[y/N\] $")
+    terminal.type("y")
+    terminal.wait_for(r"\[Y/n\] $")
+    terminal.type("")
+    terminal.wait_for(PASSWORD)
+    terminal.press("\x03")
+    terminal.wait_for(PROMPT)
+    shown = terminal.seen + terminal.command("stty -a", {})
+
+    assert re.search(r"Stopped: wrote the host's key to .*; made a key: .*The same command goes on from here", shown)
+    assert re.search(r"[ ;]echo[ ;]", shown)
+    assert "project/clusterfn.yml" not in laptop.files() and not (newcomer.home / ".ssh").exists()
+    key = (laptop.home / ".ssh" / "id_ed25519").read_bytes()
+
+    shown = terminal.command(f"clusterfn init {address} --name box", {**RETURNS, PASSWORD: newcomer.password})
+    assert "box is ready." in shown
+    assert (laptop.home / ".ssh" / "id_ed25519").read_bytes() == key
+
+
+def test_slurm_is_found_and_every_answer_can_be_given_before(
+    laptop: Laptop, newcomer: Any, lab: Any, terminal: Terminal
+) -> None:
+    port = lab.host("campus").port
+    (laptop.project / "clusterfn.yml").write_text("# mine\nhosts:\n  here: {scheduler: local}  # this one\n")
+    command = f"clusterfn init {newcomer.name}@127.0.0.1:{port} --name campus --yes --fingerprint {fingerprint(port)}"
+    command += f" --environment python:{lab.python(f'3.{sys.version_info[1]}')} --root '~/jobs'"
+
+    shown = terminal.command(command, {PASSWORD: newcomer.password})
+
+    assert "campus is ready." in shown
+    text = (laptop.project / "clusterfn.yml").read_text()
+    assert text.startswith("# mine\nhosts:\n  here: {scheduler: local}  # this one\n  campus:\n")
+    written = config.read(laptop.project / "clusterfn.yml")
+    assert (written.hosts["campus"].scheduler, written.hosts["campus"].root) == ("slurm", "~/jobs")
+    assert written.resolve(None)[0].name == "here"
+    assert "hello from " in terminal.command("python first.py", {})
+
+
+def test_a_home_that_others_may_write_to_is_told_of(terminal: Terminal, newcomer: Any, address: str) -> None:
+    newcomer.home.chmod(0o777)
+
+    shown = terminal.command(f"clusterfn init {address}", {**RETURNS, **TRUSTS, PASSWORD: newcomer.password})
+
+    assert "There: chmod go-w ~" in shown
+    assert f"did not let {newcomer.name} in" in shown or "your home there must not be writable" in shown
+    newcomer.home.chmod(0o755)
+    assert "is ready." in terminal.command(f"clusterfn init {address}", RETURNS)
+
+
+def test_where_the_home_cannot_be_written_to_the_root_is_asked_for(
+    laptop: Laptop, terminal: Terminal, lab: Any
+) -> None:
+    root = Path(tempfile.mkdtemp(prefix="clusterfn-ro-"))
+    root.chmod(0o777)
+    use_config(laptop, lab)
+    try:
+        shown = terminal.command("clusterfn init py36-ro", {**RETURNS, r"with room in it: $": f"{root}/of-ada"})
+    finally:
+        shutil.rmtree(root)
+
+    assert "Read-only file system" in shown and "py36-ro is ready." in shown
+    assert config.read(laptop.project / "clusterfn.yml").hosts["py36-ro"].root == f"{root}/of-ada"
+
+
+def test_a_code_that_is_asked_for_is_asked_once(laptop: Laptop, terminal: Terminal, lab: Any) -> None:
+    use_config(laptop, lab)
+    asked = lab.totp.prompts("cfdash")
+
+    shown = terminal.command("clusterfn init totp-dash --yes", {r"code: $": lab.totp.code()})
+
+    assert "totp-dash is ready." in shown and "clusterfn login totp-dash" in shown
+    assert lab.totp.prompts("cfdash") == asked + 1
+
+
+def use_config(laptop: Laptop, lab: Any) -> None:
+    """The laptop of somebody who has the lab's keys and aliases."""
+    (laptop.home / ".ssh").mkdir(mode=0o700)
+    shutil.copy(lab.ssh_config, laptop.home / ".ssh" / "config")
+
+
+def fingerprint(port: int) -> str:
+    scanned = subprocess.run(["ssh-keyscan", "-p", str(port), "127.0.0.1"], capture_output=True, check=True)
+    listed = subprocess.run(["ssh-keygen", "-lf", "-"], input=scanned.stdout, capture_output=True, check=True)
+    return listed.stdout.decode().split()[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [([], "--name"), (["--yes"], "--fingerprint"), (["--yes", "--fingerprint", "right"], "did not let")],
+)
+def test_without_a_terminal_what_is_missing_is_named(
+    laptop: Laptop, address: str, options: list[str], wanted: str
+) -> None:
+    given = [fingerprint(int(address.rpartition(":")[2])) if word == "right" else word for word in options]
+
+    ran = subprocess.run(
+        laptop.inside("clusterfn", "init", address, *given), cwd=laptop.project, env=laptop.env, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True, check=False,
+    )  # fmt: skip
+
+    assert ran.returncode in (1, 2) and wanted in ran.stderr, ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert not [name for name in laptop.files() if name.startswith("project/")]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_first_hour_with_nothing_installed(tmp_path: Path, newcomer: Any, address: str) -> None:
+    """The same from `pip install .` on, in a copy of the last commit and a virtual environment of its own."""
+    clone = tmp_path / "clone"
+    packed = tmp_path / "clone.tar"
+    subprocess.run(["git", "-C", str(REPOSITORY), "archive", "-o", str(packed), "HEAD"], check=True)
+    with tarfile.open(packed) as archive:
+        archive.extractall(clone)
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    machine = tmp_path / "laptop"
+    machine.mkdir()
+    laptop = Laptop(machine, tmp_path / "venv" / "bin")
+    shell = Terminal(laptop.inside("bash", "--norc", "--noprofile", "-i"), clone, laptop.env)
+    try:
+        shell.command(INSTALL.strip(), {}, timeout_s=400)
+        shell.command(f"cd {laptop.project}", {})
+        answers = {**RETURNS, **TRUSTS, PASSWORD: newcomer.password}
+        shown = [shell.command(line, answers) for line in readme_commands(address)]
+    finally:
+        shell.close()
+    assert "hello from " in shown[-1], "".join(shown)

@@ -1,0 +1,94 @@
+"""Where a host keeps Pythons of the caller's version, when none is in its PATH: what is told runs, and is of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clusterfn.cli.init import pythons
+from clusterfn.cli.init.answers import Answers
+from clusterfn.errors import EnvironmentBuildError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
+MINOR = f"3.{sys.version_info[1]}"
+
+
+class Here:
+    """A connection to this machine, with a home of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    def run(self, argv, timeout_s):
+        ran = subprocess.run(
+            argv, capture_output=True, check=False, env={"HOME": str(self.home), "PATH": "/usr/bin:/bin"}
+        )
+        reply: Future = Future()
+        reply.set_result(SimpleNamespace(rc=ran.returncode, out=ran.stdout, err=ran.stderr))
+        return reply
+
+
+def put(path: Path, text: str = f'#!/bin/sh\nexec {sys.executable} "$@"\n') -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("folder", ["miniconda3/envs/ml", f".pyenv/versions/{MINOR}.4", ".local", "venv-x"])
+def test_it_is_found_where_people_put_it(tmp_path, folder):
+    put(tmp_path / folder / "bin" / f"python{MINOR}")
+
+    assert sys.executable in pythons.find(Here(tmp_path))
+
+
+def test_what_conda_remembers_is_looked_at(tmp_path):
+    put(tmp_path / "far away" / "bin" / "python")
+    put(tmp_path / ".conda" / "environments.txt", f"{tmp_path}/far away\n{tmp_path}/gone\n")
+
+    assert pythons.find(Here(tmp_path))[0] == sys.executable
+
+
+def test_what_does_not_run_or_is_of_another_version_is_not_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
+    put(tmp_path / ".local" / "bin" / "python9.9")
+    put(tmp_path / "miniconda3" / "bin" / "python9.9", "#!/bin/sh\nexit 1\n")
+
+    assert pythons.find(Here(tmp_path)) == []
+
+
+def session(home: Path, found: str | None) -> SimpleNamespace:
+    def environment(text):
+        if found is None:
+            raise EnvironmentBuildError("none")
+        return SimpleNamespace(interpreter=SimpleNamespace(path=found))
+
+    return SimpleNamespace(environment=environment, connection=Here(home))
+
+
+def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path):
+    assert pythons.environment(session(tmp_path, "/usr/bin/python"), None, Answers(yes=True)) is None
+
+
+def test_a_given_one_is_looked_for_at_once(tmp_path):
+    assert pythons.environment(session(tmp_path, "/x"), "conda:ml", Answers(yes=True)) == "conda:ml"
+    with pytest.raises(EnvironmentBuildError):
+        pythons.environment(session(tmp_path, None), "conda:ml", Answers(yes=True))
+
+
+def test_the_first_that_is_found_is_proposed(tmp_path):
+    put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
+
+    assert pythons.environment(session(tmp_path, None), None, Answers(yes=True)) == f"python:{sys.executable}"
+
+
+def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pythons, "PYTHON", "python9.9")
+
+    assert pythons.environment(session(tmp_path, None), None, Answers(yes=True)) is None
+    assert "There is no python9.9" in capsys.readouterr().out
