@@ -197,7 +197,7 @@ def _told(channel: paramiko.Channel, line: str) -> list[str]:
 
 
 def takes_passwords(host: Host) -> bool:
-    """Whether the host would let somebody in by a password alone, as it says itself before anything was tried.
+    """Whether the host lets in by a password alone, as it says itself; False where only ssh, not paramiko, can go.
 
     Raises:
         HostError: It cannot be reached, or its key is not the one that is remembered.
@@ -213,6 +213,9 @@ def takes_passwords(host: Host) -> bool:
         return bool(set(PASSWORDS) & set(error.allowed_types))
     except ours.BROKEN as error:
         raise failures.not_reached(host, settings, settings.place, [str(error)]) from error
+    except HostError as error:
+        if not ours.is_mismatch(error):
+            raise
     finally:
         ours.close(hops)
     return False

@@ -254,6 +254,17 @@ def test_a_home_that_others_may_write_to_is_told_of(terminal: Terminal, newcomer
     assert "is ready." in terminal.command(f"clusterfn init {address}", RETURNS)
 
 
+def test_where_only_ssh_can_go_and_takes_no_password_it_says_what_to_do(
+    laptop: Laptop, terminal: Terminal, lab: Any
+) -> None:
+    port = lab.host("chacha-bash").port
+
+    shown = terminal.command(f"clusterfn init cfbash@127.0.0.1:{port} --name c", TRUSTS)
+
+    assert "did not let cfbash in" in shown and "ssh-copy-id" in shown
+    assert laptop.files() == {"home/.ssh/known_hosts"}
+
+
 def test_where_the_home_cannot_be_written_to_the_root_is_asked_for(
     laptop: Laptop, terminal: Terminal, lab: Any
 ) -> None:

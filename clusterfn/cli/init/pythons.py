@@ -58,7 +58,7 @@ def _elsewhere(connection: HostConnection, answers: Answers) -> str | None:
     found = find(connection)
     if not found:
         say(f"There is no {PYTHON} that runs your functions (it must be of the version that you have here). Make one "
-            "there, say by conda or uv, and name it by `environment:`.")  # fmt: skip
+            "there, say by conda or uv (or see `module avail python`), and name it by `environment:`.")  # fmt: skip
         return None
     say(f"{PYTHON} is not in the PATH there; it was found as")
     for path in found:
