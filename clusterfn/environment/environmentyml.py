@@ -118,9 +118,14 @@ def _read(tree: Value, path: Path) -> Specification:
         tuple(_absolute(place, path.parent) for place in pip.find_links),
         tuple(_texts(keys.get("platforms"))),
         path,
-        sentences=tuple(pip.sentences),
+        sentences=(*_ended(written), *pip.sentences),
     )
     return _lifted(spec, keys.get("prefix"))
+
+
+def _ended(channels: Sequence[str]) -> Iterator[str]:
+    if "pytorch" in channels:
+        yield "the channel pytorch has had nothing new since PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 
 
 def _texts(value: Value | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -85,8 +86,6 @@ def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> L
     Raises:
         LockError: There is no solution, or no solver; or a lock that was given does not fit.
     """
-    for sentence in spec.sentences:
-        say(sentence)
     path = lock_path(spec, target)
     before = locks.read(path) if path.exists() or spec.given_lock else None
     reason = (why_not(before, spec, target) or anew) if before else f"{path.name} does not exist yet"
@@ -94,6 +93,8 @@ def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> L
         return before
     if spec.given_lock:
         raise LockError(f"{path} does not fit the host: {reason}", hint="lock it anew from its specification")
+    for sentence in spec.sentences:
+        say(sentence)
     after = _solved(spec, target, path, before, reason, say)
     changes = f": {locks.differences(before, after, target.platform)}" if before else ""
     say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
@@ -244,10 +245,10 @@ def _conversation(process: subprocess.Popen[bytes], data: bytes, spec: Specifica
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    if os.name == "posix":
-        os.killpg(process.pid, signal.SIGKILL)
-    else:
+    if sys.platform == "win32":
         process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
@@ -268,6 +269,8 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
 def _hint(spec: Specification) -> str:
     if spec.exported:
         return "write the file anew from what you asked for: `conda env export --from-history > environment.yml`"
+    if any(each.name == "torch" for each in spec.conda):
+        return 'conda calls it pytorch; or write torch below "- pip:"'
     if spec.file:
         return "loosen or correct the packages that are named above"
     return 'loosen or correct the packages that are named above; one that only PyPI has is written "pip:name"'

@@ -60,7 +60,7 @@ class Specification:
         file: Where it was read from; the lock stands beside it.
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.
-        sentences: What was understood in another way than it was written, to be said aloud.
+        sentences: What was understood in another way than it was written, to be said aloud when it is solved.
         wish: The hash of what the user wrote, where versions were pinned since for one host; "" where they were not.
     """
 

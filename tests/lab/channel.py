@@ -138,8 +138,7 @@ def _exclusive() -> Iterator[None]:
     """One maker at a time."""
     try:
         ROOT.mkdir(mode=0o755, exist_ok=True)
-        handle = os.open(ROOT, os.O_RDONLY)
-        (ROOT / "channel.lock").touch()
+        handle = os.open(ROOT / "channel.lock", os.O_CREAT | os.O_RDWR)
     except OSError as error:
         raise LabError(f"the channel needs a folder to write: {error}") from error
     try:

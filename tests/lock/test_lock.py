@@ -85,6 +85,13 @@ def test_a_changed_specification_is_solved_again_and_the_difference_is_said(benc
     assert bench.said[-1].endswith("numpy 1.26.4 -> 2.1.3; new: tqdm; gone: six")
 
 
+def test_torch_among_condas_packages_is_told_condas_name(bench: Bench):
+    with pytest.raises(LockError) as caught:
+        bench.lock("  - torch\n")
+
+    assert caught.value.hint.startswith("conda calls it pytorch")
+
+
 @pytest.mark.parametrize(
     ("cuda", "build"), [(None, "cpu"), ("11.8", "cuda118"), ("12.4", "cuda118"), ("12.8", "cuda128")]
 )

@@ -121,6 +121,12 @@ def test_without_channels_those_of_condarc_count(read, tmp_path: Path):
     assert read("dependencies: [numpy]").channels == ("our-mirror", "bioconda")
 
 
+def test_a_channel_that_has_ended_is_named(read):
+    (sentence,) = read("channels: [pytorch, conda-forge]\ndependencies: [pytorch]").sentences
+
+    assert sentence.startswith("the channel pytorch has had nothing new since PyTorch 2.5")
+
+
 def test_an_editable_project_is_left_out_aloud(read):
     spec = read("dependencies:\n  - pip:\n    - -e .\n    - rich\n")
 
