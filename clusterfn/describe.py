@@ -7,7 +7,8 @@ from typing import Any
 from clusterfn import layout, parcel, script, send
 from clusterfn.parcel import Parcel
 from clusterfn.payload import Payload
-from clusterfn.session import Ready, Session
+from clusterfn.environments import Ready
+from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 
 

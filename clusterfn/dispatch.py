@@ -21,9 +21,10 @@ from typing import Any, TypeVar
 
 from clusterfn import config, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
+from clusterfn.environments import Ready, Wanted
 from clusterfn.errors import ClusterfnError, ConfigError, JobError
 from clusterfn.job import SHORT, Job
-from clusterfn.session import CALLER, Ready, Session, open_session
+from clusterfn.session import CALLER, Session, open_session
 from clusterfn.spec import Host, JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
 
@@ -112,7 +113,7 @@ def prepare(
     payload = payloads.pack(function, args, kwargs)
     hidden = secret_values(options)
     session = open_session(host)
-    ready = session.environment(options.environment, options.packages, resources.gpus, _tell)
+    ready = session.environment(wanted_environment(payload, options, resources), _tell)
     payload = _for_its_python(payload, function, args, kwargs, ready)
     session.enough(resources)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
@@ -134,6 +135,11 @@ def prepare(
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
+
+
+def wanted_environment(payload: payloads.Payload, options: Options, resources: Resources) -> Wanted:
+    """What the call says of its environment, and what it needs there."""
+    return Wanted(options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(payload))
 
 
 def _for_its_python(

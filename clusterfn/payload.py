@@ -37,6 +37,7 @@ class Payload:
         sources: The user's own modules, or None.
         shipments: Files and Directories among the arguments.
         edited: Modules whose file was changed since it was first sent.
+        needs: The top-level names of all modules that the call itself refers to, wherever they come from.
     """
 
     data: bytes
@@ -44,6 +45,7 @@ class Payload:
     sources: Parcel | None
     shipments: tuple[Shipment, ...]
     edited: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
 
 
 def pack(
@@ -84,7 +86,14 @@ def pack(
         sources=sources,
         shipments=tuple(needs.shipments.values()),
         edited=tuple(modules.edited(modules.names(sources))) if sources else (),
+        needs=frozenset(name.partition(".")[0] for name in needs.known),
     )
+
+
+def imports_of(payload: Payload) -> frozenset[str]:
+    """The top-level names of all modules that a call needs: its own, and those that the modules it brings import."""
+    files = payload.sources.files if payload.sources else {}
+    return payload.needs.union(*(modules.imported(data) for name, data in files.items() if name.endswith(".py")))
 
 
 def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -192,7 +201,7 @@ class _Needs:
         self.modules: set[str] = set()
         self.shipments: dict[tuple[str, str], Shipment] = {}
         self.texts: dict[str, str] = {}
-        self._known: set[str] = set()
+        self.known: set[str] = set()
 
     def look(self, obj: Any) -> Any:
         if isinstance(obj, (File, Directory)):
@@ -208,8 +217,8 @@ class _Needs:
         return NotImplemented
 
     def _note(self, name: object) -> None:
-        if isinstance(name, str) and name not in self._known:
-            self._known.add(name)
+        if isinstance(name, str) and name not in self.known:
+            self.known.add(name)
             if not _goes_by_value(name) and modules.is_own(name):
                 self.modules.add(name)
 

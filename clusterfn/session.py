@@ -9,13 +9,12 @@ import functools
 import posixpath
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from clusterfn import host as hosts
 from clusterfn import layout, parcel
 from clusterfn.environment import existing
+from clusterfn.environments import Environments, Ready, Wanted
 from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
@@ -23,27 +22,9 @@ from clusterfn.scheduler.base import Scheduler
 from clusterfn.spec import Host, Interpreter, Resources
 from clusterfn.watch import Watch
 
-if TYPE_CHECKING:
-    from clusterfn.environment.making import Made
-
 CALLER = existing.CALLER
 OLDEST = (3, 9)  # that the worker runs on
 _PROBE_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Ready:
-    """An environment that can be used on the host.
-
-    Attributes:
-        interpreter: Its Python, with the variables that make it complete.
-        folders: What must be laid out first: absolute path -> files, each executable.
-        made: The lock that it is made from; None if somebody else made it.
-    """
-
-    interpreter: Interpreter
-    folders: Mapping[str, Mapping[str, bytes]]
-    made: Made | None = None
 
 
 class Session:
@@ -56,11 +37,9 @@ class Session:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.there: set[str] = set()
-        self._ready: dict[str, Ready] = {}
         self._anew = ""
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
-        self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
         self._watching = threading.Lock()
 
     @property
@@ -152,15 +131,11 @@ class Session:
         self.there.update(path for path, there in zip(unknown, answers) if there)
         return {path for path, there in zip(unknown, answers) if not there}
 
-    def environment(
-        self, text: str | None, packages: Sequence[str] = (), gpus: int = 0, say: Callable[[str], None] = lambda _: None
-    ) -> Ready:
-        """The environment that is named: found on the host once per process, or locked so that it can be made there.
+    def environment(self, wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> Ready:
+        """The environment that is wanted: found on the host once per process, or locked so that it can be made there.
 
         Args:
-            text: As `environment=` of a call; None for the host's own.
-            packages: As `packages=` of a call.
-            gpus: How many cards the job asks for: a build of PyTorch depends on them.
+            wanted: What the call says of it; its silence means the host's own.
             say: Is told in sentences what takes time, and what was decided.
 
         Raises:
@@ -168,49 +143,11 @@ class Session:
             LockError: It cannot be locked.
             EnvironmentBuildError: It is not there, or cannot be made there.
         """
-        named = text or (None if packages else self.host.environment)
-        if packages or not existing.names_one(named):
-            return self._to_be_made(named, packages, gpus, say)
-        spec = existing.parse(named, self.host.scheduler)
-        with self._finding:
-            key = f"{spec.kind}:{spec.value}"
-            if key not in self._ready:
-                self._ready[key] = self._find(existing.Existing(spec))
-            return self._ready[key]
+        return self._environments.find(wanted, say)
 
-    def _to_be_made(self, text: str | None, packages: Sequence[str], gpus: int, say: Callable[[str], None]) -> Ready:
-        from clusterfn import builds  # they and what they need take time to import
-        from clusterfn.environment import making
-
-        wanted = making.specification(text, packages)
-        with self._finding:
-            key = f"{bool(gpus)} {making.stamp(wanted)}"
-            if key not in self._ready:
-                made = builds.made(self, wanted, gpus, CALLER, say)
-                key = f"{bool(gpus)} {making.stamp(wanted)}"  # the lock may have been written just now
-                self._ready[key] = Ready(made.interpreter, {}, made)
-            return self._ready[key]
-
-    def _find(self, environment: existing.Existing) -> Ready:
-        answer = self.connection.run(environment.probe(), timeout_s=_PROBE_TIMEOUT_S).result(_PROBE_TIMEOUT_S)
-        try:
-            found = environment.verification(answer.rc, answer.out, answer.err)
-        except EnvironmentBuildError as error:
-            error.host = self.host.name
-            raise
-        self._new_enough(environment.key(), found)
-        activation = environment.activation(found, self.root)
-        interpreter = Interpreter(found.path, found.version, activation)
-        return Ready(interpreter, environment.plan(found, self.root))
-
-    def _new_enough(self, key: str, found: Interpreter) -> None:
-        if found.version < OLDEST:
-            raise EnvironmentBuildError(
-                f"the environment {key!r} has Python {found.version[0]}.{found.version[1]}, "
-                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
-                host=self.host.name, stage="environment", evidence=[found.path],
-                hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
-            )  # fmt: skip
+    @functools.cached_property
+    def _environments(self) -> Environments:
+        return Environments(self)
 
     def enough(self, asked: Resources) -> None:
         """Refuse what a host without a scheduler can never give.

@@ -77,17 +77,20 @@ class Existing:
 
     Args:
         spec: Which one.
+        needed: Modules that it must have.
     """
 
-    def __init__(self, spec: EnvironmentSpec) -> None:
+    def __init__(self, spec: EnvironmentSpec, needed: Sequence[str] = ()) -> None:
         self.spec = spec
+        self.needed = tuple(needed)
         self._told: dict[str, Any] = {}
 
     def key(self) -> str:
-        return f"{self.spec.kind}:{self.spec.value}"
+        return ":".join([self.spec.kind, self.spec.value, *self.needed])
 
     def probe(self) -> Sequence[str]:
-        return ["/bin/sh", "-c", _FIND, "sh", telling.PROGRAM, *self._candidates()]
+        program = f"needed = {list(self.needed)!r}\n{telling.PROGRAM}"
+        return ["/bin/sh", "-c", _FIND, "sh", program, *self._candidates()]
 
     def _candidates(self) -> list[str]:
         kind, value = self.spec.kind, self.spec.value
@@ -108,8 +111,17 @@ class Existing:
             self._told = {}
         if not self._told:
             raise self._missing(rc, out, err)
+        if self._told["missing"]:
+            raise self._incomplete()
         major, minor = self._told["version"]
         return Interpreter(self._told["path"], (major, minor))
+
+    def _incomplete(self) -> EnvironmentBuildError:
+        return EnvironmentBuildError(
+            f"no environment was named, and {self._told['path']} has no {', '.join(self._told['missing'])}",
+            stage="environment",
+            hint='name one that has: environment="environment.yml" or packages=[…] make it, "conda:…" and the like use it',
+        )
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
@@ -120,7 +132,7 @@ class Existing:
                 hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…")',
             )  # fmt: skip
         return EnvironmentBuildError(
-            f"environment {self.key()!r} has no interpreter that runs (exit {rc})",
+            f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
             evidence=said, stage="environment", hint="look for it on the host, and give the path of its python",
         )  # fmt: skip
 

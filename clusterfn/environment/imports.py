@@ -1,36 +1,30 @@
 """Without any specification: the caller's Python and the installed versions of what the function's modules import.
 
-Nothing is imported here: sources are read as syntax trees, and the installed projects tell of themselves. Called by
-`built`.
+Nothing is imported here: the installed projects tell of themselves. Called by `environments`.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
 import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from clusterfn.environment.specification import USUAL_CHANNEL, Requirement, Specification, conda_requirement
-from clusterfn.errors import ConfigError
 
 _TRAVELS = ("clusterfn", "cloudpickle")  # they are sent with every call
 
 
-def automatic(sources: Iterable[tuple[str, str]], python: tuple[int, int]) -> Specification:
+def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
     """The specification that the imports make.
 
     Args:
-        sources: Name and text of each module of the user's that the call needs, the function's own among them.
+        names: Top-level modules that are imported.
         python: The caller's (major, minor).
-
-    Raises:
-        ConfigError: A source is no Python.
     """
     pip, sentences = [], []
-    for project in _projects({name for title, text in sources for name in imported(title, text)}):
+    for project in _projects(names):
         why_not = _origin(project)
         if why_not:
             sentences.append(f"{_name(project)} {why_not}")
@@ -44,30 +38,9 @@ def automatic(sources: Iterable[tuple[str, str]], python: tuple[int, int]) -> Sp
     )
 
 
-def imported(title: str, text: str) -> set[str]:
-    """The top-level names that a source imports, wherever in it; not those for type checkers alone.
-
-    Example:
-        >>> sorted(imported("m", "import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
-        ['numpy', 'os', 'torch']
-    """
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
-        raise ConfigError(f"{title} cannot be read as Python: {error}") from error
-    return set(_names(tree))
-
-
-def _names(node: ast.AST) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            yield from [child.module.partition(".")[0]] if child.module and not child.level else []
-        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from (name for part in child.orelse for name in _names(ast.Module([part], [])))
-        else:
-            yield from _names(child)
+def needed(names: Iterable[str]) -> list[str]:
+    """Those of the modules that installed projects have; what travels or comes with Python is not among them."""
+    return sorted(name for name in names if {_normal(each) for each in _owners().get(name, ())} - set(_TRAVELS))
 
 
 def _projects(names: Iterable[str]) -> list[importlib.metadata.Distribution]:

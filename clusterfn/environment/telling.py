@@ -9,7 +9,7 @@ from __future__ import annotations
 # The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
 # is installed on the machine has no part in it.
 PROGRAM = r"""
-import json, os, subprocess, sys
+import importlib.util, json, os, subprocess, sys
 folder, real = os.path.dirname(sys.executable), os.path.realpath
 named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
 conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
@@ -27,7 +27,9 @@ def activated(prefix):
     ours = set(start) | {"PWD", "OLDPWD", "SHLVL", "_"}
     return {name: value for name, separator, value in pairs if separator and name not in ours}
 has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
 print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+                  "missing": missing,
                   "conda": conda, "venv": sys.prefix != sys.base_prefix,
                   "set": activated(sys.prefix) if has_scripts else {}}))
 """

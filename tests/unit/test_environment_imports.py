@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ConfigError
+from clusterfn import modules
 from clusterfn.environment import imports
 
 
@@ -33,7 +33,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def wanted(source: str) -> list[str]:
-    return [each.text for each in imports.automatic([("mine", source)], (3, 11)).pip]
+    return [each.text for each in imports.automatic(modules.imported(source), (3, 11)).pip]
 
 
 def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
@@ -41,9 +41,8 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
     installed("toytorch", "toytorch", "2.7.1+cu118")
     installed("unused", "unused")
 
-    spec = imports.automatic(
-        [("mine", "import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")], (3, 11)
-    )
+    names = modules.imported("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")
+    spec = imports.automatic(names, (3, 11))
 
     assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
     assert [each.text for each in spec.conda] == ["python=3.11"]
@@ -56,7 +55,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
 def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     installed("toyproject", "toyproject", direct_url={"url": "file:///p", "dir_info": {"editable": True}})
 
-    spec = imports.automatic([("mine", "import toyproject")], (3, 11))
+    spec = imports.automatic(modules.imported("import toyproject"), (3, 11))
 
     assert spec.pip == ()
     assert spec.sentences[1:] == ("toyproject is editable: it travels as source",)
@@ -66,7 +65,7 @@ def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_in
     installed("toygit", "toygit", direct_url={"url": "https://e.org/x", "vcs_info": {"vcs": "git"}})
     installed("toyconda", "toyconda", direct_url={"url": "file:///croot/x", "dir_info": {}}, installer="conda\n")
 
-    spec = imports.automatic([("mine", "import toygit, toyconda")], (3, 11))
+    spec = imports.automatic(modules.imported("import toygit, toyconda"), (3, 11))
 
     assert [each.name for each in spec.pip] == ["toyconda"]
     assert spec.sentences[1] == "toygit was installed from https://e.org/x, which no lock can name: it is left out"
@@ -77,11 +76,6 @@ def test_imports_for_type_checkers_and_what_travels_anyway_do_not_count(installe
 
     source = "from typing import TYPE_CHECKING\nimport clusterfn, cloudpickle\nif TYPE_CHECKING:\n    import toytypes\n"
     assert wanted(source) == []
-
-
-def test_a_source_that_is_no_python_is_refused_by_name():
-    with pytest.raises(ConfigError, match="mine cannot be read as Python"):
-        wanted("def f(:")
 
 
 def test_names_are_found_without_packages_distributions_too(installed, monkeypatch: pytest.MonkeyPatch):

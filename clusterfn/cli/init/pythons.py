@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.environment.existing import CALLER
+from clusterfn.environments import Wanted
 from clusterfn.errors import EnvironmentBuildError
 from clusterfn.host import HostConnection
 from clusterfn.session import Session
@@ -45,7 +46,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
         ConfigError: It is no environment that can be named.
     """
     try:
-        found = session.environment(given).interpreter.path
+        found = session.environment(Wanted(given)).interpreter.path
     except EnvironmentBuildError:
         if given:
             raise

@@ -7,6 +7,7 @@ import secrets
 from clusterfn import script
 from clusterfn.cli import errand
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
+from clusterfn.environments import Wanted
 from clusterfn.session import CALLER
 from clusterfn.spec import did_you_mean
 
@@ -39,7 +40,7 @@ def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Fai
 
 
 def environment(found: Found) -> str:
-    interpreter = found.session.environment(found.environment).interpreter
+    interpreter = found.session.environment(Wanted(found.environment)).interpreter
     here = "as here" if interpreter.version == CALLER else f"here {CALLER[0]}.{CALLER[1]}: code travels as text"
     return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
