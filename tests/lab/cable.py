@@ -96,12 +96,11 @@ def end_processes(host: Host) -> None:
 
 def remove(host: Host) -> None:
     """Everything of a cable, whether it was laid whole or not."""
+    # One end takes the other with it at once; a namespace that ends takes its own at a moment that the kernel chooses.
+    subprocess.run(["ip", "link", "delete", near_end(host)], capture_output=True, check=False)
     if is_laid(host):
         end_processes(host)
         run(["ip", "netns", "delete", namespace(host)])
-    if Path("/sys/class/net", near_end(host)).exists():
-        # With its namespace gone the kernel removes this end too, at a moment of its own.
-        subprocess.run(["ip", "link", "delete", near_end(host)], capture_output=True, check=False)
 
 
 def near_address(host: Host) -> str:
