@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bridge.host import clean_environ
+from tests.bridge.host import clean_environ, until
 
 
 def entry(archive: Path, url: str | None = None) -> dict[str, Any]:
@@ -48,6 +49,27 @@ class Answer:
 
 
 @dataclass
+class Running:
+    """A command of the builder on its way."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+
+    def lines(self) -> list[dict[str, Any]]:
+        """What it has printed so far."""
+        return [json.loads(line) for line in self.out.read_text().splitlines(True) if line.endswith("\n")]
+
+    def waits(self) -> dict[str, Any]:
+        """Its line that says for whom it waits, as soon as it is there."""
+        return until(lambda: next((line for line in self.lines() if line["stage"] == "wait"), None))
+
+    def answer(self, limit_s: float = 100.0) -> Answer:
+        """Wait for its end."""
+        return Answer(self.process.wait(limit_s), self.lines(), self.err.read_text())
+
+
+@dataclass
 class Host:
     """A host with a root, an old Python and the bridge.
 
@@ -59,42 +81,46 @@ class Host:
     bridge: Path
     python: str
     before: Sequence[str] = ()
-    started: list[subprocess.Popen[str]] = field(default_factory=list)
+    started: list[Running] = field(default_factory=list)
 
     def plan(self, packages: Iterable[dict[str, Any]], **more: Any) -> dict[str, Any]:
         """A plan of these packages; its id is theirs unless it is given."""
         packages = list(packages)
         env_id = hashlib.sha256(json.dumps([each["sha256"] for each in packages]).encode()).hexdigest()[:16]
         return {
-            "format": 1, "id": env_id, "root": str(self.root), "platform": "linux-64", "python": [3, 11],
+            "format": 1, "id": env_id, "root": str(self.root), "platform": "linux-64", "python": sys.version_info[:2],
             "packages": packages, "fetch": True, "zstd": None, "verify": [], "about": "environment.yml", **more,
         }  # fmt: skip
 
-    def start(self, plan: dict[str, Any], **env: str) -> subprocess.Popen[str]:
+    def start(self, plan: dict[str, Any], **env: str) -> Running:
         """`build.py build` of a plan."""
-        folder = self.root / "plans"
+        folder = self.root.parent / "plans"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{plan['id']}.json"
-        if not path.exists() or json.loads(path.read_text()) != plan:
+        if not path.exists() or path.read_text() != json.dumps(plan):
             path.write_text(json.dumps(plan))
         return self.start_command("build", str(path), **env)
 
-    def start_command(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start_command(self, *arguments: str, **env: str) -> Running:
+        """Another command."""
         argv = [*self.before, self.python, "-I", "-S", str(self.bridge / "build.py"), *arguments]
-        process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=clean_environ(**env), cwd="/",
-        )  # fmt: skip
-        self.started.append(process)
-        return process
+        folder = self.root.parent / "outputs"
+        folder.mkdir(exist_ok=True)
+        out, err = (folder / f"{len(self.started)}.{name}" for name in ("out", "err"))
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=clean_environ(**env), cwd="/",
+            )  # fmt: skip
+        self.started.append(Running(process, out, err))
+        return self.started[-1]
 
     def build(self, plan: dict[str, Any], **env: str) -> Answer:
         """Build it, and wait."""
-        return answer(self.start(plan, **env))
+        return self.start(plan, **env).answer()
 
     def call(self, *arguments: str) -> Answer:
-        """Another command: `list`, `holes`, ..."""
-        return answer(self.start_command(*arguments))
+        """Another command, to its end: `list`, `holes`, ..."""
+        return self.start_command(*arguments).answer()
 
     def prefix(self, plan: dict[str, Any]) -> Path:
         return self.root / "envs" / plan["id"]
@@ -113,13 +139,7 @@ class Host:
 
     def close(self) -> None:
         """End what a failed test left running."""
-        for process in self.started:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
-
-
-def answer(process: subprocess.Popen[str], limit_s: float = 100.0) -> Answer:
-    """Wait for its end."""
-    out, err = process.communicate(timeout=limit_s)
-    return Answer(process.returncode, [json.loads(line) for line in out.splitlines()], err)
+        for running in self.started:
+            if running.process.poll() is None:
+                running.process.kill()
+                running.process.wait()

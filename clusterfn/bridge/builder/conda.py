@@ -48,7 +48,8 @@ def _paths(folder: str, members: "Mapping[str, Member]") -> "list[str]":
     else:
         listed = _text(folder, "info/files")
         named = listed.split("\n") if listed is not None else list(members)
-    return sorted({os.path.normpath(path) for path in named if path and not path.startswith("info/")})
+    paths = {os.path.normpath(path) for path in named if path and not path.startswith("info/")}
+    return sorted(path for path in paths if path in members or not path.endswith(".pyc"))  # stale ones are gone
 
 
 def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":

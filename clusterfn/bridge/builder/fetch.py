@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from .plan import Package
 
 _BLOCK = 1 << 18
-_TRIES = 5  # without a byte between them
+_TRIES = 7  # without a byte between them
+_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in all
 _SILENT_S = 60.0
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
 _BROKEN = (OSError, http.client.HTTPException)
@@ -103,7 +104,7 @@ def _download(package: "Package", part: str, moved: "Callable[[int], None]") -> 
         failures = 1 if _size(part) > before and failures < _TRIES else failures + 1
         if failures >= _TRIES:
             raise _unreachable(package, problem)
-        _pause(2.0 ** (failures - 1), moved)
+        _pause(_FIRST_PAUSE_S * 2 ** (failures - 1), moved)
 
 
 def _once(package: "Package", part: str, moved: "Callable[[int], None]") -> None:

@@ -8,9 +8,9 @@ Called by `main`.
 import json
 import os
 
-from ...layout import ABOUT, LOCK, PLAN, PROGRESS, READY, build_dir, environment_dir
+from ...layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor.text import native
-from . import housekeeping, layouts, plan, pyc
+from . import housekeeping, layouts, plan, pyc, sync
 from .failure import Failed, Stopped
 from .lock import Lock
 from .packages import Packages
@@ -43,11 +43,26 @@ def mend(root: str, env_id: str, holder: "Holder", stopping: "threading.Event") 
     lock = Lock(os.path.join(build_dir(root, env_id), LOCK), holder)
     lock.wait(stop)
     try:
-        what = _plan(root, env_id)
-        progress = Progress(os.path.join(build_dir(root, env_id), PROGRESS))
-        return _Mending(what, Packages(what, holder, progress, stopping), holder.token).run(stop)
+        return mend_locked(_plan(root, env_id), holder, stopping)
     finally:
         lock.release()
+
+
+def can_mend(prefix: str) -> bool:
+    """Whether an environment was whole once, and is still known well enough to become so again."""
+    about = [os.path.join(prefix, ABOUT, name) for name in (SIZES, READY)]
+    return not os.path.islink(prefix) and all(os.path.exists(path) for path in about)
+
+
+def mend_locked(what: "plan.Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+    """The same, where this process holds the environment's lock already."""
+
+    def stop() -> None:
+        if stopping.is_set():
+            raise Stopped
+
+    progress = Progress(os.path.join(build_dir(what.root, what.id), PROGRESS))
+    return _Mending(what, Packages(what, holder, progress, stopping), holder.token).run(stop)
 
 
 def _plan(root: str, env_id: str) -> "plan.Plan":
@@ -66,23 +81,27 @@ class _Mending:
         self._prefix = environment_dir(what.root, what.id)
 
     def run(self, stop: "Any") -> "dict[str, Any]":
-        expected, ready = self._expected(), os.path.join(self._prefix, READY)
+        expected = self._expected()
         there = housekeeping.sizes(self._prefix)
         missing = [path for path, size in expected.items() if there.get(path) != size]
         if missing:
             self._again(set(missing), stop)
         lost = [path for path in missing if not os.path.lexists(os.path.join(self._prefix, path))]
-        if lost and not os.path.exists(ready):
-            raise Failed(
-                "READY is gone, and what post-link scripts made: build it anew", stage="link", evidence=lost[:20]
-            )
+        self._restore_ready()
         return {
             "id": self._plan.id, "files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost),
             "lost": lost, "need": [],
         }  # fmt: skip
 
+    def _restore_ready(self) -> None:
+        ready = os.path.join(self._prefix, READY)
+        if not os.path.exists(ready):
+            with open(os.path.join(self._prefix, ABOUT, READY), "rb") as file:
+                sync.write(ready + ".new", file.read())
+            os.rename(ready + ".new", ready)
+
     def _expected(self) -> "dict[str, int]":
-        path = os.path.join(self._prefix, ABOUT, "manifest")
+        path = os.path.join(self._prefix, ABOUT, SIZES)
         try:
             with open(path) as file:
                 return dict(native(json.load(file)))

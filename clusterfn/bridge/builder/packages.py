@@ -71,7 +71,7 @@ class Packages:
         self._all(sorted(self._missing, key=lambda each: -each.size))
 
     def _refuse_what_cannot_be_had(self) -> None:
-        lacking = [each for each in self._missing if self._archive(each) is None and not (self.plan.fetch and each.url)]
+        lacking = [each for each in self._missing if self._archive(each) is None and not self._may_fetch(each)]
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise Failed(
@@ -115,7 +115,7 @@ class Packages:
                 self._unpack(package)
         finally:
             lock.release()
-        lock.forget()
+            lock.forget()
         with self._counting:
             self._done += 1
         self._tell_unpacked()
@@ -139,6 +139,9 @@ class Packages:
             if ours:  # so that the next one may come
                 os.unlink(archive)
             raise
+
+    def _may_fetch(self, package: "Package") -> bool:
+        return bool(self.plan.fetch and package.url and not fetch.local_path(package.url))
 
     def _archive(self, package: "Package") -> "Optional[str]":
         """Where the archive lies on this host, if it does."""

@@ -18,6 +18,7 @@ FORMAT = 1
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{3,63}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
+_BUILD = re.compile(r"[^/\s\x00-\x1f]*\Z")
 CONDA, TAR_BZ2, WHEEL = ".conda", ".tar.bz2", ".whl"
 
 
@@ -45,7 +46,17 @@ class Package(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a builder does; `document` is the file itself."""
+    """What a builder does.
+
+    Attributes:
+        fetch: Whether the host may fetch what lies nowhere on it.
+        zstd: A wheel of `zstandard` for the host's Python, if that cannot read zstd.
+        verify: Modules that the environment must import.
+        about: What the user named, for people.
+        compile: Whether to make byte code.
+        purged: Whether files may be missing from an environment that is there.
+        document: The plan as it came.
+    """
 
     id: str
     root: str
@@ -56,6 +67,7 @@ class Plan(NamedTuple):
     verify: "list[str]"
     about: str
     compile: bool
+    purged: bool
     document: "dict[str, Any]"
 
 
@@ -87,6 +99,7 @@ def parse(given: "dict[str, Any]") -> Plan:
         verify=[str(name) for name in given.get("verify", ())],
         about=str(given.get("about", "")),
         compile=bool(given.get("compile", True)),
+        purged=bool(given.get("purged", False)),
         document=given,
     )
 
@@ -101,9 +114,9 @@ def is_id(text: str) -> str:
 def package(given: "dict[str, Any]") -> Package:
     """One package of a plan."""
     found = Package(
-        _matching(_NAME, given["name"]), _matching(_NAME, given["version"]), str(given.get("build") or ""),
-        str(given.get("manager", "")), _matching(_NAME, given["file"]), str(given.get("url") or ""),
-        _matching(_SHA256, given["sha256"]), int(given.get("size") or 0),
+        _matching(_NAME, given["name"]), _matching(_NAME, given["version"]),
+        _matching(_BUILD, given.get("build") or ""), str(given.get("manager", "")), _matching(_NAME, given["file"]),
+        str(given.get("url") or ""), _matching(_SHA256, given["sha256"]), int(given.get("size") or 0),
     )  # fmt: skip
     if not found.kind:
         raise ValueError("%s is neither a conda package nor a wheel" % found.file)

@@ -9,8 +9,9 @@ import json
 import os
 import time
 
-from ...layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, build_dir, environment_dir
-from . import housekeeping, layouts, postlink, progress, pyc, sync, verify
+from ...layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..supervisor.text import portable
+from . import activation, holes, housekeeping, layouts, postlink, progress, pyc, sync, verify
 from .failure import Failed, Stopped, of_system
 from .lock import Lock
 from .packages import Packages
@@ -39,19 +40,26 @@ def see_through(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> 
     Raises:
         Stopped: `stopping` was set.
     """
-    if is_ready(plan.root, plan.id):
+    if is_ready(plan.root, plan.id) and not plan.purged:
         return _reused()
     folder = build_dir(plan.root, plan.id)
     lock = Lock(os.path.join(folder, LOCK), holder)
     waited = _Waiting(folder, plan, stopping)
     lock.wait(waited.look)
     try:
-        if is_ready(plan.root, plan.id):
-            return _reused()
+        if is_ready(plan.root, plan.id) or holes.can_mend(environment_dir(plan.root, plan.id)):
+            return _mended(plan, holder, stopping)
         told = waited.outcome()
         return told if told is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
     finally:
         lock.release()
+
+
+def _mended(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+    """One that is there, and may have lost files if the plan says so or its READY is gone."""
+    if is_ready(plan.root, plan.id) and not plan.purged:
+        return _reused()
+    return dict(_reused(), mended=holes.mend_locked(plan, holder, stopping))
 
 
 def _reused() -> "dict[str, Any]":
@@ -145,7 +153,7 @@ class _Build:
         folder = build_dir(self.plan.root, self.plan.id)
         _remove(os.path.join(folder, OUTCOME))
         self._progress = progress.Progress(os.path.join(folder, PROGRESS))
-        sync.write(os.path.join(folder, PLAN + ".new"), json.dumps(self.plan.document).encode())
+        sync.write(os.path.join(folder, PLAN + ".new"), json.dumps(portable(self.plan.document)).encode())
         os.rename(os.path.join(folder, PLAN + ".new"), os.path.join(folder, PLAN))
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
         housekeeping.sweep(self.plan.root, self._holder)
@@ -167,6 +175,7 @@ class _Build:
             self._progress.tell("compile", 0, 1)
             self._timed("compile", self._compile, layout, maker)
         self._messages = self._timed("scripts", postlink.run_all, self.plan, self._final, self._stop)
+        self._variables = activation.variables(self._final, self._stop)
         self._progress.tell("verify", 0, 1)
         self._found = self._timed("verify", verify.verify, self.plan, self._final, self._stop)
 
@@ -194,9 +203,9 @@ class _Build:
         about = os.path.join(self._aside, ABOUT)
         os.makedirs(about, exist_ok=True)
         sizes = housekeeping.sizes(self._aside)
-        sync.write(os.path.join(about, "manifest"), json.dumps(sizes).encode())
-        sync.write(os.path.join(about, PLAN), json.dumps(self.plan.document).encode())
         ready = self._ready(sizes, fetched)
+        for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
+            sync.write(os.path.join(about, name), json.dumps(document).encode())
         sync.everything(self._aside)
         sync.write(os.path.join(self._aside, READY), json.dumps(ready).encode())
         if not self._lock.is_mine():
@@ -213,6 +222,7 @@ class _Build:
             "modules": self._found["modules"],
             "torch_cuda": self._found["torch_cuda"], "seconds": self._seconds, "fetched": fetched,
             "bytes": sum(sizes.values()), "files": len(sizes), "messages": self._messages,
+            "told": {"set": portable(self._variables)},
             "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
         }  # fmt: skip
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     Moved = Callable[[int], None]
 
 _BLOCK = 1 << 20
+# One path is a file here and a folder or link there; or the stream is no stream.
+_CONFUSED = (FileExistsError, NotADirectoryError, IsADirectoryError, zlib.error)
 
 
 def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved") -> None:
@@ -54,11 +56,12 @@ def _fill(package: "Package", archive: str, zstd: "Optional[Opener]", aside: str
         found = _extract(archive, package.kind, zstd, folder, moved)
         for path in pyc.settle(folder, found):
             os.unlink(os.path.join(folder, path))
+            del found[path]
         described = (wheel if package.kind == WHEEL else conda).describe(package, folder, found)
     except Failed as error:
         error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
         raise
-    except DAMAGED + (zlib.error,) as error:
+    except DAMAGED + _CONFUSED as error:
         message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
         raise Failed(message, stage="unpack", evidence=[package.file]) from error
     manifest.write(described, os.path.join(aside, MANIFEST))

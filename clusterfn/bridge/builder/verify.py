@@ -6,6 +6,7 @@ Called by `story`, with the environment already at its final path.
 import json
 import os
 
+from ..supervisor.text import native
 from .failure import Failed
 from .running import Ended, run
 
@@ -45,7 +46,7 @@ def verify(plan: "Plan", prefix: str, stopping: "Callable[[], None]") -> "dict[s
     found = next((line[len(_MARK) :] for line in output.splitlines() if line.startswith(_MARK)), None)
     if found is None:
         raise _failed("did not say which Python it is", output.splitlines()[-20:])
-    facts = dict(json.loads(found))
+    facts = dict(native(json.loads(found)))
     wanted = "%d.%d." % plan.python
     if not facts["python"].startswith(wanted):
         raise _failed("is Python %s, the lock wants %s" % (facts["python"], wanted + "*"), [])

@@ -1,0 +1,214 @@
+"""Environments are listed, mended when files are taken from them, and removed when nobody uses them; never before."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.builder import toys
+from tests.builder.host import Host
+from tests.lab.condapackage import Entry
+
+PLACEHOLDER = toys.PLACEHOLDER
+DAY_S = 86400
+
+
+@pytest.fixture
+def plan(host: Host, shelf: Path, python: dict) -> dict:
+    """An environment that is there: with a package of 200 files, rewritten ones, and a wheel."""
+    placed = {
+        "bin/where": Entry(f"#!{PLACEHOLDER}/bin/python\nprint(1)\n".encode(), 0o755, placeholder=PLACEHOLDER),
+        f"{toys.SITE}/placed.py": Entry(f"P = '{PLACEHOLDER}'\n".encode(), placeholder=PLACEHOLDER),
+    }
+    wheel = toys.wheel(
+        shelf, "thing", {"thing.py": b"def main(): pass\n"}, entry_points__txt=b"[console_scripts]\nt = thing:main\n"
+    )
+    plan = host.plan([python, toys.module(shelf, "mine", 200), toys.conda(shelf, "placed", placed), wheel])
+    assert host.build(plan).rc == 0
+    return plan
+
+
+def files(folder: Path) -> dict[str, bytes | str]:
+    """Every file of a tree with its content."""
+    found = sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    return {
+        str(each.relative_to(folder)): os.readlink(each) if each.is_symlink() else each.read_bytes() for each in found
+    }
+
+
+def purge(folder: Path, count: int) -> None:
+    """Take files away as a file system does that removes what is old."""
+    paths = [path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()]
+    chosen = random.Random(count).sample([each for each in paths if ".clusterfn" not in each.parts], count)
+    for path in [*chosen, folder / "bin/where", folder / f"{toys.SITE}/placed.py"]:
+        path.unlink(missing_ok=True)
+    cache = folder / toys.SITE / "__pycache__"
+    shutil.rmtree(cache)
+
+
+def test_fifty_purged_files_are_linked_again(host: Host, plan: dict):
+    before = files(host.prefix(plan))
+    purge(host.prefix(plan), 50)
+
+    told = host.call("holes", str(host.root), plan["id"]).last
+
+    assert told["missing"] >= 50 and told["relinked"] == told["missing"] and told["lost"] == []
+    assert files(host.prefix(plan)) == before
+    assert host.call("holes", str(host.root), plan["id"]).last["missing"] == 0
+    assert (host.prefix(plan) / f"{toys.SITE}/mine/data1.txt").stat().st_nlink == 2
+
+
+def test_a_build_of_one_that_may_be_purged_mends_it(host: Host, plan: dict):
+    before = files(host.prefix(plan))
+    purge(host.prefix(plan), 20)
+    (host.prefix(plan) / "READY").unlink(missing_ok=True)
+
+    last = host.build({**plan, "purged": True}).last
+
+    assert last["reused"] and last["mended"]["missing"] >= 20
+    assert files(host.prefix(plan)) == before
+
+
+def test_packages_that_were_purged_too_are_unpacked_again(host: Host, plan: dict):
+    before = files(host.prefix(plan))
+    purge(host.prefix(plan), 50)
+    for package in (host.root / "pkgs").iterdir():
+        (package / "manifest.json").unlink()
+        shutil.rmtree(package / "files")
+
+    told = host.call("holes", str(host.root), plan["id"]).last
+
+    assert told["lost"] == [] and told["relinked"] == told["missing"]
+    assert files(host.prefix(plan)) == before
+
+
+def test_what_cannot_be_unpacked_again_is_asked_for(host: Host, plan: dict, shelf: Path):
+    (host.prefix(plan) / f"{toys.SITE}/mine/data7.txt").unlink()
+    (host.root / "pkgs" / plan["packages"][1]["sha256"] / "files" / toys.SITE / "mine/data7.txt").unlink()
+    shutil.rmtree(shelf)
+
+    answer = host.call("holes", str(host.root), plan["id"])
+
+    assert answer.rc == 1 and answer.last["need"] == [plan["packages"][1]["sha256"]], answer
+
+
+def test_a_new_environment_from_a_package_with_holes(host: Host, plan: dict):
+    (host.root / "pkgs" / plan["packages"][1]["sha256"] / "files" / toys.SITE / "mine/data7.txt").unlink()
+    other = {**plan, "id": "another0"}
+
+    assert host.build(other).rc == 0
+    assert (host.prefix(other) / f"{toys.SITE}/mine/data7.txt").read_text() == "7\n"
+
+
+def test_a_file_that_was_cut_off_is_a_hole(host: Host, plan: dict):
+    path = host.prefix(plan) / f"{toys.SITE}/mine/data11.txt"
+    path.unlink()
+    path.write_text("")
+
+    assert host.call("holes", str(host.root), plan["id"]).last["relinked"] == 1
+    assert path.read_text() == "11\n"
+
+
+def test_an_environment_without_its_ready_is_mended_not_made_anew(host: Host, plan: dict):
+    inode = (host.prefix(plan) / "bin/where").stat().st_ino
+    (host.prefix(plan) / "READY").unlink()
+
+    assert host.build(plan).last["reused"]
+    assert (host.prefix(plan) / "READY").exists() and (host.prefix(plan) / "bin/where").stat().st_ino == inode
+
+
+def lease(host: Host, plan: dict, *outcomes: dict) -> Path:
+    """A job that uses the environment, with the outcomes of its attempts."""
+    job = host.root / "jobs" / "0123456789abcdef"
+    (job / "attempts").mkdir(parents=True)
+    spec = {"id": job.name, "root": str(host.root), "scheduler": "bare"}
+    (job / "spec.json").write_text(json.dumps(spec))
+    for number, outcome in enumerate(outcomes, 1):
+        (job / "attempts" / str(number)).mkdir()
+        (job / "attempts" / str(number) / "outcome.json").write_text(json.dumps(outcome))
+    uses = host.root / "uses" / plan["id"]
+    uses.mkdir(parents=True, exist_ok=True)
+    (uses / job.name).write_text(f"{job}\n")
+    return job
+
+
+def test_the_list_says_what_is_there_and_who_uses_it(host: Host, plan: dict):
+    job = lease(host, plan)
+
+    told = host.call("list", str(host.root)).last
+
+    assert (told["id"], told["about"], told["used_by"]) == (plan["id"], "environment.yml", [job.name])
+    assert told["files"] > 200 and told["bytes"] > 0 and told["python"].startswith(toys.MINOR)
+    assert abs(told["built"] - time.time()) < 600 and told["used"] >= told["built"] - 60
+    assert ["mine", "1.0", "h0_0", "conda"] in told["packages"]
+
+
+@pytest.mark.parametrize("outcomes", [(), ({"final": False},)])
+def test_an_environment_in_use_is_not_removed(host: Host, plan: dict, outcomes: tuple):
+    job = lease(host, plan, *outcomes)
+
+    answer = host.call("remove", str(host.root), plan["id"])
+
+    assert answer.rc == 1 and answer.last["used_by"] == [job.name]
+    assert host.build(plan).last["reused"]
+    assert host.call("gc", str(host.root), "0", "0").last["kept"][0]["used_by"] == [job.name]
+    assert (host.prefix(plan) / "READY").exists()
+
+
+@pytest.mark.parametrize("ends", ["final", "gone"])
+def test_a_job_that_is_over_uses_nothing(host: Host, plan: dict, ends: str):
+    job = lease(host, plan, {"final": True})
+    if ends == "gone":
+        shutil.rmtree(job)
+
+    answer = host.call("remove", str(host.root), plan["id"])
+
+    assert answer.last["removed"] and answer.last["packages"] == 4 and answer.last["freed"] > 0
+    assert list((host.root / "envs").iterdir()) == [] and list((host.root / "pkgs").iterdir()) == []
+    assert host.build(plan).last["reused"] is False
+
+
+def test_packages_of_another_environment_stay(host: Host, plan: dict):
+    other = {**plan, "id": "another0", "packages": plan["packages"][:2]}
+    host.build(other)
+
+    assert host.call("remove", str(host.root), plan["id"]).last["packages"] == 2
+    assert host.call("holes", str(host.root), other["id"]).last["missing"] == 0
+    assert len(list((host.root / "pkgs").iterdir())) == 2
+
+
+def test_there_is_none_to_remove(host: Host, plan: dict):
+    assert host.call("remove", str(host.root), "nosuchid").last["why"] == "there is none"
+
+
+def test_what_was_not_used_for_long_goes_but_for_the_last_ones(host: Host, plan: dict):
+    plans = [{**plan, "id": f"number{number}"} for number in range(4)]
+    for each in plans:
+        host.build(each)
+    for number, each in enumerate([plan, *plans]):
+        then = time.time() - (40 - 5 * number) * DAY_S
+        os.utime(host.prefix(each) / "READY", (then, then))
+
+    told = host.call("gc", str(host.root), "22", "2").last
+
+    assert sorted(told["removed"]) == sorted([plan["id"], "number0", "number1"])
+    assert told["packages"] == 0
+    assert sorted(os.listdir(host.root / "envs")) == ["number2", "number3"]
+
+
+def test_a_lease_that_is_added_and_dropped(host: Host, plan: dict, tmp_path: Path):
+    from clusterfn.bridge.builder import leases
+
+    job = lease(host, plan)
+    leases.drop(str(host.root), plan["id"], str(job))
+    assert leases.users(str(host.root), plan["id"]) == []
+    leases.add(str(host.root), plan["id"], str(job))
+    assert leases.users(str(host.root), plan["id"]) == [job.name]
+    leases.drop(str(host.root), plan["id"], str(job))
+    leases.drop(str(host.root), plan["id"], str(job))

@@ -1,0 +1,227 @@
+"""One builder for each environment, whatever happens to it; an environment is whole or absent."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.host import until
+from tests.builder import toys
+from tests.builder.host import Host
+from tests.builder.toys import SITE
+from tests.lab.condapackage import Entry
+
+# Holds its build up until a file is there.
+WAITS = b'echo begun > "$PREFIX/../begun"; while ! [ -e "$PREFIX/../../go" ]; do sleep 0.05; done\n'
+
+
+def slow(host: Host, shelf: Path, python: dict, **more: object) -> dict:
+    """A plan whose build waits for `<root>/go`."""
+    package = toys.conda(shelf, "slow", {"bin/.slow-post-link.sh": Entry(WAITS, 0o755), f"{SITE}/slow.py": b"X = 1\n"})
+    return host.plan([python, package], **{"verify": ["slow"], **more})
+
+
+def begun(host: Host) -> None:
+    until((host.root / "envs" / "begun").exists)
+
+
+def go(host: Host) -> None:
+    (host.root / "go").touch()
+
+
+def assert_whole_or_absent(host: Host, plan: dict) -> None:
+    """What READY promises holds, and nothing is half made under the final name."""
+    prefix = host.prefix(plan)
+    if not prefix.is_symlink() and prefix.exists():
+        assert (prefix / "READY").exists()
+    if (prefix / "READY").exists():
+        sizes = json.loads((prefix / ".clusterfn" / "manifest").read_text())
+        assert {path: (prefix / path).lstat().st_size for path in sizes} == sizes
+        json.loads((prefix / "READY").read_text())
+
+
+def test_of_eight_at_once_one_builds(host: Host, shelf: Path, python: dict):
+    plan = slow(host, shelf, python)
+    first = host.start(plan)
+    begun(host)
+    others = [host.start(plan) for _ in range(7)]
+    waits = [each.waits() for each in others]
+    go(host)
+
+    found = [each.answer() for each in (first, *others)]
+
+    assert [each.rc for each in found] == [0] * 8
+    assert sorted(each.last["reused"] for each in found) == [False] + [True] * 7
+    assert {each["stage"] for each in waits} == {"wait"} and f"pid {first.process.pid} on " in waits[0]["text"]
+    assert all("link" in [line["stage"] for line in each.lines] for each in found)
+    assert host.leftovers() == []
+
+
+def test_packages_are_unpacked_once_for_two_environments_at_once(host: Host, shelf: Path, python: dict):
+    big = toys.module(shelf, "big", 2000)
+    plans = [host.plan([python, big], id=name * 8) for name in ("a", "b")]
+    found = [each.answer() for each in [host.start(plan) for plan in plans]]
+
+    assert [each.rc for each in found] == [0, 0]
+    unpacked = [max(line["bytes"] for line in each.lines if line["stage"] == "unpack") for each in found]
+    assert min(unpacked) < max(unpacked)
+    assert host.leftovers() == []
+    first = host.prefix(plans[0]) / SITE / "big/data7.txt"
+    assert first.stat().st_nlink == 3 and first.samefile(host.prefix(plans[1]) / SITE / "big/data7.txt")
+
+
+def test_who_waited_shares_the_failure_and_the_next_call_tries_again(host: Host, shelf: Path, python: dict):
+    plan = slow(host, shelf, python, verify=["nosuchmodule"])
+    first = host.start(plan)
+    begun(host)
+    second = host.start(plan)
+    second.waits()
+    go(host)
+
+    told = [first.answer(), second.answer()]
+
+    assert [each.rc for each in told] == [1, 1]
+    assert told[0].last["message"] == told[1].last["message"]
+    assert "verify" not in [line["stage"] for line in told[1].lines[-1:]]
+    assert host.build({**plan, "verify": ["slow"]}).rc == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_when_the_builder_is_ended_who_waits_takes_over(host: Host, shelf: Path, python: dict, number: int):
+    plan = slow(host, shelf, python)
+    first = host.start(plan)
+    begun(host)
+    second = host.start(plan)
+    second.waits()
+
+    first.process.send_signal(number)
+    ended = first.answer()
+    go(host)
+
+    assert ended.rc == (-signal.SIGKILL if number == signal.SIGKILL else 143)
+    assert second.answer().last == {**answer_ready(host, plan), "stage": "done", "done": 1, "of": 1}
+    assert_whole_or_absent(host, plan)
+    assert host.leftovers() == []
+
+
+def answer_ready(host: Host, plan: dict) -> dict:
+    return {"ok": True, "reused": False, "ready": json.loads((host.prefix(plan) / "READY").read_text())}
+
+
+def beat_of(**other: object) -> str:
+    """What a living holder writes."""
+    who = {
+        "host": os.uname()[1], "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(), "pid": os.getpid(),
+        "pids": os.readlink("/proc/self/ns/pid"),
+        "start": Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19],
+    }  # fmt: skip
+    return f"{1:012d}\n{json.dumps({**who, **other})}\n"
+
+
+def held_by(at: Host, plan: dict, **who: object) -> Path:
+    """A lock that somebody holds; the path of his beat."""
+    lock, beats = at.root / "builds" / plan["id"] / "lock", at.root / "builds" / ".beats"
+    lock.mkdir(parents=True)
+    beats.mkdir(parents=True)
+    (beats / "feedbeef").write_text(beat_of(**who))
+    (lock / "1").write_text("feedbeef")
+    return beats / "feedbeef"
+
+
+@pytest.mark.parametrize("who", [{"pid": 2**22 + 1}, {"start": "1"}])
+def test_the_lock_of_a_process_that_is_gone_is_taken_at_once(host: Host, python: dict, who: dict):
+    plan = host.plan([python])
+    held_by(host, plan, **who)
+
+    assert host.build(plan).rc == 0
+
+
+def test_the_lock_from_before_the_machine_booted_is_taken(host: Host, python: dict):
+    plan = host.plan([python])
+    held_by(host, plan, boot="another")
+
+    assert host.build(plan).rc == 0
+
+
+def test_a_lock_without_a_beat_is_taken(host: Host, python: dict):
+    plan = host.plan([python])
+    held_by(host, plan).unlink()
+
+    assert host.build(plan).rc == 0
+
+
+@pytest.mark.parametrize("who", [{}, {"host": "elsewhere"}, {"pids": "pid:[1]", "pid": 2**22 + 1}])
+def test_the_lock_of_one_who_may_live_is_respected(host: Host, python: dict, who: dict):
+    plan = host.plan([python])
+    beat = held_by(host, plan, **who)
+    process = host.start(plan)
+    process.waits()
+    until(lambda: (host.root / "builds" / ".beats").exists() and len(list(beat.parent.glob("[!.]*"))) == 2)
+
+    assert process.process.poll() is None
+    beat.unlink()
+
+    assert process.answer().rc == 0
+
+
+@pytest.mark.long
+def test_a_lock_from_another_machine_is_taken_after_a_minute_of_silence(host: Host, python: dict):
+    plan = host.plan([python])
+    held_by(host, plan, host="elsewhere")
+    began = time.monotonic()
+
+    assert host.build(plan).rc == 0
+    assert time.monotonic() - began > 55
+
+
+def test_what_dead_builders_left_is_swept_and_what_others_do_is_not(host: Host, python: dict):
+    plan = host.plan([python])
+    beat = held_by(host, plan, pid=2**22 + 1)
+    left = [host.root / "envs" / f".{plan['id']}-feedbeef", host.root / "pkgs" / f".{'0' * 64}-feedbeef"]
+    other = host.root / "envs" / ".abcdef01-cafe0001"
+    for folder in (*left, other):
+        (folder / "bin").mkdir(parents=True)
+    (host.root / "builds" / ".beats" / "cafe0001").write_text(beat_of())
+
+    assert host.build(plan).rc == 0
+
+    assert not any(folder.exists() for folder in left) and not beat.exists()
+    assert other.exists()
+
+
+def kill_at_random(host: Host, plan: dict, times: int, seed: int) -> None:
+    chance = random.Random(seed)
+    began = time.monotonic()
+    assert host.build({**plan, "id": "whole0000"}).rc == 0
+    whole_s = time.monotonic() - began
+    for turn in range(times):
+        this = {**plan, "id": f"turn{turn:04d}"}
+        subprocess.run(["rm", "-rf", str(host.root / "pkgs")], check=True)
+        process = host.start(this)
+        time.sleep(chance.uniform(0, whole_s))
+        process.process.kill()
+        process.answer()
+        assert_whole_or_absent(host, this)
+        assert host.build(this).rc == 0, turn
+        assert_whole_or_absent(host, this)
+        assert host.leftovers() == []
+
+
+def test_killed_at_three_random_instants(host: Host, shelf: Path, python: dict):
+    plan = host.plan([python, toys.module(shelf, "mine", 300)], verify=["mine"])
+
+    kill_at_random(host, plan, 3, seed=1)
+
+
+@pytest.mark.long
+def test_killed_at_twenty_random_instants(host: Host, shelf: Path, python: dict):
+    plan = host.plan([python, toys.module(shelf, "mine", 3000)], verify=["mine"])
+
+    kill_at_random(host, plan, 20, seed=int(time.time()))
