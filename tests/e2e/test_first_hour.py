@@ -7,7 +7,6 @@ terminal of its own whose home is empty, for ssh too, which takes it from the pa
 from __future__ import annotations
 
 import os
-import pwd
 import re
 import shutil
 import stat
@@ -55,6 +54,8 @@ class Laptop:
     """
 
     def __init__(self, folder: Path, scripts: Path) -> None:
+        import pwd  # of Unix, as the lab is
+
         self.home, self.project, self.etc = folder / "home", folder / "project", folder / "etc"
         self.home.mkdir(mode=0o700)
         self.project.mkdir()
