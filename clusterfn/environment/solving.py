@@ -95,6 +95,7 @@ def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> L
         raise LockError(f"{path} does not fit the host: {reason}", hint="lock it anew from its specification")
     for sentence in spec.sentences:
         say(sentence)
+    target = target if anew else _shared(spec, target, before)
     after = _solved(spec, target, path, before, reason, say)
     changes = f": {locks.differences(before, after, target.platform)}" if before else ""
     say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
@@ -141,9 +142,10 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _shared(target: Target, before: Lock | None) -> Target:
+def _shared(spec: Specification, target: Target, before: Lock | None) -> Target:
     """A target for this host and for those that the lock did for until now: else two hosts would undo each other's."""
-    supposed = before.virtual_packages(target.platform) if before else {}
+    same = before is not None and before.input_hash == spec.input_hash
+    supposed = before.virtual_packages(target.platform) if before and same else {}
     if not supposed:
         return target
     glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=_numbers, default="")
@@ -168,7 +170,6 @@ def virtual_packages(platform: str, target: Target) -> dict[str, str]:
 
 def _solved(spec: Specification, target: Target, path: Path, before: Lock | None, reason: str, say: Say) -> Lock:
     keeps = before is not None and before.input_hash == spec.input_hash
-    target = _shared(target, before if keeps else None)
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
     executable = toolbox.conda(say)
     command = toolbox.interpreter(not executable, say)

@@ -233,3 +233,13 @@ TARGET_37 = Target("linux-64", "2.28", None, "3.7")
 
 def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench):
     assert bench.lock("  - six\n", TARGET_37).python("linux-64") == (3, 9)
+
+
+def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Bench):
+    bench.lock("  - pytorch\n", replace(HOST, cuda="11.8"))
+    spec = environmentyml.from_file(bench.folder / "environment.yml")
+
+    lock = lock_for(spec, replace(HOST, cuda="12.8"), bench.said.append, anew="the card is too new for CUDA 11.8")
+
+    assert "cuda128" in names(lock)["pytorch"]
+    assert bench.said[-2].endswith("the card is too new for CUDA 11.8")
