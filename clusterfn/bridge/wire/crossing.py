@@ -268,8 +268,7 @@ def fill_class(cls: type, state: tuple[dict[str, Any], dict[str, Any], dict[str,
         return
     _unfilled.discard(cls)
     for name, value in attributes.items():
-        if name not in vars(cls) or not isinstance(value, types.FunctionType):
-            type.__setattr__(cls, name, value)
+        type.__setattr__(cls, name, value)
     for each in registered:
         cls.register(each)  # type: ignore[attr-defined]
 

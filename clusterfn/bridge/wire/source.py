@@ -371,5 +371,16 @@ def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
     except SyntaxError as error:
         raise NoSource(
             "%s (%s, line %s): Python %d.%d does not have this syntax: %s"
-            % (snippet.name, snippet.file, error.lineno, *version, error.msg)
+            % (snippet.name, snippet.file, _line_of_newer(parse(snippet)) or error.lineno, *version, error.msg)
         ) from None
+
+
+def _line_of_newer(tree: ast.AST) -> int | None:
+    """The line of the first statement that an older Python does not have; its parser names the line after it."""
+    for node in ast.walk(tree):
+        if type(node).__name__ in _NEWER or getattr(node, "type_params", None):
+            return getattr(node, "lineno", None)
+    return None
+
+
+_NEWER = ("Match", "TryStar", "TypeAlias")  # of Python 3.10, 3.11 and 3.12

@@ -111,7 +111,7 @@ def _fits(snippet: Snippet, node: Any, cls: type, own: list[types.CodeType]) -> 
         not any(_contradicts(code, said) for code in own)
         and all(each.target.id in kept for each in _annotated(node))
         and annotated.issuperset(kept)
-        and all(_is_member(cls, name, value) for name, value in _literals(node) if issubclass(cls, enum.Enum))
+        and all(_agrees(cls, name, value) for name, value in _literals(node))
     )
 
 
@@ -127,12 +127,19 @@ def _is_name(node: ast.AST) -> bool:
 
 def _literals(node: Any) -> Iterator[tuple[str, object]]:
     for each in node.body:
-        if isinstance(each, ast.Assign) and _is_name(each.targets[0]) and isinstance(each.value, ast.Constant):
-            yield each.targets[0].id, each.value.value  # type: ignore[attr-defined]
+        target = each.targets[0] if isinstance(each, ast.Assign) else getattr(each, "target", None)
+        if isinstance(target, ast.Name) and isinstance(getattr(each, "value", None), ast.Constant):
+            yield target.id, each.value.value
 
 
-def _is_member(cls: Any, name: str, value: object) -> bool:
-    return name not in cls.__members__ or cls[name].value == value
+def _agrees(cls: Any, name: str, value: object) -> bool:
+    """Whether a member or a default of the class is what its statement says; other values travel by themselves."""
+    if issubclass(cls, enum.Enum):
+        return name not in cls.__members__ or cls[name].value == value
+    fields = vars(cls).get("__dataclass_fields__", {})
+    if name in fields:
+        return source.same(fields[name].default, value)
+    return source.same(vars(cls).get("_field_defaults", {}).get(name, value), value)
 
 
 def _all_parts(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -239,22 +246,29 @@ def is_generated(cls: type) -> bool:
 
 
 def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
-    """What the statement may not give again: values that were changed since, and what was hung on the class."""
+    """What the statement may not give again: values and functions that were put there, or in its place, later."""
     if issubclass(cls, (enum.Enum, tuple)):
         return {}
-    said = set(_stored(snippet))
+    said, codes = set(_stored(snippet)), list(_all_parts(compiled(snippet)))
     simple = type(cls) in (type, abc.ABCMeta)
     return {
         name: value
         for name, value in vars(cls).items()
         if not name.startswith("__") and (name in said or (simple and not name.startswith("_")))
-        if _is_value(value) or (name not in said and isinstance(value, types.FunctionType))
+        if _is_value(value) or _is_later(value, codes)
     }
 
 
 def _is_value(value: object) -> bool:
     """Whether it is neither a class nor something that acts when it is looked up, which the statement makes anew."""
     return not isinstance(value, type) and not hasattr(type(value), "__get__")
+
+
+def _is_later(value: object, said: list[types.CodeType]) -> bool:
+    """Whether it is a function that the statement does not define or decorate."""
+    if not isinstance(value, types.FunctionType) or hasattr(value, "__wrapped__"):
+        return False
+    return not any(source.same(value.__code__, code) for code in said)
 
 
 def _stored(snippet: Snippet) -> Iterator[str]:

@@ -1,0 +1,94 @@
+"""Calls between two minor versions of Python, there and back: all that holds code travels as text."""
+
+from __future__ import annotations
+
+import pickletools
+import re
+import sys
+
+import pytest
+
+from clusterfn import wire
+from tests.fixtures import roundtrip
+from tests.unit.test_wire_calls import CALLS, GROUPS, version
+
+PYTHONS = {version(python): python for python in roundtrip.pythons()}
+USUAL = {("3.11", "3.9"), ("3.9", "3.13"), ("3.13", "3.10"), ("3.10", "3.12")}
+PAIRS = [
+    pytest.param(caller, there, marks=() if (caller, there) in USUAL else pytest.mark.long, id=f"{caller}-to-{there}")
+    for caller in PYTHONS
+    for there in PYTHONS
+    if caller != there
+]
+OTHER = (3, 9) if sys.version_info[:2] != (3, 9) else (3, 10)
+# Groups of exceptions are of Python 3.11: without them there is nothing to bring back.
+UNKNOWN_THERE = {"3.9": GROUPS, "3.10": GROUPS}
+
+
+def not_kept(caller, there, script, folder):
+    report = roundtrip.run(PYTHONS[caller], [str(CALLS / script)], folder, CALLS, there=(PYTHONS[there], there))
+    said = report.pop("*said*")
+    assert said == ""
+    assert len(report) > 30
+    return {promise: how for promise, how in report.items() if how != "kept"}
+
+
+@pytest.mark.parametrize(("caller", "there"), PAIRS)
+def test_each_shape_of_code_gives_what_it_gives_here(caller, there, tmp_path):
+    assert not_kept(caller, there, "shapes.py", tmp_path) == {}
+
+
+WITHIN = [pytest.param(each, marks=() if each == "3.11" else pytest.mark.long) for each in PYTHONS]
+
+
+@pytest.mark.parametrize("python", WITHIN)
+def test_within_one_version_each_shape_does_too(python, tmp_path):
+    assert not_kept(python, python, "shapes.py", tmp_path) == {}
+
+
+@pytest.mark.parametrize(("caller", "there"), PAIRS)
+def test_what_arrives_within_one_version_arrives_between_two(caller, there, tmp_path):
+    failed = not_kept(caller, there, "script.py", tmp_path)
+
+    assert failed.keys() <= set(UNKNOWN_THERE.get(there, ()))
+
+
+def packed(obj, target=OTHER):
+    return wire.part("container").pack(obj, target=target)
+
+
+def names_in(data):
+    return {str(argument) for _, argument, _ in pickletools.genops(data)}
+
+
+def closed_over(n):
+    class Local:
+        def get(self):
+            return n
+
+    return lambda m: (m, n, Local)
+
+
+def test_there_is_no_byte_code_between_versions():
+    here = names_in(packed(closed_over(1), target=None).pickle)
+    there = names_in(packed(closed_over(1)).pickle)
+
+    assert "CodeType" in here
+    assert "CodeType" not in there
+    assert any("lambda m: (m, n, Local)" in name for name in there)
+
+
+def test_only_what_goes_to_another_version_says_so_in_its_header():
+    headers = [packed([1], target).pieces()[0] for target in (None, sys.version_info[:2], OTHER)]
+
+    assert [b'"code": "text"' in header for header in headers] == [False, False, True]
+
+
+def test_byte_code_under_that_header_is_refused():
+    pieces = packed(closed_over(1), target=None).pieces()
+    container = wire.part("container")
+    head = re.sub(rb', "crc": \d+}\n', b', "code": "text"', pieces[0])
+    data = container._sealed(head, container._crc(pieces[1:])) + b"".join(pieces[1:])
+
+    with pytest.raises(Exception, match="byte code of another version"):
+        container.loads(data)

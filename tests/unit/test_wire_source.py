@@ -1,0 +1,187 @@
+"""The text of functions and classes: it is the one that runs, or there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+import linecache
+import sys
+import types
+
+import pytest
+
+from clusterfn import PayloadError, payload, wire
+
+source = wire.part("source")
+statement = wire.part("statement")
+CELL = "/tmp/ipykernel_1/2.py"
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Run a text as a script's, under a file's name; what it defines."""
+    path = tmp_path / "script.py"
+
+    def run(text, file=None):
+        if file is None:
+            path.write_text(text)
+        else:
+            entry = (len(text), None, text.splitlines(keepends=True), file)
+            monkeypatch.setitem(linecache.cache, file, entry)
+        module = types.ModuleType("__main__")
+        module.__file__ = file or str(path)
+        monkeypatch.setitem(sys.modules, "__main__", module)
+        exec(compile(text, file or str(path), "exec", dont_inherit=True), vars(module))
+        return module
+
+    run.path = path
+    return run
+
+
+def text_of(function):
+    return source.of_code(function.__code__).text.strip()
+
+
+def test_lambdas_of_one_line_are_told_apart(load):
+    made = load("both = lambda x: 0.0, lambda x: -0.0, lambda x: x + 1, lambda y: y + 1\n").both
+
+    assert [text_of(each) for each in made] == [
+        "lambda x: 0.0", "lambda x: -0.0", "lambda x: x + 1", "lambda y: y + 1",
+    ]  # fmt: skip
+
+
+FUNCTION = "def f(x):\n    return x + 1\n"
+
+
+def test_a_function_that_moved_in_its_file_is_found(load):
+    f = load(FUNCTION).f
+    load.path.write_text("import os\n\n\n" + FUNCTION)
+
+    assert source.of_code(f.__code__).line == 4
+
+
+def test_a_function_whose_file_was_changed_has_no_source(load):
+    f = load(FUNCTION).f
+    load.path.write_text(FUNCTION.replace("1", "2"))
+
+    with pytest.raises(source.NoSource, match=r"f \(.*script.py, line 1\): its source is not what runs"):
+        source.of_code(f.__code__)
+
+
+@pytest.mark.parametrize("file", ["<stdin>", "<string>"])
+def test_what_was_typed_at_a_prompt_has_no_source(file):
+    scope = {}
+    exec(compile(FUNCTION, file, "exec"), scope)
+
+    with pytest.raises(source.NoSource, match="not available"):
+        source.of_code(scope["f"].__code__)
+
+
+def test_a_text_that_warns_when_it_is_compiled_is_not_told_again(load, recwarn):
+    with pytest.warns():
+        f = load("def f(x):\n    return x is 1\n").f
+
+    assert text_of(f).startswith("def f")
+
+
+@pytest.mark.parametrize("flag", ["", "from __future__ import annotations\n"])
+def test_imports_from_the_future_count(load, flag):
+    f = load(f"{flag}def f():\n    def g(x: missing = 1): pass\n    return g.__annotations__\n").f
+
+    code = source.compiled(source.of_code(f.__code__))
+
+    made = types.FunctionType(code, {"missing": int})
+    assert made() == {"x": "missing" if flag else int}
+
+
+def test_nothing_of_the_file_but_the_function_is_run(load):
+    module = load("ran = []\nran.append(1)\n@(lambda f: ran.append(2) or f)\ndef f(x=ran.append(3)):\n    return 5\n")
+
+    made = types.FunctionType(source.compiled(source.of_code(module.f.__code__)), {})
+
+    assert (module.ran, made(0)) == ([1, 3, 2], 5)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="this Python does not have the syntax itself")
+def test_syntax_that_the_other_python_lacks_is_refused_with_its_line(load):
+    f = load("\ndef f(x):\n    y = 1\n    match x:\n        case 1:\n            return 2\n").f
+
+    with pytest.raises(PayloadError) as refused:
+        payload.pack(f, (1,), {}, (3, 9))
+
+    said = str(refused.value)
+    assert "script.py, line 4" in said
+    assert "Python 3.9 does not have this syntax" in said
+    assert f"use an environment with Python 3.{sys.version_info[1]}" in said
+
+
+def test_a_syntax_error_there_has_the_line_of_the_file():
+    snippet = source.Snippet("f", "script.py", 40, 39, "def f():\n    x = 1\n    return x x\n")
+
+    with pytest.raises(SyntaxError) as error:
+        source.compiled(snippet)
+
+    assert (error.value.filename, error.value.lineno) == ("script.py", 42)
+    assert error.value.text.strip() == "return x x"
+
+
+CLASSES = """
+import dataclasses, enum, typing
+
+class Color(enum.Enum):
+    RED = 1
+
+@dataclasses.dataclass
+class Point:
+    x: int
+    y: int = 2
+
+class Row(typing.NamedTuple):
+    size: int = 3
+
+class Plain:
+    def get(self):
+        return 4
+"""
+
+
+@pytest.mark.parametrize("file", [None, CELL])
+def test_the_statements_of_classes_are_found_in_files_and_cells(load, file):
+    module = load(CLASSES, file)
+
+    found = [statement.of_class(getattr(module, name)).text for name in ("Color", "Point", "Row", "Plain")]
+
+    assert [text.split("\n")[0] for text in found] == [
+        "class Color(enum.Enum):", "@dataclasses.dataclass", "class Row(typing.NamedTuple):", "class Plain:",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("Color", "RED = 1", "RED = 2"),
+        ("Point", "x: int", "z: int"),
+        ("Point", "y: int = 2", "y: int = 3"),
+        ("Point", "    x: int\n", ""),
+        ("Row", "size: int = 3", "size: int = 4"),
+        ("Plain", "return 4", "return 5"),
+    ],
+)
+def test_a_statement_that_was_changed_is_not_that_of_the_class(load, name, old, new):
+    module = load(CLASSES)
+    load.path.write_text(CLASSES.replace(old, new))
+
+    assert statement.of_class(getattr(module, name)) is None
+
+
+def test_of_two_cells_the_one_that_made_the_class_is_found(load):
+    first = load(CLASSES, CELL).Point
+    load(CLASSES.replace("y: int", "z: int"), CELL.replace("2", "3"))
+
+    assert "y: int" in statement.of_class(first).text
+
+
+def test_a_class_that_cannot_go_is_refused_by_its_name():
+    made = dataclasses.make_dataclass("Made", [("x", int)])
+
+    with pytest.raises(PayloadError, match="the class Made: its statement is not found"):
+        payload.pack(print, (made(1),), {}, (3, 9 if sys.version_info[:2] != (3, 9) else 10))
