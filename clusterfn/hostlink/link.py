@@ -23,18 +23,13 @@ from clusterfn.hostlink import watchdog
 from clusterfn.hostlink.boot import HELLO_ID, Opened
 from clusterfn.hostlink.failures import error_of
 from clusterfn.hostlink.frames import Header, no_frame, pack
+from clusterfn.hostlink.pulse import ASK, DEAD, Pulse
 from clusterfn.hostlink.requests import Request
 from clusterfn.spec import Host
-from clusterfn.transport import Stream, failures, is_held
+from clusterfn.transport import Stream, asking, is_held
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 PING_ID = 2**31
-QUIET_S = 15.0  # without a word, ask for one
-DEAD_S = 45.0  # without an answer, the stream is dead
-ANSWER_S = 20.0  # how long an answer may take at least, whenever it was asked for
-SLOWEST = 50_000  # bytes/s of the slowest line on which our own unsent bytes may delay an answer
-BUFFERED = 8 * 2**20  # the most bytes that can be on their way
-IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
 FAILURES_KEPT = 10_000
 BOOT_FAILURES = 5
@@ -84,9 +79,7 @@ class Link:
         self._connected = True
         self._error: ClusterfnError | None = None
         self._needs_you: AuthenticationError | None = None
-        self._heard = self._moved = time.monotonic()
-        self._unanswered = 0
-        self._pinged: float | None = None  # when a sign of life was asked for that has not come
+        self._pulse = Pulse(time.monotonic())
         self.state = State("connected", time.time())
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
@@ -211,7 +204,7 @@ class Link:
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:
             stream.write(data)
-            self._unanswered = min(self._unanswered + len(data), BUFFERED)
+            self._pulse.send(len(data))
 
     def _put_chunk(self, opened: Opened, request: Request[Any], chunks: Iterator[bytes]) -> None:
         if request.id not in self._requests:
@@ -224,7 +217,7 @@ class Link:
         if chunk is None:
             return
         self._put(opened.stream, chunk)
-        self._moved = time.monotonic()  # an upload that goes on is a sign of life; our own pings are none
+        self._pulse.moved = time.monotonic()  # an upload that goes on is a sign of life; our own pings are none
         with self._changed:
             if opened is self._opened and self._connected:
                 self._transfers.append((request, chunks))
@@ -267,9 +260,7 @@ class Link:
         """Until the stream has ended; the error if that is because something came that is no frame."""
         try:
             while (frame := opened.reader.frame()) is not None:
-                self._heard = self._moved = time.monotonic()
-                self._unanswered = 0
-                self._pinged = None
+                self._pulse.hear(time.monotonic())
                 self._answer(*frame)
         except OSError:
             return None
@@ -346,7 +337,7 @@ class Link:
         try:
             opened = self._opener()
         except AuthenticationError:
-            self._needs_you = failures.needs_you(self.host.name)
+            self._needs_you = asking.needs_you(self.host.name)
             return False
         except (HostKeyError, ConfigError) as error:
             self._die(error)
@@ -387,9 +378,7 @@ class Link:
             closed = self._error is not None
             self._opened = opened
             self._connected = not closed
-            self._heard = self._moved = time.monotonic()
-            self._unanswered = 0
-            self._pinged = None
+            self._pulse.hear(time.monotonic())
             self._control.clear()
             self._transfers.clear()
             self._unsent.clear()
@@ -447,14 +436,11 @@ class Link:
         with self._changed:
             if not self._connected:
                 return
-            if self._pinged is None:  # one question is enough: a second one would be no sign of life either
-                if now - self._heard > (QUIET_S if self._requests else IDLE_PING_S):
-                    self._pinged = now
-                    self._control.append(pack({"id": PING_ID, "do": "ping"}))
-                    self._changed.notify_all()
-                return
-            late = self._unanswered / SLOWEST
-            if now - max(self._heard, self._moved) < DEAD_S + late or now - self._pinged < ANSWER_S + late:
+            seen = self._pulse.look(now, bool(self._requests))
+            if seen == ASK:
+                self._control.append(pack({"id": PING_ID, "do": "ping"}))
+                self._changed.notify_all()
+            if seen != DEAD:
                 return
             opened = self._opened
             self._connected = False

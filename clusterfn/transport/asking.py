@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfn.errors import AuthenticationError
+
 if sys.platform != "win32":
     import termios
 
@@ -62,6 +64,16 @@ def person() -> Asker | None:
         kernel = getattr(getpass.getpass, "__self__", None)
         return _in_notebook(kernel) if getattr(kernel, "_allow_stdin", False) else None
     return _on_terminal if _has_terminal() else None
+
+
+def needs_you(host_name: str) -> AuthenticationError:
+    """A login that a person has made once is not repeated without one."""
+    return AuthenticationError(
+        f"connection to {host_name} needs you: clusterfn login {host_name}; your jobs go on",
+        host=host_name,
+        hint=f"clusterfn login {host_name}",
+        retryable=True,
+    )
 
 
 def _is_worker() -> bool:

@@ -117,16 +117,6 @@ def _by_login(host_name: str, asked: bool) -> str:
     )
 
 
-def needs_you(host_name: str) -> AuthenticationError:
-    """A login that a person has made once is not repeated without one."""
-    return AuthenticationError(
-        f"connection to {host_name} needs you: clusterfn login {host_name}; your jobs go on",
-        host=host_name,
-        hint=f"clusterfn login {host_name}",
-        retryable=True,
-    )
-
-
 def no_more_sessions(host: Host, place: str, evidence: Sequence[str]) -> HostError:
     hint = "end a program that uses it, or ask the administrator for a higher MaxSessions"
     return _no_way(host, f"The held connection to {place} takes no further session (MaxSessions)", evidence, hint)

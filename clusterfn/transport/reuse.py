@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from clusterfn.errors import HostError
 from clusterfn.spec import Host
-from clusterfn.transport import failures, held, holding, logins, master
+from clusterfn.transport import asking, held, holding, logins, master
 from clusterfn.transport.asking import Asker, Question
 from clusterfn.transport.base import Stream, Transport
 from clusterfn.transport.held import Held
@@ -35,7 +35,7 @@ class ReusingTransport:
         if through is not None:
             return through
         if self._by_person and asker is None:
-            raise failures.needs_you(self.host.name)
+            raise asking.needs_you(self.host.name)
         return self._anew(command, asker)
 
     def _anew(self, command: str, asker: Asker | None) -> Stream:

@@ -325,9 +325,9 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
     for _ in range(20):
-        heard = connection._link._heard
+        heard = connection._link._pulse.heard
         connection._link.check(heard + 16)
-        until(lambda heard=heard: connection._link._heard > heard)
+        until(lambda heard=heard: connection._link._pulse.heard > heard)
 
     assert [header["do"] for header in asked] == ["run"] + 20 * ["ping"]
     assert len(transport.commands) == 1
@@ -339,26 +339,26 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     began = time.monotonic()
 
     def move() -> None:
-        connection._link._moved = began + 3.0 * next(steps)
+        connection._link._pulse.moved = began + 3.0 * next(steps)
 
     steps = itertools.count(1)
     moving = step(connection, 120, move)
     assert (moving, connection._link._connected) == (120, True)
 
-    connection._link._moved = began
+    connection._link._pulse.moved = began
     step(connection, 60)
     assert not connection._link._connected
 
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
     connection, transport = connected(silent)
-    before = connection._link._moved
+    before = connection._link._pulse.moved
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    assert connection._link._moved == before
+    assert connection._link._pulse.moved == before
 
     connection.put("/p", b"x")
-    until(lambda: connection._link._moved > before)
+    until(lambda: connection._link._pulse.moved > before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
