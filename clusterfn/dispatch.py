@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from clusterfn import config, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
 from clusterfn.environments import Ready, Wanted
-from clusterfn.errors import ClusterfnError, ConfigError, JobError
+from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError, JobError
 from clusterfn.job import SHORT, Job
 from clusterfn.session import CALLER, Session, open_session
 from clusterfn.spec import Host, JobSpec, Options, Resources
@@ -34,11 +34,27 @@ R = TypeVar("R")
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
     """Run the call on its host, show what it prints, and return its value or raise its exception."""
     try:
-        prepared = prepare(function, args, kwargs, options)
-        job: Job[R] = start(prepared, live=True)
-        return live.result(job, prepared.where, options.on_interrupt)
+        try:
+            return _call(function, args, kwargs, options)
+        except EnvironmentBuildError as error:
+            if error.stage != layout.CARDS_STAGE:
+                raise
+            _choose_again(error, options)
+        return _call(function, args, kwargs, options)
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
         raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
+
+
+def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
+    prepared = prepare(function, args, kwargs, options)
+    job: Job[R] = start(prepared, live=True)
+    return live.result(job, prepared.where, options.on_interrupt)
+
+
+def _choose_again(error: EnvironmentBuildError, options: Options) -> None:
+    """The environment was chosen for other cards than those that the job has seen: once more, by what is known now."""
+    _tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+    open_session(config.load().resolve(options.host)[0]).forget_environments()
 
 
 def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
@@ -165,7 +181,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     for name in prepared.payload.edited:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
     ledger.remember(job, prepared.config)
-    send.send(session, spec, prepared.payload, prepared.ready, job, tracker)
+    send.send(session, spec, prepared.payload, prepared.ready, job, tracker, _tell)
     tracker.follow(job, 1)
     _going.add(job)
     return job

@@ -105,7 +105,11 @@ KINDS = frozenset(
 )  # fmt: skip
 
 # Stages of a job, in order: an error names the one in which it happened.
-STAGES = ("submit", "queue", "start", "environment", "lease", "cards", "load", "function", "result", "supervisor", "scheduler")
+CARDS_STAGE = "cards"
+STAGES = (
+    "submit", "queue", "start", "environment", "lease", CARDS_STAGE, "load", "function", "result", "supervisor",
+    "scheduler",
+)  # fmt: skip
 
 
 def blob(root, digest):  # type: (str, str) -> str

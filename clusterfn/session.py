@@ -145,6 +145,10 @@ class Session:
         """
         return self._environments.find(wanted, say)
 
+    def forget_environments(self) -> None:
+        """Those that are made are to be chosen again: more is known of the cards."""
+        self._environments.forget()
+
     @functools.cached_property
     def _environments(self) -> Environments:
         return Environments(self)

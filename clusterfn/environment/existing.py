@@ -120,7 +120,7 @@ class Existing:
         return EnvironmentBuildError(
             f"no environment was named, and {self._told['path']} has no {', '.join(self._told['missing'])}",
             stage="environment",
-            hint='name one that has: environment="environment.yml" or packages=[…] make it, "conda:…" and the like use it',
+            hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, environment="conda:…"',
         )
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
@@ -129,7 +129,8 @@ class Existing:
             return EnvironmentBuildError(
                 f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
                 evidence=said, stage="environment",
-                hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…")',
+                hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…"), or have one '
+                'made: environment="environment.yml" or packages=["numpy"]',
             )  # fmt: skip
         return EnvironmentBuildError(
             f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 
-from ...layout import CARDS, DEFAULT, ENVIRONMENT, build_dir
+from ...layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from . import nvidia
 from .text import last_lines
 from .verdict import Verdict
@@ -91,7 +91,7 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", driver: str) -> Verdict:
     if found.get("capability"):
         evidence.append("compute capability %s; it has code for %s" % (found["capability"], ", ".join(found["codes"])))
     return Verdict(
-        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage="cards",
+        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage=CARDS_STAGE,
         evidence=evidence + found.get("lines", []),
         hint="call again: what the cards are is known now, and the environment is chosen for them",
     )  # fmt: skip
