@@ -271,3 +271,14 @@ def test_nothing_of_the_builders_surroundings_leaks_into_the_verification(
     plan = host.plan([python], verify=["leak"])
 
     assert host.build(plan, PYTHONPATH=str(tmp_path / "fake")).rc == 1
+
+
+def test_a_package_that_nobody_thought_of_is_an_outcome_too(host: Host, shelf: Path, python: dict):
+    odd = tar_of(shelf / "odd-1.0-0.tar.bz2", ("info/paths.json", b'{"paths": 7}'))
+    plan = host.plan([python, odd])
+
+    last = host.build(plan).last
+
+    assert last["at"] == "builder" and "the builder itself failed: TypeError" in last["message"]
+    assert "TypeError" in last["evidence"][-1]
+    assert json.loads((host.root / "builds" / plan["id"] / "outcome.json").read_text())["ok"] is False

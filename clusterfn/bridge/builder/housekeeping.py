@@ -184,12 +184,15 @@ def wanted(root: str, holder: "Holder") -> "set[str]":
     for env_id in environments(root):
         found |= _hashes(os.path.join(environment_dir(root, env_id), ABOUT, PLAN))
     for name in _names(os.path.join(root, BUILDS)):
-        if not name.startswith(".") and lock.current(os.path.join(root, BUILDS, name, LOCK))[1] not in (
-            "",
-            holder.token,
-        ):
+        if not name.startswith(".") and _is_held(os.path.join(root, BUILDS, name, LOCK), root, holder):
             found |= _hashes(os.path.join(root, BUILDS, name, PLAN))
     return found
+
+
+def _is_held(folder: str, root: str, holder: "Holder") -> bool:
+    """Whether another builder that may live holds this lock."""
+    token = lock.current(folder)[1]
+    return token not in ("", holder.token) and not holders.is_long_dead(root, token, holder)
 
 
 def old_parts(root: str) -> int:

@@ -109,8 +109,13 @@ class Maker:
         """
         path = os.path.join(self._folder, target.path)
         self._parent(os.path.dirname(path), target)
-        if os.path.lexists(path):
+        try:
+            self._put(target, path)
+        except FileExistsError:  # a file that is cut off; or an earlier builder's
             os.unlink(path)
+            self._put(target, path)
+
+    def _put(self, target: Target, path: str) -> None:
         if target.how == LINK:
             _link(target, path)
         elif target.how == SYMLINK:
@@ -175,8 +180,7 @@ def _link(target: Target, path: str) -> None:
     except OSError as error:
         if error.errno not in _REFUSED:
             raise
-        shutil.copyfile(target.source, path)
-        shutil.copymode(target.source, path)
+        shutil.copy(target.source, path)
 
 
 def _write(path: str, data: bytes, executable: bool) -> None:

@@ -8,6 +8,8 @@ Called by `main`.
 import json
 import os
 import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 
 from ...layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor.text import portable
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from .place import Layout
     from .plan import Plan
 
+_LINKERS = 4
+_LINKED_TOGETHER = 256
 _TRIES = 3  # to link, while a purging file system takes files away
 
 
@@ -108,6 +112,10 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
         outcome = failed.document()
     except OSError as error:
         outcome = of_system(error, build.plan.root).document()
+    except Stopped:
+        raise
+    except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold what nobody thought of
+        outcome = _unforeseen(error).document()
     document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
     try:
         sync.write(os.path.join(folder, OUTCOME + ".new"), document.encode())
@@ -115,6 +123,12 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
     except OSError:  # the disk is full: whoever started this is told by our output
         return outcome
     return outcome
+
+
+def _unforeseen(error: Exception) -> Failed:
+    lines = traceback.format_exc().splitlines()
+    message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
+    return Failed(message, stage="builder", evidence=lines[-20:], hint="report it with these lines")
 
 
 class _Build:
@@ -142,7 +156,9 @@ class _Build:
                     return self._finish(packages.fetched)
                 except Holed as holed:
                     packages.provide(again=[os.path.basename(holed.package)])
-        except (Failed, OSError):
+        except Stopped:
+            raise
+        except BaseException:
             self._clean()
             raise
         raise Failed(
@@ -180,12 +196,18 @@ class _Build:
         self._found = self._timed("verify", verify.verify, self.plan, self._final, self._stop)
 
     def _link(self, layout: "Layout", maker: Maker) -> None:
-        for number, path in enumerate(sorted(layout.targets)):
-            if not number % 256:
-                self._stop()
-                self._progress.tell("link", number, len(layout.targets))
-            maker.make(layout.targets[path])
-        self._progress.tell("link", len(layout.targets), len(layout.targets))
+        """A few at a time: on a network file system each waits for an answer."""
+        paths = sorted(layout.targets)
+        parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
+
+        def link(part: "list[str]") -> None:
+            self._stop()
+            for path in part:
+                maker.make(layout.targets[path])
+
+        with ThreadPoolExecutor(_LINKERS) as pool:
+            for number, _ in enumerate(pool.map(link, parts), 1):
+                self._progress.tell("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
 
     def _compile(self, layout: "Layout", maker: Maker) -> None:
         for target in pyc.compile_missing(layout, self._final, self._holder.token, self._stop):
