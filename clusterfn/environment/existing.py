@@ -120,7 +120,7 @@ class Existing:
         return EnvironmentBuildError(
             f"no environment was named, and {self._told['path']} has no {', '.join(self._told['missing'])}",
             stage="environment",
-            hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, environment="conda:…"',
+            hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
         )
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
