@@ -23,7 +23,6 @@ from clusterfn.spec import Host, Interpreter, Resources
 from clusterfn.watch import Watch
 
 CALLER = existing.CALLER
-OLDEST = (3, 9)  # that the worker runs on
 _PROBE_TIMEOUT_S = 60.0
 
 

@@ -18,6 +18,7 @@ from clusterfn.spec import EnvironmentSpec, Interpreter
 
 KINDS = ("python", "venv", "prefix", "conda")
 CALLER = (sys.version_info[0], sys.version_info[1])
+OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
 # Tries each candidate; the first that can be executed tells of itself. POSIX sh, as every login node has it.
@@ -114,6 +115,8 @@ class Existing:
         if self._told["missing"]:
             raise self._incomplete()
         major, minor = self._told["version"]
+        if (major, minor) < OLDEST:
+            raise self._too_old(major, minor)
         return Interpreter(self._told["path"], (major, minor))
 
     def _incomplete(self) -> EnvironmentBuildError:
@@ -122,6 +125,14 @@ class Existing:
             stage="environment",
             hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
         )
+
+    def _too_old(self, major: int, minor: int) -> EnvironmentBuildError:
+        return EnvironmentBuildError(
+            f"the environment {self.key()!r} has Python {major}.{minor}, "
+            f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
+            evidence=[self._told["path"]], stage="environment",
+            hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
+        )  # fmt: skip
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]

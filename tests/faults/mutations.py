@@ -201,7 +201,7 @@ MUTATIONS: list[Mutation] = [
          "return error",
          "disk full at upload-tiny"),
     _one("no advice about a root", "hostlink/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
-    _one("any Python will do", SESSION, "if found.version < OLDEST:", "if False:", "other Python-bare"),
+    _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:", "other Python-bare"),
     _one("% is sent to SLURM", SLURM, 'if "%" in folder or', "if False and", "odd home, SLURM-odd-home-slurm"),
     _one("nothing is quoted", "script.py", "    return shlex.quote(value)", "    return value",
          "odd root, SLURM-odd-root-slurm"),
