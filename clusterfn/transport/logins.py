@@ -30,7 +30,7 @@ def log_in(host: Host, asker: Asker | None) -> tuple[Held, bool]:
         asker: Asks for passwords and codes; None: only a login that needs no person works.
 
     Raises:
-        ConfigError: The host is this machine.
+        ConfigError: The host is this machine, or its transport can hold nothing here.
         HostError: As `Transport.open`.
     """
     settings = _by_ssh(host)
@@ -39,7 +39,18 @@ def log_in(host: Host, asker: Asker | None) -> tuple[Held, bool]:
         return before, False
     if held.MASTER in KINDS[host.transport] and sys.platform != "win32" and openssh.has_ssh():
         return master.log_in(host, settings, asker), True
+    if held.HOLDER not in KINDS[host.transport]:
+        raise _no_way(host)
     return holding.log_in(host, asker), True
+
+
+def _no_way(host: Host) -> ConfigError:
+    return ConfigError(
+        f"transport: openssh of host {host.name} cannot hold a connection on this machine",
+        host=host.name,
+        evidence=[host.source, "there is no ssh here, or it is Windows's, which has no ControlMaster"],
+        hint="use transport: auto or paramiko",
+    )
 
 
 def log_out(host: Host) -> bool:

@@ -16,7 +16,7 @@ import pytest
 
 from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.spec import Host
-from clusterfn.transport import held, runtime, sshlogin
+from clusterfn.transport import held, logins, runtime, sshlogin
 from clusterfn.transport.asking import Question
 from clusterfn.transport.held import Held
 from clusterfn.transport.sshconfig import Settings, resolve
@@ -218,3 +218,19 @@ def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp
 
     assert key("a") == key("ada@lab.example.edu")
     assert len({key("a"), key("bob@a"), key("a:2222"), key("b")}) == 4
+
+
+def test_a_transport_that_can_hold_nothing_here_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("Host lab\n")
+    host = Host("lab", "lab", "bare", "x", transport="openssh", ssh_config=str(tmp_path / "config"))
+    monkeypatch.setattr("clusterfn.transport.openssh.has_ssh", lambda: False)
+
+    with pytest.raises(ConfigError, match="transport: openssh of host lab cannot hold a connection on this machine"):
+        logins.log_in(host, None)
+
+
+def test_this_machine_is_not_logged_in_to() -> None:
+    with pytest.raises(ConfigError, match="here is this machine"):
+        logins.log_in(Host("here", "", "local", "x", transport="local"), None)
