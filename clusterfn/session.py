@@ -15,11 +15,11 @@ from clusterfn import host as hosts
 from clusterfn import layout, parcel
 from clusterfn.environment import existing
 from clusterfn.environments import Environments, Ready, Wanted
-from clusterfn.errors import EnvironmentBuildError, HostError, Unsatisfiable
+from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
-from clusterfn.spec import Host, Interpreter, Resources
+from clusterfn.spec import Host, Resources
 from clusterfn.watch import Watch
 
 CALLER = existing.CALLER
