@@ -6,13 +6,13 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from benchmarks import calls, costs
+from benchmarks import calls, costs, round_trips
 from benchmarks.place import made
 from benchmarks.report import Row, table, write
 
 
 def main() -> None:
-    """Everything, in less than five minutes."""
+    """Everything, in some minutes."""
     began = time.monotonic()
     sections: list[tuple[str, list[Row]]] = []
     with made() as place:
@@ -37,6 +37,8 @@ def main() -> None:
                 print(f"\n{title}: not measured: {failed}", flush=True)
             else:
                 print(f"\n{title}\n\n{table(sections[-1][1])}", flush=True)
+        if lab:
+            print(f"\n{round_trips.write(round_trips.table(lab))}")
     print(f"\n{write(sections, time.monotonic() - began)}")
 
 

@@ -83,7 +83,7 @@ def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float) -> Path:
         "+" if _out("git", "status", "--short", "clusterfn") else ""
     )
     today = datetime.date.today().isoformat()
-    parts = [f"# Speed on {today}, commit {commit}\n\n{_machine()}\n{took_s:.0f} s. Medians; ratios are medians of the "
+    parts = [f"# Speed on {today}, commit {commit}\n\n{machine()}\n{took_s:.0f} s. Medians; ratios are medians of the "
              "ratios within one round, in which everything was measured once.\n"]  # fmt: skip
     parts += [f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows]
     RESULTS.mkdir(exist_ok=True)
@@ -92,7 +92,8 @@ def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float) -> Path:
     return path
 
 
-def _machine() -> str:
+def machine() -> str:
+    """This machine and what runs on it, in one line."""
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("paramiko", "cloudpickle"))
     load = "/".join(f"{value:.1f}" for value in os.getloadavg())
     system = (

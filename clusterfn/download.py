@@ -6,6 +6,7 @@ and the CLI.
 
 from __future__ import annotations
 
+import collections
 import io
 import os
 import re
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
-    from clusterfn.host import HostConnection
+    from clusterfn.host import HostConnection, Reply
 
 _LIMIT = 10000
+_AT_ONCE = 32
 _TIMEOUT_S = 60.0
 
 
@@ -46,12 +48,7 @@ def list_files(connection: HostConnection, folder: str, pattern: str = "**") -> 
 
 def read_text(connection: HostConnection, path: str) -> str:
     """A file there as text; "" if it does not exist."""
-    try:
-        return read_bytes(connection, path).decode("utf-8", "replace")
-    except HostError as error:
-        if error.kind != "missing":
-            raise
-        return ""
+    return (read_each(connection, [path])[0] or b"").decode("utf-8", "replace")
 
 
 def read_bytes(connection: HostConnection, path: str) -> bytes:
@@ -65,6 +62,23 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
     return out.getvalue()
 
 
+def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
+    """Several files there, asked for at once; None for one that does not exist."""
+    outs = [io.BytesIO() for _ in paths]
+    replies = [connection.get(path, out) for path, out in zip(paths, outs)]
+    return [_unless_missing(reply, out) for reply, out in zip(replies, outs)]
+
+
+def _unless_missing(reply: Reply[int], out: io.BytesIO) -> bytes | None:
+    try:
+        reply.result(None)
+    except HostError as error:
+        if error.kind != "missing":
+            raise
+        return None
+    return out.getvalue()
+
+
 def fetch(connection: HostConnection, folder: str, pattern: str, to: Path) -> list[Path]:
     """Fetch the files that match; see `Job.download`. The name of a folder means its content."""
     found = list_files(connection, folder, pattern)
@@ -73,7 +87,7 @@ def fetch(connection: HostConnection, folder: str, pattern: str, to: Path) -> li
         found = list_files(connection, folder, f"{plain}/**")
     if not found:
         raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder)])
-    return [_fetch_one(connection, folder, file, to) for file in found]
+    return _fetch_all(connection, folder, found, to)
 
 
 _GLOB = re.compile(r"[*?[]")
@@ -136,18 +150,55 @@ def _listed(names: Sequence[str], count: int) -> str:
     return f"{shown} and {count - 3} more" if count > 3 else shown
 
 
-def _fetch_one(connection: HostConnection, folder: str, file: RemoteFile, to: Path) -> Path:
-    target = to.joinpath(*_safe_parts(file.name))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".part-")
+def _fetch_all(connection: HostConnection, folder: str, files: Sequence[RemoteFile], to: Path) -> list[Path]:
+    """Many are asked for at once, or each would cost a round trip."""
+    fetched: list[Path] = []
+    under_way: collections.deque[_Fetching] = collections.deque()
     try:
-        with os.fdopen(handle, "wb") as out:
-            connection.get(f"{folder}/{file.name}", out).result(None)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink()
-        raise
-    return target
+        for file in files:
+            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*_safe_parts(file.name))))
+            if len(under_way) == _AT_ONCE:
+                fetched.append(under_way.popleft().finish())
+        while under_way:
+            fetched.append(under_way.popleft().finish())
+    finally:
+        for fetching in under_way:
+            fetching.give_up()
+    return fetched
+
+
+class _Fetching:
+    """A file on its way, whole or not at all."""
+
+    def __init__(self, connection: HostConnection, path: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".part-")
+        self._out, self._temporary, self._target = os.fdopen(handle, "wb"), Path(temporary), target
+        try:
+            self._reply = connection.get(path, self._out)
+        except BaseException:
+            self._remove()
+            raise
+
+    def finish(self) -> Path:
+        """Wait for the rest of it; where it is."""
+        try:
+            self._reply.result(None)
+            self._out.close()
+            self._temporary.replace(self._target)
+        except BaseException:
+            self.give_up()
+            raise
+        return self._target
+
+    def give_up(self) -> None:
+        """Leave nothing of it."""
+        self._reply.cancel()
+        self._remove()
+
+    def _remove(self) -> None:
+        self._out.close()
+        self._temporary.unlink()
 
 
 # Names that Windows takes for a device, whatever their ending.

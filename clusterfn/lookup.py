@@ -64,10 +64,14 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
             f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as 7f3a"
         )
     session, folder = _find(job_id, host)
-    spec = _spec(session, folder)
+    files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
+    sent, claim, started = download.read_each(session.connection, files)
+    if sent is None:
+        raise _no_such(job_id, [session.host])
+    spec = json.loads(sent)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
-    tracker.attach(job)
+    tracker.attach(job, claim or b"", started or b"")
     return job
 
 
@@ -94,12 +98,16 @@ def _find(job_id: str, host: str | None) -> tuple[Session, str]:
         session = open_session(candidate)
         found += [(session, folder) for folder in _folders(session, job_id)]
     if not found:
-        names = ", ".join(candidate.name for candidate in hosts)
-        raise ConfigError(f"there is no job {job_id} on {names}", hint="clusterfn jobs HOST lists what is there")
+        raise _no_such(job_id, hosts)
     if len({posixpath.basename(folder) for _, folder in found}) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         raise ConfigError(f"{job_id} fits {len(found)} jobs", evidence=several[:10], hint="give more digits")
     return found[0] if len(found) == 1 else _sender(found)
+
+
+def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
+    names = ", ".join(host.name for host in hosts)
+    return ConfigError(f"there is no job {job_id} on {names}", hint="clusterfn jobs HOST lists what is there")
 
 
 def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:

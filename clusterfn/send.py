@@ -29,6 +29,7 @@ from clusterfn.spec import JobSpec
 from clusterfn.tracker import Tracker
 
 _WORTH_A_WORD = 10 << 20
+_WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
@@ -91,7 +92,8 @@ def _environment(session: Session, ready: Ready, made: Job[Any]) -> list[Reply[A
 def _contents(session: Session, payload: Payload, made: Job[Any]) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(named_by_content(session.root, payload))
-    missing = session.missing(list(wanted)) if wanted else set()
+    asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
+    missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
     size = sum(size_of(wanted[path]) for path in missing)
     if size >= _WORTH_A_WORD:
         made.on_state(made.state, f"sending {size >> 20} MB")

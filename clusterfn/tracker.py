@@ -11,10 +11,10 @@ import json
 import posixpath
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import download, layout, witness
+from clusterfn import layout, witness
 from clusterfn.errors import ClusterfnError, HostError, JobError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
@@ -61,6 +61,7 @@ class Tracker:
         self._unwatch: Callable[[], None] | None = None
         self._value = bytearray()
         self._partial = b""
+        self._turn = self._besides = ""
 
     @property
     def connection(self) -> HostConnection:
@@ -97,20 +98,17 @@ class Tracker:
         error.host, error.job = self.session.host.name, job.id
         job.on_refused(error)
 
-    def attach(self, job: Job[Any]) -> None:
-        """Follow a job that somebody else sent, from its first attempt on."""
-        claim = download.read_text(self.connection, posixpath.join(self.folder, layout.CLAIM)).strip()
-        self.follow(job, 1)
-        self.started(job, claim or self._script_id())
-        if not claim and not self.session.scheduler.watch_command():
-            self.witness.look_until_it_begins()
+    def attach(self, job: Job[Any], claim: bytes, started: bytes) -> None:
+        """Follow a job that somebody else sent, from its first attempt on.
 
-    def _script_id(self) -> str:
-        """Which process job.sh is, as the claim would have it; "" if it never began."""
-        told = download.read_text(self.connection, posixpath.join(self.folder, layout.STARTED))
-        boot, _, stat = told.partition(" ")
-        fields = stat.rpartition(")")[2].split()
-        return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
+        Args:
+            claim, started: What these files of the job hold; b"" for one that is not there.
+        """
+        submission = claim.decode("ascii", "replace").strip()
+        self.follow(job, 1)
+        self.started(job, submission or _script_id(started.decode("utf-8", "replace")))
+        if not submission and not self.session.scheduler.watch_command():
+            self.witness.look_until_it_begins()
 
     def follow(self, job: Job[Any], attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
@@ -160,9 +158,28 @@ class Tracker:
         if seen is not None:
             self.scheduler_id, self.doubt = seen.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
-                job.on_state(PENDING, self.session.scheduler.in_words(seen))
+                self._turn = self.session.scheduler.in_words(seen)
+                self._waits(job)
                 self._give_up_waiting(job)
         self.witness.scheduler_said(seen)
+
+    def _waits(self, job: Job[Any]) -> None:
+        if job.state == PENDING:
+            job.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
+
+    def waits_for(self, job: Job[Any], what: str) -> None:
+        """What it waits for besides its turn, and how far that is; "" for nothing any more."""
+        self._besides = what
+        self._waits(job)
+
+    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
+        """There will be no environment: unless it has begun all the same, it need not wait any longer."""
+        verdict = Verdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
+        submission = self.submission  # a scheduler forgets nothing that it has not yet heard
+        if submission is None:
+            self.witness.conclude_and_cancel(verdict)
+        else:
+            submission.add_done_callback(lambda _: self.witness.conclude_and_cancel(verdict))
 
     def _give_up_waiting(self, job: Job[Any]) -> None:
         limit_s = self.session.host.queue_timeout_s
@@ -201,6 +218,8 @@ class Tracker:
             self.session.there.clear()
         elif outcome["kind"] == layout.ENVIRONMENT and outcome["stage"] == "start":
             self.session.distrust()
+        elif outcome["kind"] == layout.ENVIRONMENT:
+            self.session.there.clear()
 
     def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
@@ -264,6 +283,13 @@ class Tracker:
                 evidence=answer.err.decode("utf-8", "replace").splitlines(),
                 hint=f"try again, or say there: scancel --name {self.scheduler_name}",
             )
+
+
+def _script_id(told: str) -> str:
+    """Which process job.sh is, as the claim would have it; "" if it never began."""
+    boot, _, stat = told.partition(" ")
+    fields = stat.rpartition(")")[2].split()
+    return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
 
 def _trouble(host: str, state: State) -> str:

@@ -13,7 +13,7 @@ import time
 from types import TracebackType
 
 CHUNK_BYTES = 65536
-Item = tuple[float, bytes]
+Item = tuple[float, bytes, int]
 
 
 class DelayProxy:
@@ -21,7 +21,11 @@ class DelayProxy:
 
     with DelayProxy(0, lab.host("py36-bash").port, 0.075) as proxy: connect to 127.0.0.1, proxy.port.
     The order of bytes is kept and the bandwidth is not limited. Attributes: port, accepted (connections so far),
-    bytes_up, bytes_down.
+    bytes_up, bytes_down, round_trips.
+
+    round_trips is how often something went there and back since the proxy was made, the handshake of TCP included:
+    what is sent belongs to the trip after the last one whose answer had arrived by then. So what is sent ahead and what
+    the host says unasked cost none, and a busy machine can only add to the count, the less the longer the delay.
     """
 
     def __init__(self, listen_port: int, target_port: int, one_way_s: float = 0.0) -> None:
@@ -30,6 +34,8 @@ class DelayProxy:
         self.accepted = 0
         self.bytes_up = 0
         self.bytes_down = 0
+        self.round_trips = 0
+        self._trips_there = 0
         self._flowing = threading.Event()
         self._flowing.set()
         self._refusing = False
@@ -99,6 +105,8 @@ class DelayProxy:
     def _connect(self, near: socket.socket) -> None:
         """One connection: the other end, and two threads for each direction."""
         self.accepted += 1
+        self.round_trips += 1  # SYN and its answer; what ends the handshake goes with the first word of the next trip
+        self._trips_there = self.round_trips + 1
         try:
             far = socket.create_connection(("127.0.0.1", self.target_port), timeout=10)
         except OSError:
@@ -115,7 +123,7 @@ class DelayProxy:
         for source, target, up in ((near, far, True), (far, near, False)):
             waiting: queue.Queue[Item] = queue.Queue()
             threading.Thread(target=self._read, args=(source, waiting, up), daemon=True).start()
-            threading.Thread(target=self._write, args=(waiting, target, source), daemon=True).start()
+            threading.Thread(target=self._write, args=(waiting, target, source, up), daemon=True).start()
 
     def _read(self, source: socket.socket, waiting: queue.Queue[Item], up: bool) -> None:
         """Note when each piece came; an empty piece means the end."""
@@ -129,14 +137,19 @@ class DelayProxy:
                 self.bytes_up += len(data)
             else:
                 self.bytes_down += len(data)
-            waiting.put((time.monotonic() + self.one_way_s, data))
+            trip = self.round_trips + 1 if up else self._trips_there
+            waiting.put((time.monotonic() + self.one_way_s, data, trip))
 
-    def _write(self, waiting: queue.Queue[Item], target: socket.socket, source: socket.socket) -> None:
+    def _write(self, waiting: queue.Queue[Item], target: socket.socket, source: socket.socket, up: bool) -> None:
         """Deliver each piece when it is due."""
         while True:
-            due, data = waiting.get()
+            due, data, trip = waiting.get()
             time.sleep(max(0.0, due - time.monotonic()))
             self._flowing.wait()
+            if up:
+                self._trips_there = max(self._trips_there, trip)
+            else:
+                self.round_trips = max(self.round_trips, trip)
             try:
                 if not data:
                     target.shutdown(socket.SHUT_WR)

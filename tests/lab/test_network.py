@@ -95,3 +95,19 @@ def test_refuse_ends_new_connections(echo_port: int) -> None:
         proxy.refuse()
         with pytest.raises(ConnectionResetError), connect(proxy) as stream:
             stream.recv(1)
+
+
+def test_round_trips_are_counted_and_what_is_sent_ahead_costs_none(echo_port: int) -> None:
+    with DelayProxy(0, echo_port, 0.1) as proxy, connect(proxy) as stream:
+        stream.sendall(b"x")
+        read_all(stream, 1)
+        assert proxy.round_trips == 2, "the handshake, and this"
+        for _ in range(3):
+            stream.sendall(b"y")
+            assert proxy.round_trips == 2
+        read_all(stream, 3)
+        assert proxy.round_trips == 3
+        for _ in range(2):
+            stream.sendall(b"z")
+            read_all(stream, 1)
+        assert proxy.round_trips == 5

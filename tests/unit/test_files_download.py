@@ -94,6 +94,51 @@ class Answer:
         return self.value
 
 
+class FarHost(Host):
+    """One that answers nothing before it was asked for `ahead` files, and cannot read those named `bad`."""
+
+    def __init__(self, *names, ahead):
+        super().__init__(*names)
+        self.ahead, self.asked, self.given_up = ahead, [], 0
+
+    def get(self, path, out):
+        self.asked.append(path)
+        return FarAnswer(self, path, out)
+
+
+@dataclass
+class FarAnswer:
+    host: FarHost
+    path: str
+    out: Any
+
+    def result(self, timeout):
+        assert len(self.host.asked) >= self.host.ahead
+        self.out.write(b"half")
+        if "bad" in self.path:
+            raise HostError(f"{self.path} may not be used")
+
+    def cancel(self):
+        self.host.given_up += 1
+
+
+def test_many_files_are_asked_for_before_the_first_one_is_here(tmp_path):
+    names = [f"{number:03}" for number in range(100)]
+    host = FarHost(*names, ahead=30)
+
+    assert fetch(host, "/work", "*", tmp_path) == [tmp_path / name for name in names]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == names
+
+
+def test_where_one_of_many_fails_what_is_whole_stays_and_of_the_others_nothing(tmp_path):
+    host = FarHost("1", "2-bad", "3", "4-bad", ahead=4)
+
+    with pytest.raises(HostError, match="2-bad may not be used"):
+        fetch(host, "/work", "*", tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["1"] and host.given_up == 3
+
+
 @pytest.mark.parametrize("pattern", ["results", "results/", "results/**"])
 def test_a_folders_name_means_its_content(tmp_path, pattern):
     host = Host("results/a.txt", "results/deep/b.txt", "other.txt")
