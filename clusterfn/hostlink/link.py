@@ -151,9 +151,10 @@ class Link:
                 host=self.host.name,
                 hint="connect again in this process, or start it with the spawn method",
             )
-        refused = self._error or self._needs_you
-        if refused is not None:
-            raise refused.with_traceback(None)  # or it would grow with each that asks
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # or it would grow with each that asks
+        if self._needs_you is not None and not is_held(self.host):
+            raise self._needs_you.with_traceback(None)
 
     def _number(self) -> int:
         self._last += 1
@@ -367,7 +368,8 @@ class Link:
             request.fail(self._needs_you)
         while self._error is None and not is_held(self.host):
             with self._changed:
-                self._changed.wait_for(lambda: self._error is not None, LOCAL_LOOK_S)
+                # a request that comes now has found one
+                self._changed.wait_for(lambda: self._error is not None or bool(self._unsent), LOCAL_LOOK_S)
         self._needs_you = None
         if self._error is None:
             self._tell(State("reconnecting", time.time(), "somebody has logged in again"))

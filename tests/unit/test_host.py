@@ -260,6 +260,22 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
     assert (len(transport.commands), connection.state.name) == (3, "connected")
 
 
+def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
+    connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, transport = connected(answering)
+    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 60.0)
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+    until(lambda: not connection._link._connected)
+    with pytest.raises(AuthenticationError):
+        connection.ping().result(WAIT_S)
+
+    transport.error = None
+    logged_in.set()
+    connection.ping().result(WAIT_S)
+
+
 def test_what_was_never_sent_is_refused_when_a_person_is_needed(
     connected: Connected, logged_in: threading.Event
 ) -> None:
