@@ -19,15 +19,14 @@ MINOR = f"3.{sys.version_info[1]}"
 
 
 class Here:
-    """A connection to this machine, with a home of its own."""
+    """A connection to this machine, with a home of its own, whose bin is all of PATH."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
 
     def run(self, argv, timeout_s):
-        ran = subprocess.run(
-            argv, capture_output=True, check=False, env={"HOME": str(self.home), "PATH": "/usr/bin:/bin"}
-        )
+        env = {"HOME": str(self.home), "PATH": f"{self.home}/bin"}
+        ran = subprocess.run(argv, capture_output=True, check=False, env=env)
         reply: Future = Future()
         reply.set_result(SimpleNamespace(rc=ran.returncode, out=ran.stdout, err=ran.stderr))
         return reply
@@ -62,33 +61,39 @@ def test_what_does_not_run_or_is_of_another_version_is_not_told(tmp_path, monkey
     assert pythons.find(Here(tmp_path)) == []
 
 
-def session(home: Path, found: str | None) -> SimpleNamespace:
-    def environment(text):
-        if found is None:
+def session(home: Path) -> SimpleNamespace:
+    """One that may be asked for a named environment; asking for the host's own would have one made."""
+
+    def environment(wanted):
+        if wanted.text != "conda:ml":
             raise EnvironmentBuildError("none")
-        return SimpleNamespace(interpreter=SimpleNamespace(path=found))
+        return SimpleNamespace(interpreter=SimpleNamespace(path="/x/bin/python"))
 
     return SimpleNamespace(environment=environment, connection=Here(home))
 
 
-def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path):
-    assert pythons.environment(session(tmp_path, "/usr/bin/python"), None, Answers(yes=True)) is None
+def test_nothing_is_written_where_the_hosts_own_will_do(tmp_path, capsys):
+    put(tmp_path / "bin" / f"python{MINOR}")
+
+    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
+    assert f"Functions run under {sys.executable}" in capsys.readouterr().out
 
 
 def test_a_given_one_is_looked_for_at_once(tmp_path):
-    assert pythons.environment(session(tmp_path, "/x"), "conda:ml", Answers(yes=True)) == "conda:ml"
+    assert pythons.environment(session(tmp_path), "conda:ml", Answers(yes=True)) == "conda:ml"
     with pytest.raises(EnvironmentBuildError):
-        pythons.environment(session(tmp_path, None), "conda:ml", Answers(yes=True))
+        pythons.environment(session(tmp_path), "conda:gone", Answers(yes=True))
 
 
 def test_the_first_that_is_found_is_proposed(tmp_path):
     put(tmp_path / ".conda" / "environments.txt", f"{put(tmp_path / 'e' / 'bin' / 'python').parents[1]}\n")
 
-    assert pythons.environment(session(tmp_path, None), None, Answers(yes=True)) == f"python:{sys.executable}"
+    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) == f"python:{sys.executable}"
+    assert pythons.environment(session(tmp_path), "none", Answers(yes=True)) is None
 
 
 def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(pythons, "PYTHON", "python9.9")
 
-    assert pythons.environment(session(tmp_path, None), None, Answers(yes=True)) is None
+    assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
     assert "There is no python9.9" in capsys.readouterr().out

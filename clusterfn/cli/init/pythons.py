@@ -1,18 +1,20 @@
 """Which Python is to run functions on a host: its own of the caller's minor version, or one where people put them.
 
-Builds the question (POSIX sh) and reads the answer; what is found is tried before it is told. Installs nothing: where
-there is none, building an environment would be called here. Called by `init`.
+Builds the question (POSIX sh) and reads the answer; what is found is tried before it is told. Makes nothing: where
+there is none, a call has one made for what its function imports. Called by `init`.
 """
 
 from __future__ import annotations
 
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.environment.existing import CALLER
+from clusterfn.environment import existing
+from clusterfn.environment.existing import CALLER, Existing
 from clusterfn.environments import Wanted
 from clusterfn.errors import EnvironmentBuildError
 from clusterfn.host import HostConnection
 from clusterfn.session import Session
 
+NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 _TIMEOUT_S = 60.0
 _MOST = 6
@@ -39,32 +41,45 @@ exit 0
 
 
 def environment(session: Session, given: str | None, answers: Answers) -> str | None:
-    """What to write as `environment:`; None where nothing need be, or can be.
+    """What to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
-        EnvironmentBuildError: The given one is not there, or is of another version.
+        EnvironmentBuildError: The given one is not there, or cannot be made.
         ConfigError: It is no environment that can be named.
     """
-    try:
-        found = session.environment(Wanted(given)).interpreter.path
-    except EnvironmentBuildError:
-        if given:
-            raise
+    if given == NONE:
+        return None
+    if given:
+        say(f"Functions run under {session.environment(Wanted(given)).interpreter.path}.")
+        return given
+    own = _own(session.connection)
+    if own is None:
         return _elsewhere(session.connection, answers)
-    say(f"Functions run under {found}, of the same version as here.")
-    return given
+    say(f"Functions run under {own}, of the same version as here.")
+    return None
+
+
+def _own(connection: HostConnection) -> str | None:
+    """The one that is used where none is named, if it is there; nothing is made."""
+    environment = Existing(existing.parse(None, "bare"))
+    answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+    try:
+        return environment.verification(answer.rc, answer.out, answer.err).path
+    except EnvironmentBuildError:
+        return None
 
 
 def _elsewhere(connection: HostConnection, answers: Answers) -> str | None:
     found = find(connection)
     if not found:
-        say(f"There is no {PYTHON} that runs your functions (it must be of the version that you have here). Make one "
-            "there, say by conda or uv (or see `module avail python`), and name it by `environment:`.")  # fmt: skip
+        say(f"There is no {PYTHON} there: one is made for what a function imports, when it is first called.")
         return None
     say(f"{PYTHON} is not in the PATH there; it was found as")
     for path in found:
         say(f"  python:{path}")
-    return answers.text("Environment that runs your functions", "--environment", f"python:{found[0]}")
+    question = f"Environment that runs your functions ({NONE}: one is made for what they import)"
+    chosen = answers.text(question, "--environment", f"python:{found[0]}")
+    return None if chosen == NONE else chosen
 
 
 def find(connection: HostConnection) -> list[str]:
