@@ -263,14 +263,13 @@ def test_a_plan_that_is_none(host: Host, python: dict, wrong: dict, tmp_path: Pa
     assert (answer.rc, answer.last["stage"], answer.last["at"]) == (1, "failed", "plan")
 
 
-def test_nothing_of_the_builders_surroundings_leaks_into_the_verification(
-    host: Host, shelf: Path, python: dict, tmp_path: Path
-):
-    (tmp_path / "fake").mkdir()
-    (tmp_path / "fake" / "leak.py").write_text("")
-    plan = host.plan([python], verify=["leak"])
+def test_nothing_of_the_builders_surroundings_leaks_into_what_it_runs(host: Host, shelf: Path, python: dict):
+    text = b'echo "${PYTHONPATH-} ${LD_PRELOAD-} ${CONDA_EXE-} $CONDA_PREFIX" > "$PREFIX/seen"\n'
+    plan = host.plan([python, toys.conda(shelf, "linked", {"bin/.linked-post-link.sh": Entry(text, 0o755)})])
 
-    assert host.build(plan, PYTHONPATH=str(tmp_path / "fake")).rc == 1
+    assert host.build(plan, PYTHONPATH="/leak", LD_PRELOAD="", CONDA_EXE="/leak/conda").rc == 0
+
+    assert (host.prefix(plan) / "seen").read_text() == f"   {host.prefix(plan)}\n"
 
 
 def test_a_package_that_nobody_thought_of_is_an_outcome_too(host: Host, shelf: Path, python: dict):
