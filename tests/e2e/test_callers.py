@@ -82,16 +82,6 @@ assert stopped.cancel() in (True, False)
 print(json.dumps("whole"))
 """
 
-OTHER = """
-import json, sys
-from clusterfn import cluster, EnvironmentBuildError
-try:
-    cluster(host=sys.argv[1])(lambda: 1)()
-except EnvironmentBuildError as error:
-    print(json.dumps(str(error)))
-"""
-
-
 @pytest.fixture
 def caller(lab, installed, monkeypatch):
     """The interpreter of a caller of that minor version, with what clusterfn needs beside it."""
@@ -123,17 +113,3 @@ def test_a_whole_call(hosts, lab, caller, run_script, tmp_path, monkeypatch, min
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
 
     assert run_script(SCRIPT, host_name(host), python=python) == "whole"
-
-
-def test_an_environment_of_another_minor_version_is_refused_before_anything_is_sent(
-    hosts, lab, caller, run_script, tmp_path, monkeypatch
-):
-    python = caller("3.9")
-    path = hosts.describe(lab, tmp_path / "clusterfn.yml", lab.python("3.13"), "", ("py36",))
-    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    before = hosts.jobs()
-
-    said = run_script(OTHER, "py36", python=python)
-
-    assert "3.9" in said and "3.13" in said
-    assert hosts.jobs() == before

@@ -76,7 +76,7 @@ def test_what_was_typed_at_a_prompt_has_no_source(file):
         source.of_code(scope["f"].__code__)
 
 
-def test_a_text_that_warns_when_it_is_compiled_is_not_told_again(load, recwarn):
+def test_a_text_that_warns_when_it_is_compiled_is_not_told_again(load):
     with pytest.warns():
         f = load("def f(x):\n    return x is 1\n").f
 
