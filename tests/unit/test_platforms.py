@@ -22,9 +22,9 @@ STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys, clusterfn
-not_here = ("clusterfn.bridge.", "clusterfn.__main__")  # what it has of the bridge, `wire` imports by its name there
+not_here = ("clusterfn.bridge.", "clusterfn.solve.")  # hosts' own but for what others import, and a tool's own process
 names = [each.name for each in pkgutil.walk_packages(clusterfn.__path__, "clusterfn.")]
-names = [name for name in names if not name.startswith(not_here)]
+names = [name for name in names if not name.startswith(not_here) and not name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
 for name in clusterfn.__all__:
