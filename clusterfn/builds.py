@@ -30,13 +30,24 @@ def made(session: Session, spec: Specification, gpus: int, caller: tuple[int, in
     Raises:
         LockError, EnvironmentBuildError, ConfigError: As `making.make`.
     """
-    facts = session.connection.facts
-    told = {"platform": facts.platform, "glibc": facts.glibc, "root": root(session)}
+    told = facts(session)
     try:
         return making.make(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller, say)
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
+
+
+def stale(session: Session, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
+    """Why the lock that is there does not do for the session's host; "" if it does."""
+    told = facts(session)
+    return making.stale(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller)
+
+
+def facts(session: Session) -> dict[str, str]:
+    """What a lock for the host depends on, and where environments lie there."""
+    known = session.connection.facts
+    return {"platform": known.platform, "glibc": known.glibc, "root": root(session)}
 
 
 def root(session: Session) -> str:
@@ -63,11 +74,14 @@ def root(session: Session) -> str:
 
 def cards(session: Session, environments: str) -> Cards:
     """What is known of the cards that a job of this host gets: from clusterfn.yml, the machine, or an earlier job."""
-    host = session.host
-    if host.making.driver:
-        return making.unknown_cards(host)
-    found = _remembered(session, environments) if host.scheduler == "slurm" else _asked(session)
-    return found or making.unknown_cards(host)
+    return known_cards(session, environments) or making.unknown_cards(session.host)
+
+
+def known_cards(session: Session, environments: str) -> Cards | None:
+    """The same, without a guess."""
+    if session.host.making.driver:
+        return making.unknown_cards(session.host)
+    return _remembered(session, environments) if session.host.scheduler == "slurm" else _asked(session)
 
 
 def _asked(session: Session) -> Cards | None:

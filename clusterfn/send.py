@@ -12,31 +12,39 @@ import json
 import posixpath
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout, parcel, script
+from clusterfn.environments import Ready
 from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.files import Shipment
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply, TreeFile
 from clusterfn.job import Job
 from clusterfn.payload import Payload
 from clusterfn.scheduler.base import Answer
-from clusterfn.session import Ready, Session
+from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 from clusterfn.tracker import Tracker
+
+if TYPE_CHECKING:
+    from clusterfn.shipping import Shipped
 
 _WORTH_A_WORD = 10 << 20
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
-def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker) -> None:
-    """Put everything on the stream; `made` hears of a refusal later."""
+def send(
+    session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker,
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
     connection = session.connection
-    before = [*_lay_out(session, ready), *_contents(session, payload, made), *_environment(session, ready, made)]
+    shipped = _environment(session, ready, made, say)
+    before = [*_lay_out(session, ready), *_contents(session, payload, made), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = connection.put_tree(place, files, sync=queued, after=before)
@@ -49,6 +57,8 @@ def send(session: Session, job: JobSpec, payload: Payload, ready: Ready, made: J
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
         _finish_before_exit(ran, tracker)
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
+        if shipped:  # elsewhere the job begins at once, and follows its builder itself
+            shipped.tell(tracker, made)
 
 
 _unanswered: set[Reply[Any]] = set()
@@ -80,13 +90,13 @@ def _lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     return replies
 
 
-def _environment(session: Session, ready: Ready, made: Job[Any]) -> list[Reply[Any]]:
-    """Packages that the environment still needs, and the start of its builder."""
+def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[str], None]) -> Shipped | None:
+    """Packages that the environment still needs, and the start of its builder; None if nobody has to make it."""
     if ready.made is None:
-        return []
+        return None
     from clusterfn import shipping  # takes time to import
 
-    return shipping.ship(session, ready.made, lambda sentence: made.on_state(made.state, sentence))
+    return shipping.for_job(session, ready.made, made, say)
 
 
 def _contents(session: Session, payload: Payload, made: Job[Any]) -> list[Reply[bool]]:

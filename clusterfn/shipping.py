@@ -1,71 +1,177 @@
 """Brings an environment's archives to a host that lacks them, and starts its builder there: nothing twice.
 
-The host fetches what it can reach, and is sent the rest. The builder goes on by itself; the job waits for it on the
-host. Called by `send`.
+The host fetches what it can reach, and is sent the rest. The builder goes on by itself; a job waits for it on the
+host. Called by `send`, and by the CLI where an environment is built before any job wants it.
 """
 
 from __future__ import annotations
 
 import json
 import posixpath
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from clusterfn import layout
+from clusterfn import builder, layout, script
+from clusterfn.builder import Build, Told
 from clusterfn.environment import fetching, zstd
 from clusterfn.environment.lock import Package
 from clusterfn.environment.making import Made
-from clusterfn.errors import EnvironmentBuildError
-from clusterfn.host import Reply
+from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
+from clusterfn.host import Completed, Reply
+from clusterfn.job import Job
+from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
+from clusterfn.tracker import Tracker
 
 Say = Callable[[str], None]
+Progress = Callable[[Told], None]
+
+FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
 _TIMEOUT_S = 120.0
-_EVERY_S = 5.0
+_SELDOM_S = 5.0
+_OFTEN_S = 0.5
 
 
-def ship(session: Session, made: Made, say: Say) -> list[Reply[Any]]:
-    """Requests that must end well before a job of this environment is started; none if it is there.
+@dataclass(frozen=True)
+class Shipped:
+    """What was put on the stream for an environment.
+
+    Attributes:
+        before: Requests that must end well before a job of it is started; none if it is there.
+        build: The builder that was started, if one was.
+    """
+
+    before: Sequence[Reply[Any]] = ()
+    build: Build | None = None
+
+    def tell(self, tracker: Tracker, job: Job[Any]) -> None:
+        """Show a job that waits in a queue how far its environment is, and end it if there will be none."""
+        if self.build is not None:
+            ended = self.build.listen(lambda told: tracker.waits_for(job, f"environment: {builder.in_words(told)}"))
+            ended.add_done_callback(lambda outcome: _told_at_last(tracker, job, outcome))
+
+
+def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> None:
+    """A builder that was only stopped leaves the work to the job."""
+    tracker.waits_for(job, "")
+    error = outcome.exception()
+    told = outcome.result() if error is None else {}
+    if isinstance(error, SubmitError):
+        tracker.cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
+    elif told.get("stage") == "failed" and told.get("at") != "stopped":
+        tracker.cannot_have(builder.message(told), builder.evidence(told), told.get("hint") or "")
+
+
+def for_job(session: Session, made: Made, job: Job[Any], say: Say) -> Shipped:
+    """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
+    aloud = _seldom(say)
+
+    def show(told: Told) -> None:
+        if told["stage"] == FETCHING:
+            aloud(told)
+        else:
+            job.on_state(job.state, f"environment: {builder.in_words(told)}")
+
+    return ship(session, made, say, show)
+
+
+def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool:
+    """Have it built now, and wait for that; whether there was anything to do.
+
+    Raises:
+        EnvironmentBuildError, HostError: It cannot be made, or not be sent.
+        ConfigError: The host builds in jobs alone.
+    """
+    making = session.host.making
+    if making.build_on == "node" and not making.partition:
+        raise ConfigError(
+            f"{session.host.name} builds environments in the jobs that want them (build_on: node)",
+            host=session.host.name, hint="call a function with it; or name a build_partition: for jobs that only build",
+        )  # fmt: skip
+    shipped = ship(session, made, say, on_progress)
+    if shipped.build is None:
+        return False
+    ended = shipped.build.listen(on_progress)
+    for reply in shipped.before:
+        reply.result(None)
+    told = ended.result()
+    if told["stage"] == "failed":
+        raise builder.failure(told, session.host.name)
+    return True
+
+
+def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipped:
+    """Put on the stream what the host lacks of it, and the start of its builder.
+
+    Args:
+        say: Is told in a sentence what is missing there.
+        on_progress: Is told how far fetching is, here, and later how far sending is, on the connection's thread.
 
     Raises:
         EnvironmentBuildError: A package cannot be fetched, here and there.
     """
     if not session.missing([made.ready]):
-        return []
-    before = session.lay_out_bridge()
-    lacking = _ask(session, made, before)
-    theirs, ours = _divide(session, made, lacking)
+        return Shipped()
+    theirs, ours = _divide(session, made, _lacking(session, made))
     say(_in_words(session, made, theirs, ours))
-    sent = [*before, *_send(session, made, ours, say)]
+    sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(_document(session, made, fetch=bool(theirs))).encode()
     planned = session.connection.put(plan, document, after=sent)
-    if session.host.making.build_on == "host":
-        log = posixpath.join(posixpath.dirname(plan), "log")
-        session.connection.spawn([*session.builder, "build", plan], made.root, log, after=[planned])
-    return [*sent, planned]
+    return Shipped([*sent, planned], _start(session, made, plan, planned))
 
 
-def _ask(session: Session, made: Made, before: Sequence[Reply[Any]]) -> dict[str, Any]:
+def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Build | None:
+    """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
+    making = session.host.making
+    if making.build_on == "node" and not making.partition:
+        return None
+    log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
+    argv, build = (*session.builder, "build", plan), Build(session, log)
+    if making.build_on == "node" and session.host.scheduler == "slurm":
+        _submit(session, made, argv, log, planned, build)
+    else:
+        spawned = session.connection.spawn(argv, made.root, log, unset=session.scheduler.unset, after=[planned])
+        spawned.add_done_callback(build.started)
+        spawned.exited.add_done_callback(build.process_ended)
+    return build
+
+
+def _submit(session: Session, made: Made, argv: Sequence[str], log: str, planned: Reply[bool], build: Build) -> None:
+    name = layout.job_name("environment", made.id)
+    start = session.scheduler.errand(script.command_line(argv), name, log, session.host.making.partition or "")
+    ran = session.connection.run(start.argv, cwd=made.root, unset=start.unset, after=[planned])
+    ran.add_done_callback(lambda reply: _submitted(session, name, reply, build))
+
+
+def _submitted(session: Session, name: str, reply: Reply[Completed], build: Build) -> None:
+    build.started(reply)
+    if reply.exception(0) is not None:
+        return
+    ran = reply.result(0)
+    answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+    try:
+        session.scheduler.submitted(answer)
+    except ClusterfnError as refusal:
+        build.refused(refusal)
+    else:
+        session.watch.add(name, build.scheduler_said)
+        build.when_over(lambda: session.watch.remove(name))
+
+
+def _lacking(session: Session, made: Made) -> Told:
     """What the host lacks, and which of it it cannot reach."""
     document = _document(session, made, fetch=session.host.making.fetch_on != "client")
-    asked = session.connection.run(
-        [*session.builder, "lacking"], stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S, after=before
-    )
-    answer = asked.result(_TIMEOUT_S)
-    lines = answer.out.splitlines()
-    if answer.rc != 0 or not lines:
-        said = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()[-5:]]
-        raise EnvironmentBuildError(
-            "the host cannot say what it lacks for the environment", host=session.host.name, stage="environment",
-            evidence=said, hint="see whether env_root: is a folder that you may write to",
-        )  # fmt: skip
-    return dict(json.loads(lines[-1]))
+    return builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
 
 
-def _divide(session: Session, made: Made, lacking: dict[str, Any]) -> tuple[list[Package], list[Package]]:
+def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package], list[Package]]:
     """What the host fetches, and what is sent."""
     wheel = _zstd(session)
     wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
@@ -84,30 +190,60 @@ def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequenc
     return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
 
 
-def _send(session: Session, made: Made, packages: Sequence[Package], say: Say) -> Iterator[Reply[Any]]:
-    if not packages:
-        return
-    said = _Said(say)
-    for sha256, path in fetching.fetch(packages, said.fetched).items():
-        target = layout.blob(made.root, sha256)
-        yield session.connection.put(target, path, mode=0o600, sha256=sha256)
+def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
+    """Each archive as soon as it is here, while the others are fetched."""
+    fetched = _often(on_progress, FETCHING)
+    sending = _Sending(len(packages), _often(on_progress, SENDING))
+    for sha256, path in fetching.fetch(packages, fetched):
+        sent = session.connection.put(layout.blob(made.root, sha256), path, mode=0o600, sha256=sha256)
+        sent.add_done_callback(sending.done(path))
+        yield sent
 
 
-class _Said:
-    """Progress of fetching, told now and then."""
+class _Sending:
+    """How many archives have arrived; told on the connection's reader thread."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self._next = time.monotonic() + _EVERY_S
+    def __init__(self, of: int, tell: fetching.Progress) -> None:
+        self._of, self._tell = of, tell
+        self._count = self._bytes = 0
 
-    def fetched(self, done: int, of: int, size: int) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _EVERY_S
-            self._say(f"fetching here: {done} of {of} packages, {size >> 20} MB")
+    def done(self, path: Path) -> Callable[[Reply[Any]], None]:
+        """What to call when this one has arrived."""
+        size = path.stat().st_size
+
+        def arrived(_: Reply[Any]) -> None:
+            self._count, self._bytes = self._count + 1, self._bytes + size
+            self._tell(self._count, self._of, self._bytes)
+
+        return arrived
+
+
+def _often(on_progress: Progress, stage: str) -> fetching.Progress:
+    """Told not more than twice a second, but for the end."""
+    due = [0.0]
+
+    def tell(done: int, of: int, size: int) -> None:
+        if done == of or time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + _OFTEN_S
+            on_progress({"stage": stage, "done": done, "of": of, "bytes": size})
+
+    return tell
+
+
+def _seldom(say: Say) -> Progress:
+    """What says how far it is every few seconds, for whoever shows lines that stay."""
+    due = [time.monotonic() + _SELDOM_S]
+
+    def tell(told: Told) -> None:
+        if time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + _SELDOM_S
+            say(builder.in_words(told))
+
+    return tell
 
 
 def _document(session: Session, made: Made, fetch: bool) -> dict[str, Any]:
-    """plan.json, as decision 14 describes it."""
+    """plan.json, as decision 14 describes it; what only people want to know stands there too."""
     wheel = _zstd(session)
     return {
         "format": layout.FORMAT,
@@ -121,6 +257,10 @@ def _document(session: Session, made: Made, fetch: bool) -> dict[str, Any]:
         "verify": [],
         "purged": session.host.making.purge_days is not None,
         "about": made.title,
+        "wanted": list(made.wanted),
+        "cuda": made.cuda,
+        "why": made.why,
+        "virtual": made.lock.virtual_packages(made.platform),
     }
 
 

@@ -141,9 +141,9 @@ class Witness:
             _then(self.conclude(verdict), self._hear)
 
     def conclude_and_cancel(self, verdict: Verdict) -> None:
-        """Have it published, and the job taken out of the queue."""
+        """Have it published, and the job taken out of the queue; one that has begun meanwhile goes on."""
         concluded = self.conclude(verdict)
-        _then(concluded, lambda _: self._tracker.cancel_at_scheduler())
+        _then(concluded, lambda answer: None if _has_begun(answer) else self._tracker.cancel_at_scheduler())
         _then(concluded, self._hear)
 
     def _hear(self, answer: Completed) -> None:
@@ -172,6 +172,14 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
             use(done.result(0))
 
     reply.add_done_callback(answered)
+
+
+def _has_begun(answer: Completed) -> bool:
+    """Whether nothing was published because the job runs."""
+    try:
+        return standing(answer)["attempt"] is None
+    except (ClusterfnError, KeyError):
+        return False
 
 
 def standing(answer: Completed) -> dict[str, Any]:

@@ -25,7 +25,7 @@ ROOMS = [
     ["hostlink", "host", "watch"],
     ["survey"],
     ["job", "group"],
-    ["builds", "environments", "session", "witness", "tracker", "live"],
+    ["builder", "builds", "environments", "session", "witness", "tracker", "live"],
     ["shipping"],
     ["send", "describe", "dispatch"],
     ["decorator", "executor", "lookup", "attach", "access"],

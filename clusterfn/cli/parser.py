@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from clusterfn._version import __version__
 from clusterfn.cli import calls, check, demo, init, jobs, login, trust
+from clusterfn.cli.env import words as env
 from clusterfn.spec import did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
@@ -79,6 +80,7 @@ def make_parser() -> Parser:
     _hosts(commands)
     _calls(commands)
     _jobs(commands)
+    env.add(_add(commands, "env", _help(parser), "environments: locked here, built, shown and removed on hosts"))
     parser.commands = tuple(commands.choices)
     return parser
 

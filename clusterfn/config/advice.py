@@ -13,6 +13,7 @@ _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 _ENVIRONMENTS = ("python", "venv", "prefix", "conda")
+_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 _NEVER = "never read: a secret in a file is soon everybody's"
 
@@ -55,11 +56,18 @@ def refuse_misplaced_hosts(top: Value, top_keys: Collection[str], host_keys: Col
             raise key.error(f'unknown key "{key.text}"', hint)
 
 
+def names_a_file(text: str) -> bool:
+    """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
+    return text.lower().endswith(_FILES) and text.partition(":")[0] not in _ENVIRONMENTS
+
+
 def environment(value: Value) -> str:
     """The text, unless it is a form that is nearly right."""
     if value.kind == "map":
         raise value.error("a mapping stands where a text is wanted", f"write `environment: {_of_mapping(value)}`")
     text = value.as_text()
+    if names_a_file(text):
+        return text
     instead = _of_path(text) if text.startswith(("/", "~")) else _of_name(text)
     if instead:
         raise value.error(f'"{text}" names no kind of environment', f"write `environment: {instead}`")

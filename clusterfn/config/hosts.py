@@ -56,6 +56,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         field, read = _KEYS[word]
         facts[field] = read(given)
     _default_environment(keys, facts)
+    _environment_file(facts, folder)
     _making(facts, folder)
     _this_machine(keys, facts)
     _ssh_config(facts, folder)
@@ -81,6 +82,12 @@ def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> No
             "the environment stands here twice", f"remove it here or in line {keys['environment'].line + 1}"
         )
     facts["environment"] = advice.environment(below)
+
+
+def _environment_file(facts: dict[str, Any], folder: Path) -> None:
+    """A file that is named here lies beside this file, wherever the program runs."""
+    if advice.names_a_file(facts.get("environment") or ""):
+        facts["environment"] = str(folder / Path(facts["environment"]).expanduser())
 
 
 def _making(facts: dict[str, Any], folder: Path) -> None:
@@ -136,7 +143,7 @@ def _ssh_config(facts: dict[str, Any], folder: Path) -> None:
 def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     if facts["scheduler"] == "slurm":
         return _slurm_host(keys, facts)
-    for key in ("slurm", "gpu_option"):
+    for key in ("slurm", "gpu_option", "build_partition"):
         if key in keys:
             raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
     return None

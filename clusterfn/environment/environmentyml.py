@@ -50,11 +50,6 @@ class _Pip:
     sentences: list[str] = field(default_factory=list)
 
 
-def names_a_file(text: str) -> bool:
-    """Whether `environment=` is the path of a file, and no kind with a colon."""
-    return text.lower().endswith((*SUFFIXES, ".txt", ".toml", ".cfg"))
-
-
 def located(text: str, folders: Sequence[Path]) -> Path:
     """The file that is meant: relative to the first of the folders that has it.
 

@@ -27,8 +27,8 @@ Progress = Callable[[int, int, int], None]
 """Told: packages that are here, of how many, and the bytes that came by now."""
 
 
-def fetch(packages: Sequence[lock.Package], progress: Progress) -> dict[str, Path]:
-    """Have each package here; its file by its SHA-256.
+def fetch(packages: Sequence[lock.Package], progress: Progress) -> Iterator[tuple[str, Path]]:
+    """Have each package here; its SHA-256 and its file, each as soon as those before it are here too.
 
     Raises:
         EnvironmentBuildError: One cannot be fetched, or is another than the lock names.
@@ -36,7 +36,7 @@ def fetch(packages: Sequence[lock.Package], progress: Progress) -> dict[str, Pat
     count = _Count(len(packages), progress)
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
         paths = pool.map(lambda package: _have(package, count), packages)
-        return {package.sha256: path for package, path in zip(packages, paths)}
+        yield from ((package.sha256, path) for package, path in zip(packages, paths))
 
 
 class _Count:

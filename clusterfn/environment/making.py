@@ -6,17 +6,19 @@ Reads files here and starts the solver where a lock is missing; asks no host, th
 
 from __future__ import annotations
 
+import functools
 import posixpath
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn import layout
-from clusterfn.config import places
+from clusterfn.config import advice, places
 from clusterfn.environment import cuda, environmentyml, solving
+from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import Cards
-from clusterfn.environment.lock import Lock
+from clusterfn.environment.lock import Lock, Package
 from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import TORCHES, Specification, from_packages
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -42,6 +44,7 @@ class Made:
         platform: conda's word for the host's kind.
         root: The folder below which environments lie there, absolute.
         why: What decided its build of PyTorch, if that was asked.
+        wanted: Names of the packages that were asked for.
     """
 
     title: str
@@ -51,6 +54,7 @@ class Made:
     host: Host
     cuda: str = ""
     why: str = ""
+    wanted: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -99,7 +103,7 @@ def specification(text: str | None, packages: Sequence[str]) -> Specification:
         )
     if packages:
         return from_packages(packages)
-    if not text or not environmentyml.names_a_file(text):
+    if not text or not advice.names_a_file(text):
         raise ConfigError(
             f"environment={text!r} names no environment",
             hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
@@ -140,17 +144,53 @@ def make(
         EnvironmentBuildError: No build of PyTorch runs on these cards.
         ConfigError: The host is of no kind for which packages are made.
     """
-    platform = _platform(host, facts["platform"])
-    newest = cuda.newest(cards.driver) if cards is not None else None
-    target = Target(platform, facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
-    table = _table(host)
+    target = _target(host, facts, cards, caller)
+    wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
+    made = functools.partial(Made, platform=target.platform, root=facts["root"], host=host, wanted=wanted)
     if cards is None:
-        return Made(spec.title, solving.lock_for(spec, target, say), platform, facts["root"], host)
+        return made(spec.title, solving.lock_for(spec, target, say))
+    table = _table(host)
     lock, because = _lock_with_torch(spec, target, cards, table, host, say)
-    torch = torch_of(lock, platform, table)
+    torch = torch_of(lock.on(target.platform), table)
     _refuse_torch(torch, cards, table, lock, host)
-    built_for = torch.cuda or "" if torch else ""
-    return Made(spec.title, lock, platform, facts["root"], host, built_for, because)
+    because = because or (_why_it_runs(torch, cards, table) if torch else "")
+    return made(spec.title, lock, cuda=torch.cuda or "" if torch else "", why=because)
+
+
+def stale(
+    spec: Specification, host: Host, facts: Mapping[str, str], cards: Cards | None, caller: tuple[int, int]
+) -> str:
+    """Why `make` would solve anew, or could not use the lock that was given; "" if the lock that is there does.
+
+    Raises:
+        LockError: What is there cannot be read.
+    """
+    target = _target(host, facts, cards, caller)
+    path = solving.lock_path(spec, target)
+    if not path.exists():
+        return f"{path.name} does not exist"
+    lock, table = locks.read(path), _table(host)
+    torch = torch_of(lock.on(target.platform), table)
+    why_not = solving.why_not(lock, spec, target)
+    if why_not or cards is None or torch is None or _runs(torch, cards, table):
+        return why_not
+    return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the cards of {host.name}"
+
+
+def _target(host: Host, facts: Mapping[str, str], cards: Cards | None, caller: tuple[int, int]) -> Target:
+    newest = cuda.newest(cards.driver) if cards is not None else None
+    return Target(_platform(host, facts["platform"]), facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
+
+
+def _why_it_runs(torch: Torch, cards: Cards, table: cuda.Table) -> str:
+    """Of a lock that was there already."""
+    least = table.least_driver(torch.cuda or "")
+    needs = f" (at least {least})" if least else ""
+    cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
+    return (
+        f"CUDA {torch.cuda or 'unknown'} of PyTorch {torch.version}, as locked: driver {cards.driver}{needs}"
+        f"{cards_text}, as {cards.source}"
+    )
 
 
 def _table(host: Host) -> cuda.Table:
@@ -164,7 +204,7 @@ def _lock_with_torch(
     wheel = spec.wheel("torch")
     # What is only supposed of the cards is no reason to solve anew what was solved for some.
     there = solving.current(spec, replace(target, cuda=None) if cards is _UNKNOWN else target)
-    if there and (wheel is None or _runs(torch_of(there, target.platform, table), cards, table)):
+    if there and (wheel is None or _runs(torch_of(there.on(target.platform), table), cards, table)):
         return there, ""
     if wheel is None or spec.given_lock:
         return solving.lock_for(spec, target, say), ""
@@ -204,9 +244,9 @@ class Torch:
     cuda: str | None
 
 
-def torch_of(lock: Lock, platform: str, table: cuda.Table) -> Torch | None:
-    """What the lock has of PyTorch, wheel or conda package; None if it has none."""
-    for package in lock.on(platform):
+def torch_of(packages: Iterable[Package], table: cuda.Table) -> Torch | None:
+    """What there is of PyTorch among them, wheel or conda package; None if there is none."""
+    for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
             told = _CONDA_BUILD.search(package.build)
             return Torch(package.version, _dotted(told[1]) if told else "" if "cpu" in package.build else None)

@@ -35,6 +35,10 @@ class Bare:
         script, log = (posixpath.join(folder, name) for name in (layout.SCRIPT, layout.SCHEDULER_LOG))
         return Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
 
+    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+        """A process."""
+        return Submission("spawn", ("/bin/sh", "-c", line), posixpath.dirname(log), self.unset, log)
+
     def submitted(self, answer: Answer) -> str:
         """boot_id:pid:starttime of job.sh."""
         if answer.pid is None:

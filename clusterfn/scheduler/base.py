@@ -121,6 +121,9 @@ class Scheduler(Protocol):
 
         Raises: ConfigError if the job's folder has a name that the scheduler would misread."""
 
+    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+        """The request that runs one line of shell as a small batch job of its own, which needs no card."""
+
     def submitted(self, answer: Answer) -> str:
         """The scheduler's number of the job.
 

@@ -37,6 +37,7 @@ _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
 _MB = 2**20
+_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
 _MAYBE_SUBMITTED = re.compile(
     r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
@@ -69,6 +70,17 @@ class Slurm:
         options = self._options(job, folder)
         argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT))
         return Submission("run", argv, folder, self.unset)
+
+    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+        """sbatch with the line itself, and with what the host's other jobs need, such as the account."""
+        options = {
+            "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
+            "cpus-per-task": _ERRAND_CORES, "mem": _ERRAND_MEMORY,
+        }  # fmt: skip
+        if self.host.defaults.time_s is not None:
+            options["time"] = math.ceil(self.host.defaults.time_s / 60)
+        options = {**self._with_the_hosts(options, 0), "partition": partition, "wrap": f"exec {line}"}
+        return Submission("run", ("sbatch", "--parsable", *_as_words(options)), posixpath.dirname(log), self.unset)
 
     def _options(self, job: JobSpec, folder: str) -> dict[str, Any]:
         resources = job.resources

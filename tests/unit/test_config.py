@@ -111,9 +111,19 @@ def test_a_word_may_stand_in_capitals():
     assert (host("scheduler: SLURM").scheduler, host("scheduler: Bare").scheduler) == ("slurm", "bare")
 
 
-@pytest.mark.parametrize("text", ["conda:ml", "python:/p", "venv:~/v", "prefix:/p", "current", "environment.yml"])
+@pytest.mark.parametrize("text", ["conda:ml", "python:/p", "venv:~/v", "prefix:/p", "current"])
 def test_an_environment_with_its_kind_is_taken(text):
     assert host(f'scheduler: local\nenvironment: "{text}"').environment == text
+
+
+@pytest.mark.parametrize("place", ["", "defaults: "])
+@pytest.mark.parametrize(
+    "text, file",
+    [("environment.yml", "/work/environment.yml"), ("envs/a.yaml", "/work/envs/a.yaml"), ("/x/a.yml", "/x/a.yml")],
+)
+def test_a_file_of_packages_counts_from_the_folder_of_the_configuration(place, text, file):
+    value = f"defaults: {{environment: {text}}}" if place else f"environment: {text}"
+    assert host(f"scheduler: bare\n{value}").environment == file
 
 
 @pytest.mark.parametrize("address", ["a", "a.b-c", "u@a", "u@a:22", "[::1]:22", "u.x@[fe80::1%eth0]", "über"])
@@ -168,6 +178,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\ngpu_option: gres", "4:17", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: bare\nbuild_partition: cpu", "4:22", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {p: x}", "4:13", '"p" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {'a=b': x}", "4:13", '"a=b" is not an option of sbatch', "long name"),

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError
-from clusterfn.environment.environmentyml import from_file, located, names_a_file
+from clusterfn.config.advice import names_a_file
+from clusterfn.environment.environmentyml import from_file, located
 from clusterfn.environment.specification import Specification, from_packages
 
 

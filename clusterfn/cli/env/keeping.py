@@ -1,0 +1,128 @@
+"""`clusterfn env verify`, `remove` and `gc`: environments kept whole, and not kept for ever."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from clusterfn import builder, builds, dispatch, layout
+from clusterfn.builder import Told
+from clusterfn.cli import screen
+from clusterfn.cli.env import showing, trial, which
+from clusterfn.errors import EnvironmentBuildError
+from clusterfn.session import Session
+from clusterfn.spec import parse_options
+
+_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
+_SHOWN = 20
+_TOTAL = 4.0
+
+
+def verify(given: argparse.Namespace) -> int:
+    """Whether one is whole and works; a line for each thing that was looked at."""
+    session = which.session(given.host, "verify")
+    built = which.one(given.id, session)
+    root = builds.root(session)
+    prefix = layout.environment_dir(root, built.id)
+    mended = builder.mend(session, root, built.id)
+    plan = showing.plan_of(session, prefix)
+    found = _imported(session, prefix, plan.get("wanted") or [])
+    problems = [*_files(mended), *_modules(found)]
+    if problems:
+        raise EnvironmentBuildError(
+            f"the environment {built.id} does not work", host=session.host.name, stage="environment",
+            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it anew",
+        )  # fmt: skip
+    if given.gpus:
+        _on_a_card(session, prefix, given.gpus)
+    return 0
+
+
+def _files(mended: Told) -> list[str]:
+    """What cannot be brought back."""
+    print(f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back")
+    lost = mended["lost"]
+    return [f"{len(lost)} files are lost: {', '.join(lost[:_SHOWN])}"] if lost else []
+
+
+def _imported(session: Session, prefix: str, wanted: list[str]) -> dict[str, Any]:
+    """What its own Python imports of what was asked for."""
+    argv = [f"{prefix}/bin/python", "-I", "-c", trial.IMPORTS, *wanted]
+    unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
+    answer = session.connection.run(argv, unset=unset, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+    lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
+    told = [line[len(trial.MARK) :] for line in lines if line.startswith(trial.MARK)]
+    if not told:
+        raise EnvironmentBuildError(
+            f"{prefix}/bin/python does not say what it imports", host=session.host.name, stage="environment",
+            evidence=lines[-_SHOWN:], hint="clusterfn env remove it, and build it anew",
+        )  # fmt: skip
+    return dict(json.loads(told[-1]))
+
+
+def _modules(found: dict[str, Any]) -> list[str]:
+    modules = ", ".join(found["imported"]) or "nothing else, as none of its packages was asked for by name"
+    print(f"imports   Python {found['python']}, {modules}")
+    if "cuda" in found:
+        print(f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says")
+    return [f"{name} cannot be imported: {why}" for name, why in found["failed"].items()]
+
+
+def _on_a_card(session: Session, prefix: str, gpus: int) -> None:
+    """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
+    where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
+    node, torch, cuda, capability, total = dispatch.call(_kernel(), (), {}, parse_options(where))
+    if total != _TOTAL:
+        raise EnvironmentBuildError(
+            f"a kernel of PyTorch {torch} computes {total} instead of {_TOTAL} on {node}", host=session.host.name,
+            stage="environment", hint="ask the administrator to look at the card",
+        )  # fmt: skip
+    print(f"card      {node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}")
+
+
+def _kernel() -> Callable[[], tuple[str, str, str, str, float]]:
+    def kernel() -> tuple[str, str, str, str, float]:  # travels by value, as it has no name that can be imported
+        import importlib
+        import platform
+
+        torch = importlib.import_module("torch")
+        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        total = float((torch.ones(2, device="cuda") + 1).sum())
+        return platform.node(), torch.__version__, torch.version.cuda, capability, total
+
+    return kernel
+
+
+def remove(given: argparse.Namespace) -> int:
+    """Remove one that no job uses."""
+    session = which.session(given.host, "remove")
+    built = which.one(given.id, session)
+    told = builder.remove(session, builds.root(session), built.id)
+    if not told["removed"]:
+        raise EnvironmentBuildError(
+            f"{built.id} was not removed: {told['why']}", host=session.host.name, stage="environment",
+            evidence=[f"used by job {job}" for job in told.get("used_by") or ()],
+            hint="wait for these jobs, or end them: clusterfn cancel ID",
+        )  # fmt: skip
+    print(f"removed {built.id} ({built.about}); {_freed(told)}")
+    return 0
+
+
+def collect(given: argparse.Namespace) -> int:
+    """Remove what was not used for long; what is held, and by whom, is said."""
+    session = which.session(given.host, "gc")
+    root = builds.root(session)
+    there = {each.id: each for each in builder.environments(session, root)}
+    told = builder.collect(session, root, given.days, given.keep)
+    for env_id in told["removed"]:
+        print(f"removed {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})")
+    for each in told["kept"]:
+        which.say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+    print(f"{len(told['removed'])} environments removed, {len(there) - len(told['removed'])} kept; {_freed(told)}")
+    return 0
+
+
+def _freed(told: Told) -> str:
+    return f"{told['packages']} packages that no other has went with it: {screen.size(told['freed'] or 0)} freed"

@@ -1,0 +1,90 @@
+"""`clusterfn env lock`: the lock of a specification for each host that is named."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+from clusterfn import builds
+from clusterfn.cli import screen
+from clusterfn.cli.env import which
+from clusterfn.environment import making, solving
+from clusterfn.environment.making import Made
+from clusterfn.environment.solving import Target
+from clusterfn.environment.specification import Specification
+from clusterfn.errors import ConfigError
+from clusterfn.session import CALLER, Session
+
+_HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
+_PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
+
+
+def lock(given: argparse.Namespace) -> int:
+    """Write or check the lock; on stdout a table of what it means on each host."""
+    words = which.told_apart(given.words)
+    if given.platform:
+        return _for_platform(given, words)
+    sessions = [which.session(name, "lock") for name in words.hosts or [None]]
+    spec = which.specification(words.file, given.packages, sessions[0].host)
+    if given.check:
+        return _check(spec, sessions, given.gpus)
+    rows = [_row(_made(session, spec, given.gpus)) for session in sessions]
+    print(screen.table(_HEAD, rows))
+    return 0
+
+
+def _made(session: Session, spec: Specification, gpus: int | None) -> Made:
+    made = builds.made(session, spec, _cards(session, gpus), CALLER, which.say)
+    if made.why:
+        which.say(f"{session.host.name}: {made.why}")
+    return made
+
+
+def _cards(session: Session, gpus: int | None) -> int:
+    """What was said, else whether the host is known to have cards: a lock for cards does for jobs without, too."""
+    return int(builds.known_cards(session, builds.root(session)) is not None) if gpus is None else gpus
+
+
+def _row(made: Made) -> list[str]:
+    count, python = len(made.lock.on(made.platform)), _version(made)
+    return [made.lock.path.name, made.host.name, made.platform, made.id, str(count), python, made.cuda or "-"]
+
+
+def _version(made: Made) -> str:
+    return next(each.version for each in made.lock.on(made.platform) if each.name == "python")
+
+
+def _check(spec: Specification, sessions: list[Session], gpus: int | None) -> int:
+    old = list(_out_of_date(spec, sessions, gpus))
+    for host, why in old:
+        which.say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
+    if not old:
+        which.say(f"the lock of {spec.title} is up to date for {', '.join(each.host.name for each in sessions)}")
+    return int(bool(old))
+
+
+def _out_of_date(spec: Specification, sessions: list[Session], gpus: int | None) -> Iterator[tuple[str, str]]:
+    for session in sessions:
+        why = builds.stale(session, spec, _cards(session, gpus), CALLER)
+        if why:
+            yield session.host.name, why
+
+
+def _for_platform(given: argparse.Namespace, words: which.Words) -> int:
+    """No host is asked."""
+    if words.hosts or given.gpus:
+        raise ConfigError("--platform stands instead of a host and its cards", hint="leave out one of them")
+    if given.platform not in _PLATFORMS:
+        raise ConfigError(f"{given.platform!r} is no platform of hosts", hint=f"one of {', '.join(_PLATFORMS)}")
+    spec = which.specification(words.file, given.packages, None)
+    target = Target(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
+    if given.check:
+        there = solving.current(spec, target) is not None
+        which.say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
+        return int(not there)
+    found = solving.lock_for(spec, target, which.say)
+    python = ".".join(map(str, found.python(given.platform)))
+    count = str(len(found.on(given.platform)))
+    identity = found.id(given.platform)[: making.ID_DIGITS]
+    print(screen.table(_HEAD, [[found.path.name, "-", given.platform, identity, count, python, "-"]]))
+    return 0
