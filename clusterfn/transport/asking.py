@@ -25,6 +25,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _LONGEST = 4000
 
 
+AGAIN = "Permission denied, please try again."  # as ssh says it
+
+
 class NotAnswered(Exception):
     """The person closed the question (Ctrl-D) instead of answering."""
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clusterfn.transport import runtime
-from clusterfn.transport.asking import Asker, NotAnswered, Question
+from clusterfn.transport.asking import AGAIN, Asker, NotAnswered, Question
 
 _WORDS = 65536
 _YES_OR_NO = re.compile(r"\(yes/no", re.IGNORECASE)
@@ -55,6 +55,7 @@ class AskPass:
     def __init__(self, asker: Asker, who: str) -> None:
         self._asker, self._who = asker, who
         self.about: Callable[[], str] = lambda: ""
+        self._last = ""
         self._calls: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         self.spent_s = 0.0
         self.count = 0
@@ -102,7 +103,9 @@ class AskPass:
             return
         who = _WHO.match(prompt)
         self.count += 1
-        question = Question(prompt[who.end() :] if who else prompt, who[1] if who else self._who, self.about())
+        about = self.about() or (AGAIN if prompt == self._last else "")
+        self._last = prompt
+        question = Question(prompt[who.end() :] if who else prompt, who[1] if who else self._who, about)
         with contextlib.suppress(NotAnswered, OSError):
             call.sendall(b"\n" + self._asker(question).encode(errors="surrogateescape") + b"\n")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import paramiko
 
-from clusterfn.transport.asking import Asker, NotAnswered, Question
+from clusterfn.transport.asking import AGAIN, Asker, NotAnswered, Question
 
 METHODS = ("keyboard-interactive", "password")
 PERSON_S = 3600.0  # the server gives up before, usually after two minutes
@@ -44,6 +44,7 @@ class Steps:
     asker: Asker
     tries: int
     words: Callable[[str], None]
+    _before: str = ""  # what the next question begins with
 
     def go(self, wanted: Sequence[str]) -> list[str] | None:
         """Take steps until the host lets in ([]), wants what no person can give, or has refused (None)."""
@@ -55,9 +56,10 @@ class Steps:
     def _method(self, method: str) -> list[str] | None:
         """What is wanted after this step; None if every try was refused."""
         take = self._ask_rounds if method == METHODS[0] else self._ask_password
-        for _ in range(self.tries):
+        for attempt in range(self.tries):
             if not self.ssh.is_active():
                 return None
+            self._before = AGAIN if attempt else ""
             try:
                 return take()
             except NotAnswered:
@@ -71,7 +73,7 @@ class Steps:
         return None
 
     def _ask_password(self) -> list[str]:
-        password = self.asker(Question("Password: ", self.who))
+        password = self.asker(Question("Password: ", self.who, self._before))
         return list(self.ssh.auth_password(self.user, password, fallback=False))
 
     def _ask_rounds(self) -> list[str]:
@@ -79,9 +81,8 @@ class Steps:
         rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
 
         def handler(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
-            one = _Round(
-                "\n".join(part for part in (title, instructions) if part), prompts, concurrent.futures.Future()
-            )
+            about = "\n".join(part for part in (self._before, title, instructions) if part)
+            one = _Round(about, prompts, concurrent.futures.Future())
             rounds.put(one)
             return one.answers.result()
 
@@ -95,12 +96,12 @@ class Steps:
 
     def _answer(self, one: _Round) -> None:
         try:
-            one.answers.set_result([self._one(one, text, echo) for text, echo in one.prompts])
+            one.answers.set_result([self._one(one, number) for number in range(len(one.prompts))])
         except BaseException:
             one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
             self.ssh.close()
             raise
 
-    def _one(self, one: _Round, text: str, echo: bool) -> str:
-        about = one.about if (text, echo) == tuple(one.prompts[0]) else ""
-        return self.asker(Question(text, self.who, about, secret=not echo))
+    def _one(self, one: _Round, number: int) -> str:
+        text, echo = one.prompts[number]
+        return self.asker(Question(text, self.who, "" if number else one.about, secret=not echo))

@@ -51,7 +51,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def totp(lab: Any, tmp_path: Path) -> Callable[..., Host]:
     """A host that wants a code besides the key, with lines of its own in front of the lab's ssh_config."""
 
-    def make(transport: str = "auto", lines: str = "", alias: str = "totp-bash") -> Host:
+    def make(transport: str = "auto", lines: str = "", alias: str = "totp-second") -> Host:
         path = tmp_path / "ssh_config"
         path.write_text(f"{lines}\nMatch all\n{Path(lab.ssh_config).read_text()}")
         return Host(alias, alias, "bare", "clusterfn.yml:1", ssh_config=str(path), transport=transport)
@@ -61,9 +61,9 @@ def totp(lab: Any, tmp_path: Path) -> Callable[..., Host]:
 
 @pytest.fixture
 def prompts(lab: Any) -> Counted:
-    """How often the server has asked for a code since the test began."""
-    before = lab.totp.prompts()
-    return lambda: lab.totp.prompts() - before
+    """How often the server has asked this account for a code since the test began; other tests use other accounts."""
+    before = lab.totp.prompts("cfsecond")
+    return lambda: lab.totp.prompts("cfsecond") - before
 
 
 class Person:
@@ -96,7 +96,7 @@ def test_a_code_is_asked_for_once_and_the_question_says_who_asks(
     there = connect_to(totp(way))
 
     assert there.run(["echo", "hi"]).result(WAIT_S).out == b"hi\n"
-    assert person.asked == ["(cfbash@127.0.0.1) Verification code: "]
+    assert person.asked == ["(cfsecond@127.0.0.1) Verification code: "]
     assert (prompts(), there.via) == (1, way)
 
 
@@ -108,12 +108,14 @@ def test_auto_goes_by_paramiko_where_a_code_is_wanted(totp: Any, person: Person,
 def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts: Counted, way: str) -> None:
     wrong = Person(lambda: "000000")
 
-    with pytest.raises(AuthenticationError, match="accepts the key of cfbash, and refused the rest") as caught:
+    with pytest.raises(AuthenticationError, match="accepts the key of cfsecond, and refused the rest") as caught:
         transport_for(totp(way, "NumberOfPasswordPrompts 2")).open("true", wrong)
 
-    assert (len(wrong.asked), prompts()) == (2, 2)
+    question = "(cfsecond@127.0.0.1) Verification code: "
+    assert wrong.asked == [question, f"Permission denied, please try again.\n{question}"]
+    assert prompts() == 2
     assert any("accepted" in line for line in caught.value.evidence)
-    assert "clusterfn login totp-bash" in (caught.value.hint or "")
+    assert "clusterfn login totp-second" in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -149,15 +151,15 @@ def test_a_password_alone_is_enough_where_the_host_wants_one(lab: Any, totp: Any
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_jump_host_may_ask_too(totp: Any, person: Person, connect_to: Connect, prompts: Counted, way: str) -> None:
-    there = connect_to(totp(way, "Host py38-bash\nProxyJump totp-bash", "py38-bash"))
+    there = connect_to(totp(way, "Host py38-bash\nProxyJump totp-second", "py38-bash"))
 
     assert there.facts.version[:2] == (3, 8)
     assert (len(person.asked), prompts()) == (1, 1)
-    assert "(cfbash@127.0.0.1)" in person.asked[0]
+    assert "(cfsecond@127.0.0.1)" in person.asked[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("lines", ["Host totp-bash", "Host totp-bash\nProxyJump unknown-key\nHost unknown-key"])
+@pytest.mark.parametrize("lines", ["Host totp-second", "Host totp-second\nProxyJump unknown-key\nHost unknown-key"])
 def test_an_unknown_host_key_is_never_a_question(totp: Any, person: Person, way: str, lines: str) -> None:
     strange = "\nUserKnownHostsFile /dev/null\nStrictHostKeyChecking ask"
 
@@ -196,7 +198,7 @@ from clusterfn.errors import AuthenticationError
 from clusterfn.host import connect
 from clusterfn.spec import Host
 try:
-    there = connect(Host("totp-bash", "totp-bash", "bare", "x", transport=sys.argv[2], ssh_config=sys.argv[1]))
+    there = connect(Host("totp-second", "totp-second", "bare", "x", transport=sys.argv[2], ssh_config=sys.argv[1]))
     print("by", there.via, there.run(["echo", "hi"]).result(20).out)
 except AuthenticationError as error:
     print("refused", error)
@@ -219,7 +221,7 @@ def test_without_a_terminal_nothing_is_asked(totp: Any, prompts: Counted, stdin:
     os.close(writer)
 
     assert "but wants a password (or a code) besides" in ran.stdout
-    assert "clusterfn login totp-bash" in ran.stdout
+    assert "clusterfn login totp-second" in ran.stdout
     assert prompts() == 0
 
 
@@ -257,7 +259,7 @@ class Terminal:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_terminal_is_asked_and_shows_no_answer(lab: Any, totp: Any, prompts: Counted, way: str) -> None:
     terminal = Terminal(argv(totp(way)))
-    terminal.until("(cfbash@127.0.0.1) Verification code: ")
+    terminal.until("(cfsecond@127.0.0.1) Verification code: ")
     code = lab.totp.code()
     terminal.type(code)
 
@@ -269,7 +271,7 @@ def test_a_terminal_is_asked_and_shows_no_answer(lab: Any, totp: Any, prompts: C
 KERNEL = """
 from clusterfn.host import connect
 from clusterfn.spec import Host
-host = Host("totp-bash", "totp-bash", "bare", "x", transport={way!r}, ssh_config={config!r})
+host = Host("totp-second", "totp-second", "bare", "x", transport={way!r}, ssh_config={config!r})
 def call():
     there = connect(host)
     print("by", there.via, there.run(["echo", "hi"]).result(20).out)
@@ -317,10 +319,10 @@ def test_a_notebook_is_asked_below_the_cell(lab: Any, totp: Any, kernel: Any, pr
     before = prompts()
     cannot_ask = in_cell(kernel, "call()", None)
 
-    question = ["(cfbash@127.0.0.1) Verification code: "]
+    question = ["(cfsecond@127.0.0.1) Verification code: "]
     assert asked_there == ("by paramiko b'hi\\n'\n", question)
     assert asked_in_thread == ("by paramiko b'hi\\n'\n", question)
-    assert "clusterfn login totp-bash" in cannot_ask[0]
+    assert "clusterfn login totp-second" in cannot_ask[0]
     assert (cannot_ask[1], before, prompts()) == ([], 2, 2)
 
 
@@ -352,7 +354,7 @@ def test_five_processes_need_one_code(logged_in: Any, prompts: Counted) -> None:
 def test_logging_in_again_asks_nothing(logged_in: Any, prompts: Counted) -> None:
     found, new = logins.log_in(logged_in[0], None)
 
-    assert (found.host, new, prompts()) == ("totp-bash", False, 1)
+    assert (found.host, new, prompts()) == ("totp-second", False, 1)
 
 
 def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, connect_to: Connect) -> None:
@@ -366,7 +368,7 @@ def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, c
     assert not held.is_running(held_by)
     assert not logins.log_out(host)
     until(lambda: not there._link._connected)
-    with pytest.raises(AuthenticationError, match="connection to totp-bash needs you"):
+    with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
         there.ping().result(WAIT_S)
 
 
@@ -376,7 +378,7 @@ def test_a_holder_that_was_killed_is_noticed_and_cleared_away(
     host, via = logged_in
     os.kill(next(logins.every()).pid, signal.SIGKILL)
 
-    with pytest.raises(AuthenticationError, match="clusterfn login totp-bash"):
+    with pytest.raises(AuthenticationError, match="clusterfn login totp-second"):
         until(lambda: transport_for(host).open("true").close())
 
     assert list(runtime.iterdir()) == []
@@ -438,19 +440,19 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     totp: Any, configured: Any, lab: Any, prompts: Counted, transport: str, capsys: Any
 ) -> None:
     host = configured(totp(transport), ", login_ttl: 30min")
-    terminal = Terminal([*COMMAND, "login", "totp-bash"])
+    terminal = Terminal([*COMMAND, "login", "totp-second"])
     terminal.until("Verification code: ")
     terminal.type(lab.totp.code())
-    terminal.until("logged in as cfbash@127.0.0.1:22027, for all your programs here until it was not used for 30 min")
+    terminal.until("logged in as cfsecond@127.0.0.1:22027, for all your programs here until it was not used for 30 min")
     terminal.end()
 
     transport_for(host).open("true").close()
-    assert [main(["login"]), main(["login", "totp-bash"]), main(["logout", "totp-bash"])] == [0, 0, 0]
-    listed, again, ended = capsys.readouterr().out.split("\ntotp-bash: ")
-    assert re.search(r"totp-bash +cfbash@127.0.0.1:22027 +(ssh|clusterfn) +\d s ago +30 min", listed)
-    assert again.startswith("is held already as cfbash@127.0.0.1:22027")
+    assert [main(["login"]), main(["login", "totp-second"]), main(["logout", "totp-second"])] == [0, 0, 0]
+    listed, again, ended = capsys.readouterr().out.split("\ntotp-second: ")
+    assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +(ssh|clusterfn) +\d s ago +30 min", listed)
+    assert again.startswith("is held already as cfsecond@127.0.0.1:22027")
     assert ended == "logged out; jobs there go on\n"
-    assert main(["logout", "totp-bash"]) == 1
+    assert main(["logout", "totp-second"]) == 1
     assert prompts() == 1
 
 
@@ -482,15 +484,15 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
 
     monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 0.1)
 
-    gate = lab.home("bash") / f"gate-{tmp_path.name}"
-    with DelayProxy(0, lab.host("totp-bash").port) as cable:
+    gate = lab.home("second") / f"gate-{tmp_path.name}"
+    with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
-        host = configured(totp(transport, f"Host totp-bash\nPort {cable.port}\n{key}"))
+        host = configured(totp(transport, f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
             logins.log_in(host, person)
         space: dict[str, Any] = {}
         exec(JOB, space)
-        job = cluster(host="totp-bash")(space["wait"]).submit(str(gate))
+        job = cluster(host="totp-second")(space["wait"]).submit(str(gate))
         until(lambda: job.state == "RUNNING")
         assert prompts() == 1
 
@@ -499,8 +501,8 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
         cable.cut()
         until(lambda: "again" in job.reason or "needs you" in job.reason)
         cable.refuse(refusing=False)
-        until(lambda: job.reason == "connection to totp-bash needs you: clusterfn login totp-bash; your jobs go on")
-        with pytest.raises(AuthenticationError, match="connection to totp-bash needs you"):
+        until(lambda: job.reason == "connection to totp-second needs you: clusterfn login totp-second; your jobs go on")
+        with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
             job.logs()
         gate.touch()
         with pytest.raises(TimeoutError):
