@@ -60,6 +60,8 @@ ROOM = "make room there (clusterfn env gc), or point env_root: to another file s
 
 def free(root: str) -> str:
     """What the file system still has, for people."""
+    if not hasattr(os, "statvfs"):  # Windows, as a client
+        return "free space unknown"
     try:
         disk = os.statvfs(root)
     except OSError as error:
