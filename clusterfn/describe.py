@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from clusterfn import layout, parcel, script, send
+from clusterfn.environments import Ready
 from clusterfn.parcel import Parcel
 from clusterfn.payload import Payload
-from clusterfn.environments import Ready
 from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 

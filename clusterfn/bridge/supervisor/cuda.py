@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .job import Job
 
+STAGE = CARDS_STAGE
 _PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
 _DRIVER = "/proc/driver/nvidia/version"
 _MARK = "clusterfn cards "
@@ -91,7 +92,7 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", driver: str) -> Verdict:
     if found.get("capability"):
         evidence.append("compute capability %s; it has code for %s" % (found["capability"], ", ".join(found["codes"])))
     return Verdict(
-        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage=CARDS_STAGE,
+        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage=STAGE,
         evidence=evidence + found.get("lines", []),
         hint="call again: what the cards are is known now, and the environment is chosen for them",
     )  # fmt: skip

@@ -104,7 +104,7 @@ class Run:
         if building and building["cuda"] and self.job.spec["resources"]["gpus"]:
             from . import cuda
 
-            self.stage = cuda.CARDS_STAGE
+            self.stage = cuda.STAGE
             cuda.check(self.job, env)
             self.stage = "start"
 
