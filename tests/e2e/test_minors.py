@@ -21,7 +21,7 @@ PAIRS = [
 
 SCRIPT = """
 from __future__ import annotations
-import dataclasses, enum, functools, json, multiprocessing, os, sys
+import dataclasses, enum, functools, json, linecache, multiprocessing, os, sys
 import beside, clusterfn
 from clusterfn import PayloadError, ResultError, cluster
 
@@ -103,7 +103,6 @@ said = message(PayloadError, cluster(host=host)(typed))
 assert "typed (<string>, line 1)" in said and all(version in said for version in both), said
 newer = []
 if sys.version_info >= (3, 10) > there:
-    import linecache
     text = "def newer(x):\\n    match x:\\n        case 1: return 2\\n"
     linecache.cache["cell"] = (len(text), None, text.splitlines(True), "cell")
     exec(compile(text, "cell", "exec"))

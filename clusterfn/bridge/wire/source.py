@@ -13,6 +13,7 @@ import collections
 import functools
 import linecache
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -156,9 +157,12 @@ def arrive(snippet: Snippet) -> None:
         known[snippet] = Text(snippet, tree)
 
 
+_filters = threading.Lock()  # two threads that change and restore them at once would leave them changed
+
+
 def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """`work(*args, **options)` without the compiler's warnings, which were given when the file was loaded."""
-    with warnings.catch_warnings():
+    with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return work(*args, **options)
 
