@@ -36,6 +36,16 @@ def _channels(names: Sequence[str]) -> list[str]:
     return [url for name in names if _FAKE not in name for url in places.get(name, [name])]
 
 
+def _spec(text: str, names: Sequence[str]) -> str:
+    """With its channel's address: conda-lock leaves the last part of that, and py-rattler knows no mirrors."""
+    channel, separator, rest = text.partition("::")
+    if not separator or "://" in channel:
+        return text
+    meant = [name for name in names if name == channel or name.rstrip("/").endswith(f"/{channel}")]
+    urls = _channels(meant)
+    return f"{urls[0]}::{rest}" if len(urls) == 1 and "://" in urls[0] else rest if urls else text
+
+
 def _virtual_packages() -> Iterator[Any]:
     from rattler import GenericVirtualPackage, PackageName, Version
 
@@ -61,7 +71,7 @@ async def _solved(arguments: argparse.Namespace) -> list[Any]:
 
     records = await solve(
         _channels(arguments.channel),
-        arguments.specs,
+        [_spec(text, arguments.channel) for text in arguments.specs],
         platforms=[os.environ["CONDA_SUBDIR"], "noarch"],
         virtual_packages=list(_virtual_packages()),
     )
