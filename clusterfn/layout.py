@@ -19,6 +19,7 @@ PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard link
 ENVIRONMENTS = "envs"
 BUILDS = "builds"
 USES = "uses"
+PACKED = "packed"  # environments as one archive each, for the nodes
 CARDS = "cards"  # <partition>.json: what the last job there saw
 DEFAULT = "default"  # SLURM's own partition
 

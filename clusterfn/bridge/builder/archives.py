@@ -1,4 +1,4 @@
-"""The files of an archive, one after another: `.tar.bz2`, `.conda` (a zip of two tars), wheels (a zip).
+"""The files of an archive, one after another: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
 Reads; writes nothing. An archive may hold anything: names that lead elsewhere and things that are no files are refused.
 Called by `packages`.
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # What reading a damaged archive raises.
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError)
+
+TAR = ".tar"  # of our own
 
 
 class Member(NamedTuple):
@@ -50,6 +52,9 @@ def members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[M
     """
     if kind == TAR_BZ2:
         with bz2.BZ2File(path) as stream:
+            yield from _tar(stream)
+    elif kind == TAR:
+        with open(path, "rb") as stream:
             yield from _tar(stream)
     elif kind == CONDA:
         assert zstd is not None

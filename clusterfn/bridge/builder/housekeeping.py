@@ -17,6 +17,7 @@ from ...layout import (
     LOCK,
     OUTCOME,
     PACKAGES,
+    PACKED,
     PLAN,
     PROGRESS,
     READY,
@@ -92,9 +93,17 @@ def sweep(root: str, holder: "Holder") -> None:
                 delete(root, path, holder)
             elif os.path.islink(path) and not os.path.exists(path):
                 os.unlink(path)
+            elif folder.endswith(ENVIRONMENTS) and _is_half_made(path, name, root, holder):
+                delete(root, path, holder)
     for token in _names(holders.beats(root)):
         if token != holder.token and holders.is_long_dead(root, token, holder):
             _remove(os.path.join(holders.beats(root), token))
+
+
+def _is_half_made(path: str, name: str, root: str, holder: "Holder") -> bool:
+    """Whether the host's own conda was ended while it made this at its final path, and nobody goes on with it."""
+    made = os.path.islink(path) or not os.path.isdir(path) or os.path.exists(os.path.join(path, ABOUT))
+    return not made and not _is_held(os.path.join(build_dir(root, name), LOCK), root, holder)
 
 
 def _sweep_trash(path: str, name: str, root: str, holder: "Holder") -> None:
@@ -153,6 +162,9 @@ def _forget(root: str, env_id: str) -> None:
     for name in (PLAN, PROGRESS, OUTCOME):
         _remove(os.path.join(build_dir(root, env_id), name))
     shutil.rmtree(uses_dir(root, env_id), ignore_errors=True)
+    for name in _names(os.path.join(root, PACKED)):
+        if name.startswith(env_id + "-"):
+            _remove(os.path.join(root, PACKED, name))
 
 
 def _remove_link(path: str) -> int:

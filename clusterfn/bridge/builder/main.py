@@ -1,4 +1,4 @@
-"""The builder's commands: build an environment, mend its holes, list, remove, collect what is old.
+"""The builder's commands: build an environment, mend its holes, list, remove, collect what is old, pack for nodes.
 
 Runs in the host's old Python, started by the client through the agent; outlives it. Each prints JSON lines.
 """
@@ -12,7 +12,7 @@ import time
 
 from ...layout import READY, environment_dir
 from ..supervisor.text import native
-from . import holes, housekeeping, lacking, leases, plan, progress, story
+from . import holes, housekeeping, lacking, leases, node, plan, progress, story
 from .failure import Failed, Stopped, of_system
 from .holder import Holder
 
@@ -20,7 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-_USAGE = "usage: build.py build PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP | lacking <PLAN"
+_USAGE = """usage: build.py build PLAN | lacking <PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP
+                | pack ROOT ID NODE_ROOT | unpack ROOT ID NODE_ROOT"""
 _STOPPED = 143
 _FAILED = 1
 _DAY_S = 86400.0
@@ -30,7 +31,7 @@ def main(argv: "list[str]") -> int:
     """Run one command; the exit code is the process's: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
         ("build", 1): build, ("holes", 2): mend, ("list", 1): listing, ("remove", 2): remove, ("gc", 3): collect,
-        ("lacking", 0): tell_lacking,
+        ("pack", 3): pack, ("unpack", 3): unpack, ("lacking", 0): tell_lacking,
     }  # fmt: skip
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
     if command is None:
@@ -79,6 +80,38 @@ def mend(root: str, env_id: str) -> int:
         return 0
 
     return _stoppable(work)
+
+
+def pack(root: str, env_id: str, node_root: str) -> int:
+    """Make one archive of an environment, for a folder of the nodes."""
+    _open_to_group(root)
+
+    def work(stopping: threading.Event) -> int:
+        with Holder(root) as holder:
+            progress.say(node.pack(root, plan.is_id(env_id), node_root, holder, _stopper(stopping)))
+        return 0
+
+    return _stoppable(work)
+
+
+def unpack(root: str, env_id: str, node_root: str) -> int:
+    """Unpack that archive on this node."""
+    node.own(node_root)
+
+    def work(stopping: threading.Event) -> int:
+        with Holder(node_root) as holder:
+            progress.say(node.unpack(root, plan.is_id(env_id), node_root, holder, _stopper(stopping)))
+        return 0
+
+    return _stoppable(work)
+
+
+def _stopper(stopping: threading.Event) -> "Callable[..., None]":
+    def stop(*_: object) -> None:
+        if stopping.is_set():
+            raise Stopped
+
+    return stop
 
 
 def _stoppable(work: "Callable[[threading.Event], int]") -> int:

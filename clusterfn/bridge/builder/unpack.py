@@ -53,7 +53,7 @@ def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]"
 def _fill(package: "Package", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
     folder = os.path.join(aside, PACKAGE_FILES)
     try:
-        found = _extract(archive, package.kind, zstd, folder, moved)
+        found = extract(archive, package.kind, zstd, folder, moved)
         for path in pyc.settle(folder, found):
             os.unlink(os.path.join(folder, path))
             del found[path]
@@ -78,7 +78,8 @@ def _rename(aside: str, final: str) -> None:
         shutil.rmtree(aside + ".old", ignore_errors=True)
 
 
-def _extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved") -> "dict[str, Member]":
+def extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved") -> "dict[str, Member]":
+    """Every file of an archive into a folder; what they are, by their paths."""
     found: "dict[str, Member]" = {}
     made = {folder}
     for member, stream in members(archive, kind, zstd):

@@ -1,0 +1,77 @@
+"""An environment as one archive: made for its path on the nodes, unpacked once on each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.builder import toys
+from tests.builder.host import Host
+from tests.builder.toys import PLACEHOLDER
+from tests.lab.condapackage import Entry
+
+
+def built(host: Host, shelf: Path, python: dict) -> dict:
+    """An environment with everything that names its prefix."""
+    files = {
+        "bin/where": Entry(
+            f"#!{PLACEHOLDER}/bin/python\nimport placed\nprint(placed.P)\n".encode(), 0o755, placeholder=PLACEHOLDER
+        ),
+        "lib/blob": Entry(PLACEHOLDER.encode() + b"\0end", placeholder=PLACEHOLDER, binary=True),
+        f"{toys.SITE}/placed.py": Entry(f"P = '{PLACEHOLDER}'\n".encode(), placeholder=PLACEHOLDER),
+        "bin/.linked-post-link.sh": Entry(b'echo "$PREFIX" > "$PREFIX/made.txt"\n', 0o755),
+        "lib/link": Entry(link="blob"),
+    }
+    plan = host.plan([python, toys.conda(shelf, "linked", files), toys.module(shelf, "mine", 20)], verify=["placed"])
+    assert host.build(plan).rc == 0
+    return plan
+
+
+def test_an_environment_on_a_node(host: Host, shelf: Path, python: dict, tmp_path: Path):
+    plan = built(host, shelf, python)
+    node = tmp_path / "node of a user"
+    packed = host.call("pack", str(host.root), plan["id"], str(node))
+    assert packed.rc == 0, packed
+    shutil.rmtree(host.root / "pkgs")
+    shutil.rmtree(host.root / "envs")
+
+    answers = [
+        each.answer() for each in [host.start_command("unpack", str(host.root), plan["id"], str(node)) for _ in "abc"]
+    ]
+
+    assert [each.rc for each in answers] == [0, 0, 0], answers
+    assert sorted(each.last["reused"] for each in answers) == [False, True, True]
+    prefix = node / "envs" / plan["id"]
+    there = Host(node, host.bridge, host.python)
+    assert there.run(plan, "where") == str(prefix)
+    assert there.run(plan, "python", "-c", "import mine; print(mine.__file__)").startswith(f"{prefix}/")
+    assert (prefix / "made.txt").read_text() == f"{prefix}\n"
+    assert (prefix / "lib/blob").read_bytes().startswith(os.fsencode(prefix) + b"\0") and os.readlink(
+        prefix / "lib/link"
+    ) == "blob"
+    assert os.fsencode(host.prefix(plan)) not in b"".join(path.read_bytes() for path in prefix.rglob("*.pyc"))
+    assert there.leftovers() == []
+
+
+def test_an_archive_goes_with_its_environment(host: Host, shelf: Path, python: dict, tmp_path: Path):
+    plan = built(host, shelf, python)
+    host.call("pack", str(host.root), plan["id"], str(tmp_path / "node"))
+
+    assert host.call("remove", str(host.root), plan["id"]).last["removed"]
+
+    assert list((host.root / "packed").iterdir()) == []
+    answer = host.call("unpack", str(host.root), plan["id"], str(tmp_path / "node"))
+    assert answer.rc == 1 and "there is no archive" in answer.last["message"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it gives a folder away")
+def test_a_folder_of_somebody_else_is_refused(host: Host, tmp_path: Path):
+    (tmp_path / "node").mkdir()
+    os.chown(tmp_path / "node", 12345, 12345)
+
+    answer = host.call("unpack", str(host.root), "abcdef01", str(tmp_path / "node"))
+
+    assert answer.rc == 1 and "belongs to somebody else" in answer.last["message"]
