@@ -161,8 +161,10 @@ def remove(root: str, env_id: str, holder: "Holder") -> "dict[str, Any]":
 
 def _forget(root: str, env_id: str) -> None:
     """What is known of its builds; the lock stays, somebody may wait for it."""
-    for name in (PLAN, PROGRESS, OUTCOME):
-        _remove(os.path.join(build_dir(root, env_id), name))
+    folder = build_dir(root, env_id)
+    logs = [name for name in _names(folder) if name.startswith("log-")]  # of builders whose clients left before the end
+    for name in [PLAN, PROGRESS, OUTCOME] + logs:
+        _remove(os.path.join(folder, name))
     shutil.rmtree(uses_dir(root, env_id), ignore_errors=True)
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):

@@ -7,10 +7,11 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
-from ...layout import READY, environment_dir
+from ...layout import BLOBS, READY, build_dir, environment_dir
 from ..supervisor.text import native
 from . import holes, housekeeping, lacking, leases, node, plan, progress, story
 from .failure import Failed, Stopped, of_system
@@ -178,6 +179,11 @@ def collect(root: str, days: str, keep: str) -> int:
 
 
 def tell_lacking() -> int:
-    """Which archives of the plan on standard input have to be fetched or sent."""
-    progress.say(lacking.lacking(plan.parse(native(json.loads(sys.stdin.buffer.read().decode())))))
+    """Which archives of the plan on standard input have to be fetched or sent; the folders for them are made."""
+    what = plan.parse(native(json.loads(sys.stdin.buffer.read().decode())))
+    _open_to_group(what.root)
+    for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
+        os.makedirs(folder, exist_ok=True)
+        os.rmdir(tempfile.mkdtemp(dir=folder))  # whether it may be written is known only then
+    progress.say(lacking.lacking(what))
     return 0

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from clusterfn import builds
 from clusterfn.cli import screen
 from clusterfn.cli.env import which
-from clusterfn.environment import making, solving
+from clusterfn.environment import cuda, making, solving
+from clusterfn.environment.lock import Lock
 from clusterfn.environment.making import Made
 from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import Specification
@@ -28,8 +29,8 @@ def lock(given: argparse.Namespace) -> int:
     spec = which.specification(words.file, given.packages, sessions[0].host)
     if given.check:
         return _check(spec, sessions, given.gpus)
-    rows = [_row(_made(session, spec, given.gpus)) for session in sessions]
-    print(screen.table(_HEAD, rows))
+    made = [_made(session, spec, given.gpus) for session in sessions]
+    print(screen.table(_HEAD, [_row(each.lock, each.host.name, each.platform) for each in made]))
     return 0
 
 
@@ -45,13 +46,13 @@ def _cards(session: Session, gpus: int | None) -> int:
     return int(builds.known_cards(session, builds.root(session)) is not None) if gpus is None else gpus
 
 
-def _row(made: Made) -> list[str]:
-    count, python = len(made.lock.on(made.platform)), _version(made)
-    return [made.lock.path.name, made.host.name, made.platform, made.id, str(count), python, made.cuda or "-"]
-
-
-def _version(made: Made) -> str:
-    return next(each.version for each in made.lock.on(made.platform) if each.name == "python")
+def _row(found: Lock, host: str, platform: str) -> list[str]:
+    packages = found.on(platform)
+    python = next(each.version for each in packages if each.name == "python")
+    torch = making.torch_of(packages, cuda.table())
+    identity = found.id(platform)[: making.ID_DIGITS]
+    built_for = torch.cuda or "none" if torch else "-"
+    return [found.path.name, host, platform, identity, str(len(packages)), python, built_for]
 
 
 def _check(spec: Specification, sessions: list[Session], gpus: int | None) -> int:
@@ -83,8 +84,5 @@ def _for_platform(given: argparse.Namespace, words: which.Words) -> int:
         which.say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
         return int(not there)
     found = solving.lock_for(spec, target, which.say)
-    python = ".".join(map(str, found.python(given.platform)))
-    count = str(len(found.on(given.platform)))
-    identity = found.id(given.platform)[: making.ID_DIGITS]
-    print(screen.table(_HEAD, [[found.path.name, "-", given.platform, identity, count, python, "-"]]))
+    print(screen.table(_HEAD, [_row(found, "-", given.platform)]))
     return 0

@@ -1,0 +1,527 @@
+"""Environments made from a file or a list of packages: on a host that has nothing, with and without network, and never
+half.
+
+Most tests share one root of environments and one lock; `fresh` ones begin with neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterfn import EnvironmentBuildError, cluster
+from clusterfn.cli import main
+from clusterfn.environment import toolbox
+from tests.e2e.conftest import MINOR, Hosts, give_to, wait_until
+from tests.lab.condapackage import Entry, Package, write
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
+]
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+NUMPY = "1.26.4" if MINOR == "3.9" else "2.1.3"
+
+
+def compute() -> tuple[str, str, float]:
+    import sys
+
+    import numpy
+
+    return numpy.__version__, sys.prefix, float(numpy.arange(5).sum())
+
+
+compute.__module__ = "__main__"
+
+
+def environment_yml(folder: Path, channel: str, *more: str) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "environment.yml"
+    packages = [f"python={MINOR}", f"numpy={NUMPY}", *more]
+    path.write_text(f"channels: [{channel}, nodefaults]\ndependencies: {json.dumps(packages)}\n")
+    return path
+
+
+@dataclass
+class Place:
+    """Hosts of the lab with a root of environments, and a folder with environment.yml and perhaps its lock.
+
+    Attributes:
+        root: Where environments lie, on this machine too.
+        file: environment.yml.
+    """
+
+    lab: Any
+    hosts: Hosts
+    folder: Path
+    root: Path
+    file: Path
+    said: list[str] = field(default_factory=list)
+
+    def configure(self, extra: str = "", names: tuple[str, ...] = ("tensor01", "slurm"), slurm: str = "") -> None:
+        """Write clusterfn.yml, and let it count."""
+        lines = f"env_root: {self.root}\n{extra}"
+        path = self.hosts.describe(self.lab, self.folder / "clusterfn.yml", self.hosts.python, lines, names)
+        path.write_text(path.read_text().replace("gpu: gpu}}", f"gpu: gpu}}{slurm}}}"))
+        os.environ["CLUSTERFN_CONFIG"] = str(path)  # monkeypatch put it there
+
+    @property
+    def lock(self) -> Path:
+        return self.file.with_name("environment.conda-lock.yml")
+
+    @property
+    def environments(self) -> list[Path]:
+        return sorted(self.root.glob("envs/*/READY"))
+
+    def relock(self, change: Callable[[list[dict[str, Any]]], None]) -> None:
+        """Change the packages of the lock, as a merge or a channel that deceives would."""
+        tree = yaml.safe_load(self.lock.read_text())
+        change(tree["package"])
+        self.lock.write_text(yaml.safe_dump(tree))
+
+
+@pytest.fixture(scope="module")
+def locked(channel: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with environment.yml and its lock for the lab's hosts."""
+    folder = tmp_path_factory.mktemp("locked")
+    environment_yml(folder, channel.url)
+    argv = [sys.executable, "-m", "clusterfn", "env", "lock", str(folder / "environment.yml"), "--platform", "linux-64"]
+    done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def _shared_root(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    yield from _root_in_home(lab)
+
+
+def _root_in_home(lab: Any, account: str = "cfbash") -> Iterator[Path]:
+    home = Path(pwd.getpwnam(account).pw_dir)
+    root = home / f"e2e-{secrets.token_hex(4)}"
+    root.mkdir(mode=0o700)
+    give_to(account, root)
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def place(
+    lab: Any, hosts: Hosts, locked: Path, _shared_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Place:
+    """The shared root, with a copy of the lock, which nothing has to solve again."""
+    for name in ("environment.yml", "environment.conda-lock.yml"):
+        shutil.copy(locked / name, tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    made = Place(lab, hosts, tmp_path, _shared_root, tmp_path / "environment.yml")
+    made.configure()
+    return made
+
+
+@pytest.fixture
+def fresh(lab: Any, place: Place) -> Iterator[Place]:
+    """The same with an empty root of environments."""
+    for root in _root_in_home(lab):
+        place.root = root
+        place.configure()
+        yield place
+
+
+def refusal(host: str, **options: Any) -> EnvironmentBuildError:
+    """How a call in the environment fails."""
+    with pytest.raises(EnvironmentBuildError) as caught:
+        cluster(host=host, environment="environment.yml", **options)(compute)()
+    return caught.value
+
+
+@BOTH
+def test_from_nothing_to_a_value(fresh, host, capsys):
+    fresh.lock.unlink()
+
+    version, prefix, total = cluster(host=host, environment="environment.yml")(compute)()
+
+    assert (version, total) == (NUMPY, 10.0)
+    assert Path(prefix).parent == fresh.root / "envs"
+    said = capsys.readouterr().err
+    assert "environment.conda-lock.yml does not exist yet" in said and f"{host} fetches 3" in said
+    assert "__glibc" in fresh.lock.read_text()
+
+
+AGAIN = """
+import json, sys
+from clusterfn import cluster, host
+asked = []
+for name in ("have", "put", "put_tree", "run", "spawn"):
+    def noting(self, what, *args, _name=name, _plain=getattr(host.HostConnection, name), **more):
+        asked.append([_name, what if isinstance(what, list) else [what] if isinstance(what, str) else list(what)])
+        return _plain(self, what, *args, **more)
+    setattr(host.HostConnection, name, noting)
+
+@cluster(host="tensor01", environment="environment.yml")
+def prefix():
+    import sys
+    return sys.prefix
+
+print(json.dumps([prefix(), asked]))
+"""
+
+
+def test_the_second_call_looks_once_and_sends_nothing(place, run_script):
+    before = cluster(host="tensor01", environment="environment.yml")(compute)()[1]
+
+    prefix, asked = run_script(AGAIN)
+
+    assert prefix == before
+    about_it = [(verb, words) for verb, words in asked if any(str(place.root) in str(word) for word in words)]
+    assert about_it == [("have", [f"{prefix}/READY"])] or about_it == [["have", [f"{prefix}/READY"]]]
+    assert not [verb for verb, words in asked if any("build.py" in str(word) for word in words)]
+
+
+def test_packages_are_named_in_the_call_and_come_from_where_condarc_says(place, channel, monkeypatch):
+    condarc = place.folder / "condarc"
+    condarc.write_text(f"custom_multichannels:\n  conda-forge: [{channel.url}]\n")
+    monkeypatch.setenv("CONDARC", str(condarc))
+
+    @cluster(host="tensor01", packages=[f"python={MINOR}", f"{channel.url}::greeter", "conda-forge::six"])
+    def greeting():
+        import subprocess
+
+        import six  # noqa: F401
+
+        return subprocess.run(["greet"], stdout=subprocess.PIPE).stdout.decode().split()[:2]
+
+    assert greeting() == ["hello", "from"]
+    assert len(place.environments) >= 1
+
+
+def served(place: Place, channel: Any, address: str) -> None:
+    """Let the lock name the channel over http."""
+    place.lock.write_text(place.lock.read_text().replace(channel.url, address))
+
+
+def test_a_host_without_network_is_sent_what_it_lacks(fresh, channel, lab):
+    with lab.cable() as cable, channel.served() as server:
+        served(fresh, channel, server.url)
+        fresh.configure(names=(cable.alias,))
+
+        version, _, _ = cluster(host=cable.alias, environment="environment.yml")(compute)()
+
+        assert version == NUMPY
+        assert len(server.asked) == len(set(server.asked)) == 3
+        ready = json.loads(fresh.environments[0].read_text())
+        assert ready["fetched"] == 0
+        assert not list((fresh.root / "blobs").glob("*"))
+
+
+@pytest.mark.parametrize("fetch_on", ["host", "client"])
+def test_who_fetches_can_be_said(fresh, channel, fetch_on):
+    with channel.served() as server:
+        served(fresh, channel, server.url)
+        fresh.configure(f"fetch_on: {fetch_on}")
+
+        assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
+
+        fetched = json.loads(fresh.environments[0].read_text())["fetched"]
+        here = list(toolbox.cache_folder().glob("pkgs/*"))
+        assert (fetched > 10**6, len(here)) == ((True, 0) if fetch_on == "host" else (False, 3))
+
+
+def test_a_host_can_leave_building_to_its_jobs(fresh):
+    fresh.configure("build_on: node", ("tensor01",))
+
+    assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
+
+    assert not list(fresh.root.glob("builds/*/log-*"))
+
+
+def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, capsys):
+    fresh.configure("build_on: node\nbuild_partition: short", ("slurm",))
+
+    assert main(["env", "build", "environment.yml", "slurm"]) == 0
+
+    said = capsys.readouterr()
+    env_id = said.out.strip()
+    jobs = lab.slurm.run("squeue", "--noheader", "--states=all", "--format=%j %P").stdout
+    assert f"environment.{env_id} short" in jobs
+    assert "link" in said.err and "is built on slurm" in said.err
+
+
+ONCE = """
+import json
+from clusterfn import cluster
+
+@cluster(host="tensor01", environment="environment.yml")
+def ready():
+    import pathlib, sys
+    return pathlib.Path(sys.prefix, "READY").read_text()
+
+print(json.dumps(ready()))
+"""
+
+
+def test_two_clients_at_once_build_once(fresh):
+    (fresh.folder / "once.py").write_text(ONCE)
+    argv = [sys.executable, str(fresh.folder / "once.py")]
+    both = [subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=fresh.folder) for _ in range(2)]
+
+    told = [process.communicate(timeout=100)[0] for process in both]
+
+    assert [process.returncode for process in both] == [0, 0]
+    assert told[0] == told[1] != b"" and len(fresh.environments) == 1
+    assert [path.name for path in (fresh.root / "envs").iterdir()] == [fresh.environments[0].parent.name]
+
+
+def wrong_hash(packages: list[dict[str, Any]]) -> None:
+    next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"] = "0" * 64
+
+
+@BOTH
+def test_another_archive_than_the_lock_names_is_refused_by_name(place, host):
+    place.relock(wrong_hash)
+
+    error = refusal(host)
+
+    assert f"numpy {NUMPY} is damaged" in str(error) and "0" * 64 in str(error)
+    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock anew" in (error.hint or "")
+
+
+def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
+    fresh.configure("fetch_on: client")
+    packages = yaml.safe_load(fresh.lock.read_text())["package"]
+    numpy = next(each for each in packages if each["name"] == "numpy")["hash"]["sha256"]
+    blob = fresh.root / "blobs" / numpy
+    blob.parent.mkdir()
+    blob.write_bytes(b"half of it")
+    for path in (blob.parent, blob):
+        give_to("cfbash", path)
+
+    assert "numpy" in str(refusal("tensor01")) and not blob.exists()
+    assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
+
+
+def broken(folder: Path) -> dict[str, Any]:
+    """A package whose post-link script fails, as an entry of a lock."""
+    files = {"bin/.broken-post-link.sh": Entry(b"#!/bin/sh\necho no such licence >&2\nexit 3\n", 0o755)}
+    package = Package("broken", "1.0", "h0_0", files, formats=(".tar.bz2",))
+    write(package, folder)
+    path = folder / "linux-64" / f"{package.stem}.tar.bz2"
+    import hashlib
+
+    hashes = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+    return {
+        "name": "broken", "version": "1.0", "manager": "conda", "platform": "linux-64", "dependencies": {},
+        "url": path.as_uri(), "hash": hashes, "category": "main", "optional": False,
+    }  # fmt: skip
+
+
+def test_a_post_link_script_that_fails_is_quoted(place):
+    for folder in [place.folder, *place.folder.parents[:3]]:
+        folder.chmod(0o755)
+    place.relock(lambda packages: packages.append(broken(place.folder)))
+
+    error = refusal("tensor01")
+
+    assert "the post-link script of broken 1.0 failed" in str(error) and "no such licence" in str(error)
+
+
+def test_a_disk_that_is_too_small_is_told_by_both_numbers(fresh):
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=777", "tmpfs", str(fresh.root)], check=True)
+    try:
+        error = refusal("tensor01")
+    finally:
+        subprocess.run(["umount", str(fresh.root)], check=True)
+
+    assert "MB" in str(error) and "free" in str(error) and "env_root" in (error.hint or "")
+
+
+def test_a_root_that_may_not_be_written_is_named(fresh):
+    give_to("root", fresh.root)
+    fresh.root.chmod(0o755)
+
+    error = refusal("tensor01")
+
+    assert str(fresh.root) in str(error) and "env_root" in (error.hint or "")
+
+
+def test_a_queued_job_tells_how_far_its_environment_is(fresh):
+    fresh.configure(names=("slurm",), slurm=', begin: "now+2hours"')
+    job = cluster(host="slurm", environment="environment.yml")(compute).submit()
+    reasons: list[str] = []
+    job.listen(lambda kind, what: reasons.append(job.reason))
+
+    wait_until(lambda: fresh.environments, 60)
+    wait_until(lambda: any("environment: " in each for each in reasons), 10)
+    wait_until(lambda: "environment: " not in job.reason, 10)
+
+    assert not job.done()
+    job.stop()
+
+
+def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab):
+    place.configure(names=("slurm",), slurm=', begin: "now+2hours"')
+    place.relock(wrong_hash)
+
+    job = cluster(host="slurm", environment="environment.yml")(compute).submit()
+    error = job.exception(60)
+
+    assert isinstance(error, EnvironmentBuildError) and f"numpy {NUMPY} is damaged" in str(error)
+    name = f"compute.{job.id}"
+    wait_until(lambda: name not in lab.slurm.run("squeue", "--noheader", "--format=%j").stdout, 20)
+
+
+LEAKS = {"PYTHONPATH": "/tmp/leaked", "LD_LIBRARY_PATH": "/tmp/leaked", "CONDA_PREFIX": "/tmp/leaked"}
+BROKEN_INIT = """
+__conda_setup="$('/opt/no/conda' 'shell.bash' 'hook' 2> /dev/null)"
+eval "$__conda_setup"; conda activate base
+export CONDA_DEFAULT_ENV=base PATH=/opt/no/conda/bin:$PATH
+"""
+
+
+@pytest.fixture(scope="module")
+def _root_of_second(lab: Any) -> Iterator[Path]:
+    yield from _root_in_home(lab, "cfsecond")
+
+
+@pytest.mark.parametrize("host", ["tensor01-second", "slurm-second"])
+def test_nothing_of_the_account_is_seen_in_it(place, lab, _root_of_second, host):
+    home = lab.home("second")
+    bashrc, site = home / ".bashrc", home / ".local" / "lib" / f"python{MINOR}" / "site-packages"
+    before = bashrc.read_bytes() if bashrc.exists() else None
+    bashrc.write_text("".join(f"export {name}={value}\n" for name, value in LEAKS.items()) + BROKEN_INIT)
+    site.mkdir(parents=True, exist_ok=True)
+    (site / "numpy.py").write_text("raise RuntimeError('the numpy of the home')\n")
+    place.root = _root_of_second
+    place.configure(names=(host,))
+
+    @cluster(host=host, environment="environment.yml")
+    def seen():
+        import os
+        import sys
+
+        import numpy
+
+        return dict(os.environ), sys.path, sys.prefix, numpy.__file__
+
+    try:
+        variables, path, prefix, numpy = seen()
+    finally:
+        (site / "numpy.py").unlink()
+        bashrc.unlink() if before is None else bashrc.write_bytes(before)
+    assert {name: variables[name] for name in variables if "leaked" in variables[name]} == {}
+    assert not [folder for folder in path if "leaked" in folder] and numpy.startswith(prefix)
+    assert variables["PATH"].split(":")[0] == f"{prefix}/bin"
+    assert (variables["CONDA_PREFIX"], variables["CONDA_DEFAULT_ENV"][:12]) == (prefix, "environment-")
+
+
+def test_a_module_that_is_missing_is_named_with_an_environment_too(place):
+    with pytest.raises(EnvironmentBuildError, match="no/such-module"):
+        cluster(host="tensor01", environment="environment.yml", modules=["no/such-module"])(compute)()
+
+
+def test_own_modules_travel_into_it(place, monkeypatch):
+    (place.folder / "own_of_mine.py").write_text("import numpy\n\ndef double(x):\n    return float(numpy.add(x, x))\n")
+    monkeypatch.syspath_prepend(str(place.folder))
+    monkeypatch.setitem(sys.modules, "numpy", __import__("types").ModuleType("numpy"))
+    import own_of_mine
+
+    assert cluster(host="tensor01", environment="environment.yml")(own_of_mine.double)(4) == 8.0
+
+
+def test_a_lock_that_is_there_needs_no_solver(place, monkeypatch):
+    def absent(*_: object) -> None:
+        raise AssertionError("the solver was looked for")
+
+    monkeypatch.setattr(toolbox, "interpreter", absent)
+    monkeypatch.setattr(toolbox, "conda", absent)
+
+    assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
+
+
+def test_the_environment_of_a_host_lies_beside_its_configuration(place, monkeypatch):
+    elsewhere = place.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    config = place.folder / "clusterfn.yml"
+    config.write_text(
+        config.read_text().replace(f'environment: "python:{place.hosts.python}"', "environment: environment.yml")
+    )
+
+    assert cluster(host="tensor01")(compute)()[0] == NUMPY
+
+
+def test_the_commands_of_env(fresh, capsys):
+    def told(*words: str, code: int = 0) -> tuple[str, str]:
+        assert main(["env", *words]) == code
+        said = capsys.readouterr()
+        return said.out, said.err
+
+    env_id = told("build", "tensor01")[0].strip()
+    assert "is there already" in told("build", "environment.yml", "tensor01")[1]
+    (one,) = json.loads(told("list", "tensor01", "--json")[0])
+    assert (one["id"], one["about"], one["used_by"]) == (env_id, "environment.yml", [])
+    assert env_id[:8] in told("list", "tensor01")[0]
+    shown = told("show", env_id[:6], "tensor01")[0]
+    assert f"{fresh.root}/envs/{env_id}" in shown and "numpy" in shown and "compile" in shown
+    victim = next(fresh.root.glob("envs/*/lib/python3*/site-packages/numpy/version.py"))
+    victim.unlink()
+    assert "1 of them were missing and are back" in (out := told("verify", "environment.yml", "tensor01")[0])
+    assert f"numpy {NUMPY}" in out and victim.exists()
+    assert "0 environments removed, 1 kept" in told("gc", "tensor01")[0]
+    assert "used by job" not in told("remove", "ffff", "tensor01", code=2)[1]
+    assert f"removed {env_id}" in told("remove", env_id, "tensor01")[0]
+    assert not fresh.environments and not list(fresh.root.glob("pkgs/*/manifest.json"))
+
+
+def test_what_a_job_uses_is_not_removed(place, capsys):
+    @cluster(host="tensor01", environment="environment.yml")
+    def wait():
+        import pathlib
+        import sys
+        import time
+
+        print(sys.prefix, flush=True)
+        while not pathlib.Path("go").exists():
+            time.sleep(0.05)
+
+    job = wait.submit()
+    prefix = wait_until(lambda: job.logs().strip(), 60)
+    env_id = Path(prefix).name
+    capsys.readouterr()
+
+    assert main(["env", "remove", env_id, "tensor01"]) == 1
+    assert f"used by job {job.id}" in capsys.readouterr().err
+    main(["env", "list", "tensor01"])
+    assert job.id[:8] in capsys.readouterr().out
+
+    (place.hosts.root / "jobs" / job.id / "attempts" / "1" / "work" / "go").touch()
+    assert job.result(30) is None
+
+
+def test_a_lock_is_out_of_date_once_its_file_has_changed(place, channel, capsys):
+    assert main(["env", "lock", "tensor01", "--check", "--gpus", "0"]) == 0
+    environment_yml(place.folder, channel.url, "six")
+
+    assert main(["env", "lock", "tensor01", "--check", "--gpus", "0"]) == 1
+    assert "environment.yml has changed" in capsys.readouterr().err
+
+
+def test_the_build_for_the_cards_is_chosen_and_explained(place, channel, capsys):
+    environment_yml(place.folder, channel.url, "pytorch-gpu=2.7.1")
+
+    assert main(["env", "lock", "tensor01", "--gpus", "1"]) == 0
+
+    out, said = capsys.readouterr()
+    assert out.splitlines()[1].split()[-1] == "12.8"
+    assert "driver 575.57.08" in said and "8.6" in said
