@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.bridge.host import until
 from tests.builder import toys
 from tests.builder.host import Host
+from tests.builder.test_together import held_by
 from tests.builder.toys import PLACEHOLDER
 from tests.lab.condapackage import Entry
 
@@ -54,6 +56,20 @@ def test_an_environment_on_a_node(host: Host, shelf: Path, python: dict, tmp_pat
     ) == "blob"
     assert os.fsencode(host.prefix(plan)) not in b"".join(path.read_bytes() for path in prefix.rglob("*.pyc"))
     assert there.leftovers() == []
+
+
+def test_who_comes_while_another_unpacks_waits(host: Host, shelf: Path, python: dict, tmp_path: Path):
+    plan = built(host, shelf, python)
+    node = Host(tmp_path / "node", host.bridge, host.python)
+    host.call("pack", str(host.root), plan["id"], str(node.root))
+    beat = held_by(node, plan)
+    running = host.start_command("unpack", str(host.root), plan["id"], str(node.root))
+    until(lambda: len(list(beat.parent.glob("[!.]*"))) == 2)
+
+    assert running.process.poll() is None and not node.prefix(plan).exists()
+    beat.unlink()
+
+    assert running.answer().last["reused"] is False
 
 
 def test_an_archive_goes_with_its_environment(host: Host, shelf: Path, python: dict, tmp_path: Path):
