@@ -103,7 +103,7 @@ def sweep(root: str, holder: "Holder") -> None:
 def _is_half_made(path: str, name: str, root: str, holder: "Holder") -> bool:
     """Whether the host's own conda was ended while it made this at its final path, and nobody goes on with it."""
     made = any(os.path.exists(os.path.join(path, each)) for each in (ABOUT, READY))  # a file system may purge either
-    if made or os.path.islink(path) or not os.path.isdir(path) or leases.users(root, name):
+    if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.users(root, name):
         return False
     return not _is_held(os.path.join(build_dir(root, name), LOCK), root, holder)
 
