@@ -256,6 +256,7 @@ def _document(session: Session, made: Made, fetch: bool) -> dict[str, Any]:
         "zstd": _entry(wheel) if wheel else None,
         "verify": [],
         "purged": session.host.making.purge_days is not None,
+        "installer": session.host.making.installer,
         "about": made.title,
         "wanted": list(made.wanted),
         "cuda": made.cuda,

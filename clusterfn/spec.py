@@ -68,7 +68,7 @@ class Making:
         partition: For that job.
         at: "root", or "node": unpacked once on each node, into its local disk.
         purge_days: Files that nobody reads for so long are removed there; None if they stay.
-        installer: "clusterfn", or "conda": the host's own.
+        installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the cards, if it is known beforehand.
         capabilities: Compute capabilities of the cards, if they are known beforehand.
         table: A file with more rows for the table of CUDA builds.

@@ -58,6 +58,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     _default_environment(keys, facts)
     _environment_file(facts, folder)
     _making(facts, folder)
+    _purged(keys, facts["making"])
     _this_machine(keys, facts)
     _ssh_config(facts, folder)
     _slurm_only(keys, facts)
@@ -97,6 +98,11 @@ def _making(facts: dict[str, Any], folder: Path) -> None:
     if given.get("table"):
         given["table"] = str(folder / Path(given["table"]).expanduser())
     facts["making"] = Making(**given)
+
+
+def _purged(keys: Mapping[str, Value], making: Making) -> None:
+    if making.purge_days is not None and making.installer != "clusterfn":
+        raise keys["installer"].error("conda cannot put back single files, as `purge_days:` asks", "remove one of them")
 
 
 def _cuda(value: Value) -> dict[str, Any]:
@@ -275,6 +281,12 @@ def _count(least: int) -> Callable[[Value], int]:
     return lambda value: value.as_count(least)
 
 
+def _installer(value: Value) -> str:
+    """Which, or the path of a conda on the host: where ssh starts programs, conda is seldom in PATH."""
+    text = value.as_text()
+    return text if text.startswith(("/", "~/")) else value.as_choice(("clusterfn", "conda"))
+
+
 _OF_MAKING = "making."
 _Key = tuple[str, Callable[[Value], Any]]
 
@@ -313,7 +325,7 @@ _KEYS: dict[str, _Key] = {
     "build_partition": ("making.partition", _path),
     "environment_at": ("making.at", _choice("root", "node")),
     "purge_days": ("making.purge_days", _days),
-    "installer": ("making.installer", _choice("clusterfn", "conda")),
+    "installer": ("making.installer", _installer),
     "cuda": ("making.cuda", _cuda),
 }
 HOST_KEYS = frozenset(_KEYS)

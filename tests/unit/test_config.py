@@ -402,11 +402,11 @@ def test_every_fact_of_a_host_can_be_configured():
 def test_how_environments_are_made_can_be_configured():
     making = host(
         "scheduler: slurm\nenv_root: /group/x\nfetch_on: client\nbuild_on: node\nbuild_partition: cpu\n"
-        "environment_at: node\npurge_days: 30d\ninstaller: conda\n"
+        "environment_at: node\npurge_days: 30d\ninstaller: clusterfn\n"
         'cuda: {driver: "575.57.08", capability: "8.6, 9.0", table: more.yml}'
     ).making
     assert (making.root, making.fetch_on, making.build_on, making.partition) == ("/group/x", "client", "node", "cpu")
-    assert (making.at, making.purge_days, making.installer) == ("node", 30, "conda")
+    assert (making.at, making.purge_days, making.installer) == ("node", 30, "clusterfn")
     assert (making.driver, making.capabilities) == ("575.57.08", ("8.6", "9.0"))
     assert making.table.endswith("/more.yml")
 

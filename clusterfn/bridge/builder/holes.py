@@ -84,6 +84,11 @@ class _Mending:
         expected = self._expected()
         there = housekeeping.sizes(self._prefix)
         missing = [path for path, size in expected.items() if there.get(path) != size]
+        if missing and self._plan.installer != plan.CLUSTERFN:
+            raise Failed(
+                "%s has lost %d files, and conda, which made it, puts no single ones back"
+                % (self._plan.id, len(missing)), stage="link", hint="clusterfn env remove, then build",
+            )  # fmt: skip
         if missing:
             self._again(set(missing), stop)
         lost = [path for path in missing if not os.path.lexists(os.path.join(self._prefix, path))]

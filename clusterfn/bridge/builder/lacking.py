@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...layout import MANIFEST, blob, package_dir
 from . import fetch, zstd
-from .plan import CONDA
+from .plan import CLUSTERFN, CONDA, WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def _wanted(plan: "Plan") -> "list[Package]":
 
 def _is_there(plan: "Plan", package: "Package") -> bool:
     unpacked = os.path.join(package_dir(plan.root, package.sha256), MANIFEST)
-    return os.path.exists(unpacked) or os.path.exists(blob(plan.root, package.sha256))
+    ours = plan.installer == CLUSTERFN or package.kind == WHEEL  # conda wants the archive
+    return (ours and os.path.exists(unpacked)) or os.path.exists(blob(plan.root, package.sha256))
 
 
 def _origin(package: "Package") -> str:

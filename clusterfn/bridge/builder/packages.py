@@ -17,7 +17,7 @@ from .unpack import unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Callable, Iterable, Optional
 
     from .holder import Holder
     from .plan import Package, Plan
@@ -60,7 +60,14 @@ class Packages:
         """
         for sha256 in again:
             _forget(package_dir(self.plan.root, sha256))
-        self._missing = _unique(each for each in self.plan.packages if not self._is_there(each))
+        self._all(self._unpack, (each for each in self.plan.packages if not self._is_there(each)))
+
+    def archives(self, take: "Callable[[Package, str, Optional[zstd.Opener]], None]") -> None:
+        """Have the archives of all of them, checked, and call `take` for each, several at once; nothing is unpacked."""
+        self._all(lambda package: take(package, self._have(package), self._zstd), self.plan.packages)
+
+    def _all(self, work: "Callable[[Package], None]", packages: "Iterable[Package]") -> None:
+        self._missing = _unique(packages)
         if not self._missing:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
@@ -68,7 +75,7 @@ class Packages:
         self._refuse_what_cannot_be_had()
         space.check(self.plan.root, [space.needed(each, self._archive(each)) for each in self._missing])
         self._zstd = self._choose_zstd()
-        self._all(sorted(self._missing, key=lambda each: -each.size))
+        self._side_by_side(work, sorted(self._missing, key=lambda each: -each.size))
 
     def _refuse_what_cannot_be_had(self) -> None:
         lacking = [each for each in self._missing if self._archive(each) is None and not self._may_fetch(each)]
@@ -86,13 +93,13 @@ class Packages:
         if zstd.is_there() or brought is None:
             return zstd.opener()
         if not self._is_there(brought):
-            self._one(brought)
+            self._one(self._unpack, brought)
         return zstd.opener(os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES))
 
-    def _all(self, packages: "list[Package]") -> None:
+    def _side_by_side(self, work: "Callable[[Package], None]", packages: "list[Package]") -> None:
         """All of them, until one fails; a thread that hangs on the network then is left to the end of the process."""
         pool = ThreadPoolExecutor(_AT_ONCE)
-        running = {pool.submit(self._one, each) for each in packages}
+        running = {pool.submit(self._one, work, each) for each in packages}
         try:
             while running:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
@@ -107,12 +114,11 @@ class Packages:
         finally:
             pool.shutdown(wait=False)
 
-    def _one(self, package: "Package") -> None:
+    def _one(self, work: "Callable[[Package], None]", package: "Package") -> None:
         lock = Lock(os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256), self._holder)
         lock.wait(lambda _: self._moved(0))
         try:
-            if not self._is_there(package):
-                self._unpack(package)
+            work(package)
         finally:
             lock.release()
             lock.forget()
@@ -121,16 +127,22 @@ class Packages:
         self._tell_unpacked()
 
     def _unpack(self, package: "Package") -> None:
+        if self._is_there(package):
+            return
+        archive = self._have(package)
+        unpack(self.plan.root, package, archive, self._zstd, self._holder.token, self._wrote)
+        if archive == blob(self.plan.root, package.sha256):
+            os.unlink(archive)
+
+    def _have(self, package: "Package") -> str:
+        """The path of its archive, whose hash is right."""
         archive = self._archive(package)
         sent = blob(self.plan.root, package.sha256)
         if archive is None:
-            archive = sent
-            fetch.fetch(package, archive, self._came)
-        else:
-            self._check(package, archive, archive == sent)
-        unpack(self.plan.root, package, archive, self._zstd, self._holder.token, self._wrote)
-        if archive == sent:
-            os.unlink(archive)
+            fetch.fetch(package, sent, self._came)
+            return sent
+        self._check(package, archive, archive == sent)
+        return archive
 
     def _check(self, package: "Package", archive: str, ours: bool) -> None:
         try:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
 LINK, SYMLINK, TEXT, BINARY, SCRIPT, WRITE = "link", "symlink", "text", "binary", "script", "write"
+THERE = "there"
 _READ = (TEXT, BINARY, SCRIPT)
 
 
@@ -39,7 +40,7 @@ class Target(NamedTuple):
     Attributes:
         path: Below the prefix.
         how: LINK to the package's file; SYMLINK to `content`; TEXT, BINARY or SCRIPT: a copy with the prefix in it;
-            WRITE of `content`.
+            WRITE of `content`; THERE: another installer has put it there.
         package: The folder of its package.
         source: The file there.
         size: Of that.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 FORMAT = 1
+CLUSTERFN = "clusterfn"
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{3,63}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
@@ -55,6 +56,7 @@ class Plan(NamedTuple):
         about: What the user named, for people.
         compile: Whether to make byte code.
         purged: Whether files may be missing from an environment that is there.
+        installer: "clusterfn"; "conda", or the path of one: it makes what it can, and our linker the rest.
         document: The plan as it came.
     """
 
@@ -68,6 +70,7 @@ class Plan(NamedTuple):
     about: str
     compile: bool
     purged: bool
+    installer: str
     document: "dict[str, Any]"
 
 
@@ -100,6 +103,7 @@ def parse(given: "dict[str, Any]") -> Plan:
         about=str(given.get("about", "")),
         compile=bool(given.get("compile", True)),
         purged=bool(given.get("purged", False)),
+        installer=str(given.get("installer") or CLUSTERFN),
         document=given,
     )
 

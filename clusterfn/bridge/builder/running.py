@@ -1,4 +1,7 @@
-"""Runs a program of the new environment: its Python, or a package's script. Called by `verify` and `postlink`."""
+"""Runs a program of the new environment: its Python, or a package's script; or the host's conda.
+
+Called by `verify`, `postlink`, `activation` and `condas`.
+"""
 
 import os
 import subprocess
@@ -32,10 +35,15 @@ def run(argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Ca
     Raises:
         Ended: It could not be started, or its status is not 0.
     """
+    return run_with(argv, _environment(prefix, more), stopping)
+
+
+def run_with(argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]") -> bytes:
+    """Run it with these variables and no others."""
     read, write = os.pipe()
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=_environment(prefix, more), cwd="/",
+            argv, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environ), cwd="/",
         )  # fmt: skip
     except OSError as error:
         os.close(read)

@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ...layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor.text import portable
-from . import activation, holes, housekeeping, layouts, postlink, progress, pyc, sync, verify
+from . import activation, condas, holes, housekeeping, layouts, postlink, progress, pyc, sync, verify
 from .failure import Failed, Stopped, of_system
 from .lock import Lock
 from .packages import Packages
-from .place import Holed, Maker
+from .place import THERE, Holed, Maker
+from .plan import CLUSTERFN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class _Build:
         self._holder = holder
         self._lock = lock
         self._stopping = stopping
+        self._conda: "Optional[condas.Conda]" = None
         self._final = environment_dir(plan.root, plan.id)
         self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
         self._seconds: "dict[str, float]" = {}
@@ -147,13 +149,17 @@ class _Build:
     def run(self) -> "dict[str, Any]":
         """Build it; what READY says."""
         self._prepare()
-        packages = Packages(self.plan, self._holder, self._progress, self._stopping)
+        if self.plan.installer != CLUSTERFN:
+            self._conda = condas.find(self.plan, self._holder, self._stop)
+        self._ours = self._conda.rest if self._conda else self.plan
+        packages = Packages(self._ours, self._holder, self._progress, self._stopping)
         self._timed("packages", packages.provide)
+        brought = self._timed("archives", self._bring, self._conda) if self._conda else 0
         try:
             for _ in range(_TRIES):
                 try:
                     self._make()
-                    return self._finish(packages.fetched)
+                    return self._finish(brought + packages.fetched)
                 except Holed as holed:
                     packages.provide(again=[os.path.basename(holed.package)])
         except Stopped:
@@ -174,6 +180,12 @@ class _Build:
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
         housekeeping.sweep(self.plan.root, self._holder)
 
+    def _bring(self, conda: condas.Conda) -> int:
+        """Have the archives that conda unpacks; the bytes that came for that."""
+        packages = Packages(conda.share, self._holder, self._progress, self._stopping)
+        packages.archives(conda.take)
+        return packages.fetched
+
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
         begun = time.monotonic()
         done = step(*arguments)
@@ -182,22 +194,38 @@ class _Build:
 
     def _make(self) -> None:
         housekeeping.delete(self.plan.root, self._aside, self._holder)
-        os.mkdir(self._aside)
-        layout = layouts.layout(self.plan, self._final)
+        layout = self._begun()
         maker = Maker(self._aside, self._final)
         self._timed("link", self._link, layout, maker)
         self._show()
         if self.plan.compile:
             self._progress.tell("compile", 0, 1)
             self._timed("compile", self._compile, layout, maker)
-        self._messages = self._timed("scripts", postlink.run_all, self.plan, self._final, self._stop)
+        self._messages = self._timed("scripts", postlink.run_all, self._ours, self._final, self._stop)
         self._variables = activation.variables(self._final, self._stop)
         self._progress.tell("verify", 0, 1)
         self._found = self._timed("verify", verify.verify, self.plan, self._final, self._stop)
 
+    def _begun(self) -> "Layout":
+        """The folder aside with what is not ours to link, and the layout of all."""
+        if self._conda is None:
+            os.mkdir(self._aside)
+            return layouts.layout(self.plan, self._final)
+        self._timed("conda", self._fill, self._conda)
+        layout = layouts.beside(self._ours, self._final, condas.site(self._aside))
+        condas.add_to(layout, self._aside)
+        return layout
+
+    def _fill(self, conda: condas.Conda) -> None:
+        """Let conda make it at its final path, which must not be there: some refuse a folder that is none of theirs."""
+        self._vacate()
+        self._progress.tell("conda", 0, 1, text=conda.said)
+        conda.fill(self._final, self._stop)
+        os.rename(self._final, self._aside)
+
     def _link(self, layout: "Layout", maker: Maker) -> None:
         """A few at a time: on a network file system each waits for an answer."""
-        paths = sorted(layout.targets)
+        paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
         parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
 
         def link(part: "list[str]") -> None:
@@ -215,11 +243,14 @@ class _Build:
 
     def _show(self) -> None:
         """Let the final path lead to the folder aside; without READY it is nobody's environment."""
+        self._vacate()
+        os.symlink(os.path.basename(self._aside), self._final)
+
+    def _vacate(self) -> None:
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
             housekeeping.delete(self.plan.root, self._final, self._holder)
-        os.symlink(os.path.basename(self._aside), self._final)
 
     def _finish(self, fetched: int) -> "dict[str, Any]":
         about = os.path.join(self._aside, ABOUT)
@@ -235,6 +266,8 @@ class _Build:
         os.unlink(self._final)
         os.rename(self._aside, self._final)
         sync.everything(os.path.dirname(self._final))
+        if self._conda:
+            self._conda.forget()
         return ready
 
     def _ready(self, sizes: "dict[str, int]", fetched: int) -> "dict[str, Any]":
@@ -251,7 +284,11 @@ class _Build:
     def _clean(self) -> None:
         if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
             os.unlink(self._final)
+        elif self._conda and not is_ready(self.plan.root, self.plan.id):
+            self._vacate()
         housekeeping.delete(self.plan.root, self._aside, self._holder)
+        if self._conda:
+            self._conda.clear()
 
     def _stop(self) -> None:
         if self._stopping.is_set():
