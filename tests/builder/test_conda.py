@@ -65,6 +65,7 @@ def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str):
 
     assert [answer.rc for answer in answers] == [0, 0], [answer.last for answer in answers]
     assert {"stage": "conda", "done": 0, "of": 1, "text": "conda 4.3.16"} in answers[1].lines
+    assert list((host.prefix(theirs) / "lib/python3.9/json/__pycache__").glob("*.pyc")), "compiled before a job runs"
     told = [host.run(plan, "python", "-c", IMPORTED).split(",", 1) for plan in (ours, theirs)]
     assert told[0][1] == told[1][1]
     prefix = host.prefix(theirs)
@@ -74,7 +75,6 @@ def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str):
     assert host.run(theirs, "textprefix") == f"{prefix}/share/textprefix"
     assert f"TOY{prefix}/share/binprefix\0".encode() in (prefix / "share/binprefix/blob.bin").read_bytes()
     assert (prefix / "share/postlink/done.txt").read_text() == "postlink 1.0\n"
-    assert list((prefix / "lib/python3.9/json/__pycache__").glob("*.pyc")), "compiled"
     assert host.leftovers() == []
     assert host.build(theirs).last["reused"]
 

@@ -14,7 +14,7 @@ import pytest
 import clusterfn.solve
 from clusterfn import LockError
 from clusterfn.environment import toolbox
-from tests.lab import Lab
+from tests.lab import Lab, conda36
 from tests.lock.conftest import Bench, names
 
 pytestmark = pytest.mark.lab
@@ -49,7 +49,9 @@ def test_the_users_mamba_solves_if_there_is_one(bench: Bench, bin_folder: Path):
 
 
 def test_an_old_conda_is_passed_over_aloud(bench: Bench, bin_folder: Path):
-    conda = executable(bin_folder / "conda", "echo conda 4.3.16")
+    """A real one: it has no answer to what conda-lock asks."""
+    conda = bin_folder / "conda"
+    conda.symlink_to(conda36.provide())
 
     assert "six" in names(bench.lock("  - six\n"))
     assert f"{conda} is not used (conda 4.3.16): clusterfn's own solver is" in bench.said
