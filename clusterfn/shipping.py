@@ -176,9 +176,7 @@ def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package],
     wheel = _zstd(session)
     wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
     missing = [wanted[sha256] for sha256 in lacking["missing"]]
-    if session.host.making.fetch_on == "host":
-        return missing, []
-    ours = set(lacking["unreachable"]) if session.host.making.fetch_on == "auto" else set(lacking["missing"])
+    ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 

@@ -6,6 +6,7 @@ Most tests share one root of environments and one lock; `fresh` ones begin with 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pwd
@@ -247,14 +248,18 @@ def test_a_host_can_leave_building_to_its_jobs(fresh):
 
 
 def test_a_batch_job_of_its_own_builds_where_a_partition_is_named(fresh, lab, capsys):
+    def builders() -> set[str]:
+        lines = lab.slurm.run("squeue", "--noheader", "--states=all", "--format=%j %P %i").stdout.splitlines()
+        return {line for line in lines if line.startswith("environment.")}
+
     fresh.configure("build_on: node\nbuild_partition: short", ("slurm",))
+    before = builders()
 
     assert main(["env", "build", "environment.yml", "slurm"]) == 0
 
     said = capsys.readouterr()
-    env_id = said.out.strip()
-    jobs = lab.slurm.run("squeue", "--noheader", "--states=all", "--format=%j %P").stdout
-    assert f"environment.{env_id} short" in jobs
+    (new,) = builders() - before
+    assert new.startswith(f"environment.{said.out.strip()} short ")
     assert "link" in said.err and "is built on slurm" in said.err
 
 
@@ -317,8 +322,6 @@ def broken(folder: Path) -> dict[str, Any]:
     package = Package("broken", "1.0", "h0_0", files, formats=(".tar.bz2",))
     write(package, folder)
     path = folder / "linux-64" / f"{package.stem}.tar.bz2"
-    import hashlib
-
     hashes = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     return {
         "name": "broken", "version": "1.0", "manager": "conda", "platform": "linux-64", "dependencies": {},
@@ -327,9 +330,10 @@ def broken(folder: Path) -> dict[str, Any]:
 
 
 def test_a_post_link_script_that_fails_is_quoted(place):
-    for folder in [place.folder, *place.folder.parents[:3]]:
-        folder.chmod(0o755)
-    place.relock(lambda packages: packages.append(broken(place.folder)))
+    shelf = place.root / "shelf"
+    place.relock(lambda packages: packages.append(broken(shelf)))
+    for path in [shelf, *shelf.rglob("*")]:
+        give_to("cfbash", path)
 
     error = refusal("tensor01")
 

@@ -1,0 +1,135 @@
+"""What the host's builder says, and how its silence is taken."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn import builder, layout
+from clusterfn.builder import Build
+from clusterfn.errors import EnvironmentBuildError, SubmitError
+from clusterfn.scheduler.base import FINAL, PENDING, JobState
+from clusterfn.watch import Silent
+
+
+class Connection:
+    """Remembers who follows the log, and has its content."""
+
+    def __init__(self) -> None:
+        self.content = b""
+        self.removed: list[str] = []
+
+    def follow(self, path: str, on_data: Any) -> Any:
+        self.say = on_data
+        return SimpleNamespace(cancel=lambda: None)
+
+    def get(self, path: str, sink: Any) -> Future[int]:
+        sink.write(self.content)
+        return done(len(self.content))
+
+    def run(self, argv: list[str], *_: Any, **__: Any) -> None:
+        self.removed.append(argv[-1])
+
+
+def done(value: Any) -> Future[Any]:
+    reply: Future[Any] = Future()
+    reply.set_result(value)
+    return reply
+
+
+def line(stage: str, **more: Any) -> bytes:
+    return json.dumps({"stage": stage, **more}).encode() + b"\n"
+
+
+@pytest.fixture
+def heard() -> Any:
+    connection = Connection()
+    scheduler = SimpleNamespace(in_words=lambda seen: seen.reason)
+    build = Build(SimpleNamespace(connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
+    progress: list[Any] = []
+    return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
+
+
+def test_progress_comes_line_by_line_however_it_is_cut(heard):
+    data = line("unpack", done=1, of=3) + b"Traceback: no words of ours\n" + line("done", done=1, of=1)
+    for start in range(0, len(data), 7):
+        heard.connection.say(data[start : start + 7])
+
+    assert [each["stage"] for each in heard.progress] == ["unpack"]
+    assert heard.outcome.result(0)["stage"] == "done"
+    assert heard.connection.removed == ["/r/builds/x/log-1"]
+
+
+def test_a_process_that_ended_is_asked_for_its_last_word(heard):
+    heard.connection.content = line("link", done=1, of=2) + line("failed", message="no room", hint="make some")
+
+    heard.build.process_ended(done(256))
+
+    told = heard.outcome.result(0)
+    assert builder.message(told) == "the environment could not be made: no room" and told["hint"] == "make some"
+
+
+def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):
+    heard.connection.content = line("link") + b"MemoryError\n"
+
+    heard.build.process_ended(done(9))
+
+    told = heard.outcome.result(0)
+    assert (told["at"], told["message"], told["evidence"]) == (
+        "stopped", "its builder was ended by signal 9", ["MemoryError"],
+    )  # fmt: skip
+
+
+def test_nothing_is_concluded_while_nobody_saw_its_end(heard):
+    heard.build.process_ended(done(None))
+    heard.build.scheduler_said(None)
+    heard.build.scheduler_said(Silent(5.0, "squeue did not answer"))
+    heard.build.scheduler_said(JobState(PENDING, "PENDING", "Priority"))
+    heard.build.scheduler_said(None)
+
+    assert not heard.outcome.done()
+    assert heard.progress == [{"stage": "queue", "text": "Priority"}]
+
+
+def test_a_batch_job_that_is_gone_twice_has_ended(heard):
+    over = JobState(FINAL, "TIMEOUT")
+    heard.build.scheduler_said(over)
+    assert not heard.outcome.done()
+    heard.build.scheduler_said(over)
+
+    assert "batch job ended (TIMEOUT)" in heard.outcome.result(0)["message"]
+
+
+def test_one_that_was_never_started_says_why(heard):
+    heard.build.refused(SubmitError("no such partition"))
+
+    with pytest.raises(SubmitError, match="no such partition"):
+        heard.outcome.result(0)
+
+
+def test_the_last_word_becomes_an_error_with_all_of_its_facts():
+    told = {"stage": "failed", "message": "the disk is full", "evidence": ["3 MB free"], "hint": "make room"}
+
+    error = builder.failure(told, "tensor01")
+
+    assert isinstance(error, EnvironmentBuildError)
+    assert (error.host, error.stage, error.evidence, error.hint) == (
+        "tensor01", "environment", ("3 MB free",), "make room",
+    )  # fmt: skip
+    assert error.stage in layout.STAGES
+
+
+@pytest.mark.parametrize(
+    "told, words",
+    [
+        ({"stage": "unpack", "done": 3, "of": 16, "bytes": 5 << 20}, "unpack 3 of 16, 5 MB"),
+        ({"stage": "compile", "done": 0, "of": 1}, "compile"),
+        ({"stage": "wait", "text": "ada on n3 builds it"}, "wait: ada on n3 builds it"),
+    ],
+)
+def test_how_far_it_is_reads_like_a_sentence(told, words):
+    assert builder.in_words(told) == words
