@@ -47,7 +47,7 @@ def stale(session: Session, spec: Specification, gpus: int, caller: tuple[int, i
 def facts(session: Session) -> dict[str, str]:
     """What a lock for the host depends on, and where environments lie there."""
     known = session.connection.facts
-    return {"platform": known.platform, "glibc": known.glibc, "root": root(session)}
+    return {"platform": known.platform, "glibc": known.glibc, "root": root(session), "uid": str(known.uid)}
 
 
 def root(session: Session) -> str:

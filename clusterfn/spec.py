@@ -66,7 +66,7 @@ class Making:
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
         build_on: "host", or "node": in a batch job of its own.
         partition: For that job.
-        at: "root", or "node": unpacked once on each node, into its local disk.
+        at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
         purge_days: Files that nobody reads for so long are removed there; None if they stay.
         installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the cards, if it is known beforehand.
@@ -131,14 +131,14 @@ class Building:
         root: The folder below which environments lie there, absolute.
         purged: Whether files of it may have been removed by the file system since.
         cuda: The version of CUDA that its PyTorch must show on the cards; "" if that is not asked.
-        at: As `Making.at`.
+        node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
     """
 
     id: str
     root: str
     purged: bool = False
     cuda: str = ""
-    at: str = "root"
+    node_root: str = ""
 
 
 @dataclass(frozen=True)

@@ -105,6 +105,14 @@ def _purged(keys: Mapping[str, Value], making: Making) -> None:
         raise keys["installer"].error("conda cannot put back single files, as `purge_days:` asks", "remove one of them")
 
 
+def _where(value: Value) -> str:
+    """Where environments run: where they were made, or on each node's own disk."""
+    text = value.as_text()
+    if text.startswith("/"):
+        return text.rstrip("/") or "/"
+    return value.as_choice(("root", "node"))
+
+
 def _cuda(value: Value) -> dict[str, Any]:
     """What is known of the cards before anybody has asked them."""
     given = value.mapping(("driver", "capability", "table"))
@@ -323,7 +331,7 @@ _KEYS: dict[str, _Key] = {
     "fetch_on": ("making.fetch_on", _choice("auto", "host", "client")),
     "build_on": ("making.build_on", _choice("host", "node")),
     "build_partition": ("making.partition", _path),
-    "environment_at": ("making.at", _choice("root", "node")),
+    "environment_at": ("making.at", _where),
     "purge_days": ("making.purge_days", _days),
     "installer": ("making.installer", _installer),
     "cuda": ("making.cuda", _cuda),

@@ -27,6 +27,7 @@ from clusterfn.spec import Building, Host, Interpreter
 Say = Callable[[str], None]
 
 ID_DIGITS = 20
+_NODE_DISK = "/var/tmp"  # a folder of the user's is made there by the builder, and checked
 
 _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
 _CONDA_BUILD = re.compile(r"cuda_?(\d{3})")
@@ -45,6 +46,7 @@ class Made:
         root: The folder below which environments lie there, absolute.
         why: What decided its build of PyTorch, if that was asked.
         wanted: Names of the packages that were asked for.
+        uid: The user's there.
     """
 
     title: str
@@ -55,6 +57,7 @@ class Made:
     cuda: str = ""
     why: str = ""
     wanted: tuple[str, ...] = ()
+    uid: int = 0
 
     @property
     def id(self) -> str:
@@ -72,10 +75,17 @@ class Made:
         return posixpath.join(self.prefix, layout.READY)
 
     @property
+    def node_root(self) -> str:
+        """The folder on each node's own disk into which it is unpacked; "" if it runs where it was made."""
+        at = self.host.making.at
+        return "" if at == "root" else posixpath.join(_NODE_DISK if at == "node" else at, f"clusterfn-{self.uid}")
+
+    @property
     def interpreter(self) -> Interpreter:
         """Its Python, known before it is there."""
-        path = posixpath.join(self.prefix, "bin", "python")
-        named = {"CONDA_PREFIX": self.prefix, "CONDA_DEFAULT_ENV": self._short_name}
+        prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
+        path = posixpath.join(prefix, "bin", "python")
+        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": self._short_name}
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
 
@@ -88,7 +98,7 @@ class Made:
     def building(self) -> Building:
         """What a job says of it."""
         making = self.host.making
-        return Building(self.id, self.root, making.purge_days is not None, self.cuda)
+        return Building(self.id, self.root, making.purge_days is not None, self.cuda, self.node_root)
 
 
 def specification(text: str | None, packages: Sequence[str]) -> Specification:
@@ -135,7 +145,7 @@ def make(
     """The environment of a specification on a host.
 
     Args:
-        facts: Of the host: platform, glibc, root (where environments lie), absolute.
+        facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
         cards: What the job's cards are; None if it asks for none.
         caller: The caller's (major, minor).
 
@@ -146,7 +156,9 @@ def make(
     """
     target = _target(host, facts, cards, caller)
     wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
-    made = functools.partial(Made, platform=target.platform, root=facts["root"], host=host, wanted=wanted)
+    made = functools.partial(
+        Made, platform=target.platform, root=facts["root"], host=host, wanted=wanted, uid=int(facts["uid"])
+    )
     if cards is None:
         return made(spec.title, solving.lock_for(spec, target, say))
     table = _table(host)

@@ -10,9 +10,8 @@ import subprocess
 import sys
 import time
 
-from ...layout import BUILD, ENVIRONMENT, OUTCOME, PLAN, PROGRESS, READY, build_dir, environment_dir
+from ...layout import BUILD, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from ..builder import leases, progress
-from . import publish
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -38,10 +37,27 @@ def ready(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
     if not wanted:
         return
     leases.add(wanted["root"], wanted["id"], job.folder)  # before the look: what is held is not removed
-    marker = os.path.join(environment_dir(wanted["root"], wanted["id"]), READY)
+    marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
-        _build(job, attempt, watch)
+        plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
+        _have(_Builder(job, attempt, watch), "its environment is being made", ["build", plan])
+    if wanted["node_root"]:
+        marker = _marker(wanted["node_root"], wanted["id"])
+        _have_on_node(wanted, marker, _Builder(job, attempt, watch))
     job.spec["activation"]["set"] = dict(_told(marker), **job.spec["activation"].get("set", {}))
+
+
+def _marker(root: str, env_id: str) -> str:
+    return os.path.join(environment_dir(root, env_id), READY)
+
+
+def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder") -> None:
+    """Unpacked into this node's own disk, from one archive that the first job makes."""
+    if os.path.exists(marker):
+        return
+    place = [wanted["root"], wanted["id"], wanted["node_root"]]
+    _have(builder, "its environment is being packed for the nodes", ["pack"] + place)
+    _have(builder, "its environment is being unpacked on the node", ["unpack"] + place)
 
 
 def _told(marker: str) -> "dict[str, str]":
@@ -51,33 +67,45 @@ def _told(marker: str) -> "dict[str, str]":
     return {name: value for name, value in told.get("set", {}).items() if name not in _CONDA}
 
 
-def _build(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
-    wanted = job.spec["building"]
-    folder = build_dir(wanted["root"], wanted["id"])
-    attempt.wait("its environment is being made")
-    argv = [sys.executable, "-I", "-S", os.path.join(job.spec["bridge"], BUILD), "build", os.path.join(folder, PLAN)]
-    builder = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        _follow(builder, os.path.join(folder, PROGRESS), attempt, watch)
-    finally:
-        if builder.poll() is None:  # the job ends: whoever else waits for this environment goes on with it
-            builder.terminate()
-            builder.wait()
-    if builder.returncode != 0:
-        raise _failed(folder, builder.returncode)
+class _Builder:
+    """Runs the builder's commands for a job that waits for them."""
+
+    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+        self.said = attempt.path("builder.jsonl")
+        self._job, self._attempt, self._watch = job, attempt, watch
+        self._told, self._due = "", 0.0
+
+    def run(self, reason: str, words: "list[str]") -> int:
+        """One command, to its end; its lines lie in `said`. While it runs the job may be ended."""
+        self._attempt.wait(reason)
+        argv = [sys.executable, "-I", "-S", os.path.join(self._job.spec["bridge"], BUILD)] + words
+        with open(self.said, "ab") as log:
+            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
+        try:
+            while process.poll() is None:
+                self._watch.look()
+                self._tell()
+                time.sleep(_LOOK_S)
+        finally:
+            if process.poll() is None:  # the job ends: whoever else waits for this environment goes on with it
+                process.terminate()
+                process.wait()
+        return process.returncode
+
+    def _tell(self) -> None:
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + _TELL_S
+        now = _in_words(progress.last(self.said))
+        if now and now != self._told:
+            self._told = now
+            self._attempt.event("pending", reason="environment: " + now)
 
 
-def _follow(builder: "subprocess.Popen[bytes]", path: str, attempt: "Attempt", watch: "Watch") -> None:
-    said, due = "", 0.0
-    while builder.poll() is None:
-        watch.look()
-        if time.monotonic() >= due:
-            due = time.monotonic() + _TELL_S
-            now = _in_words(progress.last(path))
-            if now and now != said:
-                said = now
-                attempt.event("pending", reason="environment: " + said)
-        time.sleep(_LOOK_S)
+def _have(builder: _Builder, reason: str, words: "list[str]") -> None:
+    status = builder.run(reason, words)
+    if status:
+        raise _failed(progress.last(builder.said), status)
 
 
 def _in_words(line: "dict[str, Any]") -> str:
@@ -87,9 +115,7 @@ def _in_words(line: "dict[str, Any]") -> str:
     return "%s%s%s" % (line["stage"], count, ": " + line["text"] if line.get("text") else "")
 
 
-def _failed(folder: str, code: int) -> Verdict:
-    data = publish.read(folder, OUTCOME)
-    told = json.loads(data.decode()) if data else {}
+def _failed(told: "dict[str, Any]", code: int) -> Verdict:
     why = told.get("message") or "its builder ended with exit status %d" % code
     return Verdict(
         ENVIRONMENT,
