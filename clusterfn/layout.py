@@ -118,6 +118,11 @@ def blob(root, digest):  # type: (str, str) -> str
     return posixpath.join(root, BLOBS, digest)
 
 
+def pieces_dir(root, digest):  # type: (str, str) -> str
+    """The folder of the pieces in which the bytes with this SHA-256 are sent, each named `<n>-of-<count>`."""
+    return blob(root, digest) + ".pieces"
+
+
 def sources_dir(root, digest):  # type: (str, str) -> str
     """The folder, put on sys.path, of the user's own modules as they were at one call."""
     return posixpath.join(root, SOURCES, digest)

@@ -7,6 +7,7 @@ host. Called by `send`, and by the CLI where an environment is built before any 
 from __future__ import annotations
 
 import json
+import mmap
 import posixpath
 import secrets
 import time
@@ -23,6 +24,7 @@ from clusterfn.environment.lock import Package
 from clusterfn.environment.making import Made
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.host import Completed, Reply
+from clusterfn.hostlink.requests import Data, size_of
 from clusterfn.job import Job
 from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
@@ -33,6 +35,7 @@ Progress = Callable[[Told], None]
 
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
+_WHOLE, _PIECE = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
 _TIMEOUT_S = 120.0
 _SELDOM_S = 5.0
 _OFTEN_S = 0.5
@@ -191,23 +194,40 @@ def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequenc
 def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
     """Each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
-    sending = _Sending(len(packages), _often(on_progress, SENDING))
+    sending = _Sending(_often(on_progress, SENDING))
     for sha256, path in fetching.fetch(packages, fetched):
-        sent = session.connection.put(layout.blob(made.root, sha256), path, mode=0o600, sha256=sha256)
-        sent.add_done_callback(sending.done(path))
-        yield sent
+        for place, data in _parts(session, made.root, sha256, path):
+            sent = session.connection.put(place, data, mode=0o600)
+            sent.add_done_callback(sending.part(size_of(data)))
+            yield sent
+
+
+def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
+    """What is sent of an archive: itself, or those pieces of a large one that an earlier try has not brought."""
+    size = path.stat().st_size
+    if size <= _WHOLE:
+        yield layout.blob(root, sha256), path
+        return
+    count = -(-size // _PIECE)
+    places = [posixpath.join(layout.pieces_dir(root, sha256), f"{n}-of-{count}") for n in range(count)]
+    missing = session.missing(places)
+    with path.open("rb") as file:
+        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    for number, place in enumerate(places):
+        if place in missing:
+            yield place, view[number * _PIECE : (number + 1) * _PIECE]
 
 
 class _Sending:
-    """How many archives have arrived; told on the connection's reader thread."""
+    """How many parts of archives have arrived; told on the connection's reader thread."""
 
-    def __init__(self, of: int, tell: fetching.Progress) -> None:
-        self._of, self._tell = of, tell
-        self._count = self._bytes = 0
+    def __init__(self, tell: fetching.Progress) -> None:
+        self._tell = tell
+        self._of = self._count = self._bytes = 0
 
-    def done(self, path: Path) -> Callable[[Reply[Any]], None]:
-        """What to call when this one has arrived."""
-        size = path.stat().st_size
+    def part(self, size: int) -> Callable[[Reply[Any]], None]:
+        """What to call when a part of that size has arrived."""
+        self._of += 1
 
         def arrived(_: Reply[Any]) -> None:
             self._count, self._bytes = self._count + 1, self._bytes + size

@@ -212,13 +212,17 @@ def _is_held(folder: str, root: str, holder: "Holder") -> bool:
 
 
 def old_parts(root: str) -> int:
-    """Remove what was fetched in part and not gone on with for a week; the bytes."""
+    """Remove what was fetched or sent in part and not gone on with for a week; the bytes."""
     freed = 0
     for name in _names(os.path.join(root, BLOBS)):
         path = os.path.join(root, BLOBS, name)
-        if name.endswith(".part") and time.time() - _mtime(path) > _OLD_PART_S:
-            freed += os.stat(path).st_size
-            _remove(path)
+        if not name.endswith((".part", ".pieces")) or time.time() - _mtime(path) <= _OLD_PART_S:
+            continue
+        for piece in [os.path.join(path, each) for each in _names(path)] or [path]:
+            freed += os.stat(piece).st_size
+            _remove(piece)
+        if os.path.isdir(path):
+            os.rmdir(path)
     return freed
 
 

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ...layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import fetch, manifest, space, zstd
+from . import fetch, manifest, pieces, space, zstd
 from .failure import Failed, Stopped
 from .lock import Lock
 from .plan import CONDA
@@ -157,9 +157,9 @@ class Packages:
 
     def _archive(self, package: "Package") -> "Optional[str]":
         """Where the archive lies on this host, if it does."""
-        sent = blob(self.plan.root, package.sha256)
+        sent = pieces.join(self.plan.root, package.sha256, self._holder.token, self._moved)
         local = fetch.local_path(package.url) if self.plan.fetch else ""
-        return next((path for path in (sent, local) if path and os.path.isfile(path)), None)
+        return sent or (local if local and os.path.isfile(local) else None)
 
     def _is_there(self, package: "Package") -> bool:
         return os.path.exists(os.path.join(package_dir(self.plan.root, package.sha256), MANIFEST))
