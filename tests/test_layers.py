@@ -19,7 +19,7 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
-    ["_version", "errors", "layout", "options", "spec"],
+    ["_version", "errors", "gpu", "layout", "options", "spec"],
     ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch"],
@@ -43,9 +43,12 @@ BLIND = {
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker.py": "runs the user's function",
     "cli/__init__.py": "the command's outermost frame",
+    "gpu/guards.py": "the probes that promise never to raise",
+    "gpu/sorting.py": "calls an error's own __str__",
     "hostlink/link.py": "a thread's outermost frames",
     "job.py": "a thread's outermost frame; loads the user's value",
 }
+BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 THERE = [name for name in FILES if name.startswith("bridge/") or name == "layout.py"]
 
 
@@ -137,6 +140,14 @@ def test_what_travels_imports_the_standard_library_and_itself(name):
         arrays = name == "bridge/wire/pickler.py" and target == "numpy"  # where the value itself is numpy's
         own = top in ("_clusterfn", "_clusterfn_wire")
         assert allowed or borrowed or arrays or own or top in sys.stdlib_module_names or top == "__future__", target
+
+
+@pytest.mark.skipif(sys.version_info < (3, 10), reason="older Pythons do not list their standard library")
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("gpu/")])
+def test_gpu_needs_the_standard_library_alone(name):
+    targets = {each for each in imported(name) | imported(name, late=True) if each.split(".")[0] not in BUILT_IN}
+
+    assert {each for each in targets if not each.startswith("clusterfn.gpu")} <= {"clusterfn.errors"}
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if "bridge/wire/" in name])

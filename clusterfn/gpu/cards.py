@@ -1,0 +1,172 @@
+"""The cards that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
+
+PyTorch is asked if the process already uses CUDA by it (microseconds); else nvidia-smi (some ten milliseconds); where
+neither answers there are no cards, and `trouble` says why. GB are 2³⁰ bytes, as everywhere in clusterfn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import pytorch, smi
+from clusterfn.gpu.guards import probe, say_once
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card.
+
+    Attributes:
+        index: As the process counts them: cuda:0 is 0.
+        name: Such as "NVIDIA RTX A6000".
+        total_gb: Its memory.
+        used_gb: In use, by whomever.
+        own_gb: In tensors of this process's PyTorch.
+        utilization: Percent of the time in which it computed, lately; 0.0 where PyTorch was asked, which does not know.
+        capability: Compute capability, such as (8, 6); None if unknown.
+        uuid: "GPU-…"; "" if unknown.
+    """
+
+    index: int
+    name: str
+    total_gb: float
+    used_gb: float
+    own_gb: float = 0.0
+    utilization: float = 0.0
+    capability: tuple[int, int] | None = None
+    uuid: str = ""
+
+    @property
+    def free_gb(self) -> float:
+        """Memory that nobody uses."""
+        return max(0.0, self.total_gb - self.used_gb)
+
+
+@dataclass(frozen=True)
+class GpuInfo:
+    """What is known of the cards.
+
+    Attributes:
+        cards: Those that the process may see; empty without a GPU.
+        source: Who said so: "torch", "nvidia-smi" or "".
+        driver: Its version; "" if unknown.
+        trouble: Why there are no cards here, in words; "" if there are.
+    """
+
+    cards: tuple[Card, ...] = ()
+    source: str = ""
+    driver: str = ""
+    trouble: str = ""
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a card."""
+        return bool(self.cards)
+
+    @property
+    def total_gb(self) -> float:
+        """Memory of all cards."""
+        return sum((card.total_gb for card in self.cards), 0.0)
+
+    @property
+    def used_gb(self) -> float:
+        """Memory in use on all cards, by whomever."""
+        return sum((card.used_gb for card in self.cards), 0.0)
+
+    @property
+    def free_gb(self) -> float:
+        """Memory that nobody uses on all cards."""
+        return sum((card.free_gb for card in self.cards), 0.0)
+
+
+def get_safe_gpu_info() -> GpuInfo:
+    """The cards that this process may see; no cards, and why, where there is no GPU or its driver fails.
+
+    Example:
+        >>> info = get_safe_gpu_info()
+        >>> info.available or bool(info.trouble)
+        True
+    """
+    info = probe(by_torch, "asking PyTorch for its cards", GpuInfo())
+    return info if info.cards else by_nvidia_smi()
+
+
+def get_safe_vram_usage(card: int | None = None) -> float:
+    """GB in use on the visible cards, by whomever; 0.0 where nothing can be known.
+
+    Args:
+        card: Only this one, as the process counts them; all of them together by default.
+
+    Example:
+        >>> get_safe_vram_usage() >= 0.0
+        True
+    """
+    cards = get_safe_gpu_info().cards
+    return sum((each.used_gb for each in cards if card is None or each.index == card), 0.0)
+
+
+def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
+    """The card on which so much memory is free, before something large is loaded.
+
+    Args:
+        needed_gb: GB that must be free on one card.
+        card: That this one must be; any by default, the one with most free memory first.
+
+    Raises:
+        ConfigError: No card has so much free, or there is none; with what each has.
+
+    Example:
+        >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
+        >>> card = validate_vram_usage(clip_gb + 1.0)    # doctest: +SKIP
+    """
+    info = get_safe_gpu_info()
+    fitting = [each for each in info.cards if (card is None or each.index == card) and each.free_gb >= needed_gb]
+    if not fitting:
+        where = "no card" if card is None else f"card {card}"
+        raise ConfigError(
+            f"{needed_gb:.1f} GB of GPU memory are needed, and {where} has so much free",
+            evidence=list(describe(info)), hint="ask for a larger card, load less, or free what this process holds",
+        )  # fmt: skip
+    return max(fitting, key=lambda each: each.free_gb)
+
+
+def describe(info: GpuInfo) -> Iterator[str]:
+    """The cards in words, one a line; why there are none."""
+    for card in info.cards:
+        yield f"card {card.index}: {card.name}, {card.free_gb:.1f} of {card.total_gb:.1f} GB free"
+    if info.trouble or not info.cards:
+        yield info.trouble or "no card can be seen"
+
+
+def by_nvidia_smi() -> GpuInfo:
+    """What nvidia-smi says."""
+    try:
+        rows = smi.visible_rows()
+    except smi.SmiFailed as failed:
+        say_once(logging.DEBUG if failed.usual else logging.WARNING, f"no GPU can be seen: {failed}")
+        return GpuInfo(trouble=str(failed))
+    cards = tuple(
+        Card(number, row.name, row.total_gb, row.used_gb, 0.0, row.utilization, row.capability, row.uuid)
+        for number, row in enumerate(rows)
+    )
+    trouble = "" if cards else "CUDA_VISIBLE_DEVICES names no card of this machine"
+    return GpuInfo(cards, "nvidia-smi", rows[0].driver if rows else "", trouble)
+
+
+def by_torch() -> GpuInfo:
+    """What the PyTorch of this process says; no cards if it does not use CUDA. May raise whatever PyTorch raises."""
+    torch = pytorch.with_cuda()
+    if torch is None:
+        return GpuInfo(trouble="this process does not use CUDA by PyTorch")
+    return GpuInfo(tuple(_card(torch, number) for number in range(torch.cuda.device_count())), "torch")
+
+
+def _card(torch: Any, number: int) -> Card:
+    properties = torch.cuda.get_device_properties(number)
+    free, total = pytorch.memory_gb(torch, number)
+    own, _ = pytorch.own_gb(torch, number)
+    return Card(number, properties.name, total, total - free, own, 0.0, (properties.major, properties.minor))

@@ -1,0 +1,157 @@
+"""Things that hold GPU memory, given back at the end of a block whatever happens in it; with and without `async`.
+
+What fails while giving back is logged and never raised: it must not cost a result, nor hide the error that ended the
+block. PyTorch is touched only if this process already uses CUDA by it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar, cast
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import pytorch
+from clusterfn.gpu.guards import swallowed
+
+M = TypeVar("M")
+
+_OFTEN_ABSENT = "close"  # the default: most models have none
+
+
+@contextlib.contextmanager
+def gpu_memory_context() -> Iterator[None]:
+    """Give unused GPU memory back to the card at the end of the block, after success and after failure.
+
+    What a variable outside the block still holds stays; so does, until the exception is handled, what the frames that
+    it came through hold. Also a decorator.
+
+    Example:
+        >>> with gpu_memory_context():
+        ...     score = 0.5
+    """
+    try:
+        yield
+    finally:
+        release_memory()
+
+
+@contextlib.asynccontextmanager
+async def async_gpu_memory_context() -> AsyncIterator[None]:
+    """The same for `async with`; a cancelled task gives back too.
+
+    Example:
+        >>> import asyncio
+        >>> async def score():
+        ...     async with async_gpu_memory_context():
+        ...         return 0.5
+        >>> asyncio.run(score())
+        0.5
+    """
+    try:
+        yield
+    finally:
+        release_memory()
+
+
+@contextlib.contextmanager
+def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "close") -> Iterator[M]:
+    """Make a model, and at the end call its clean-up once and give back its memory.
+
+    Args:
+        create: Makes it; takes no arguments.
+        cleanup_method: What is called on it at the end. A model without `close` is only let go; any other name must be
+            there. "cpu" moves a PyTorch module off the card even while a variable still holds it. None calls nothing.
+
+    Yields:
+        The model.
+
+    Raises:
+        ConfigError: The model has no such method.
+
+    Example:
+        >>> import io
+        >>> with sync_model_context(lambda: io.StringIO("weights")) as model:
+        ...     model.read()
+        'weights'
+    """
+    with gpu_memory_context():
+        model = create()
+        clean_up = _clean_up(model, cleanup_method)
+        if inspect.iscoroutinefunction(clean_up) or inspect.isawaitable(model):
+            raise ConfigError("the model is made or freed by a coroutine", hint="write `async with model_context(...)`")
+        try:
+            yield model
+        finally:
+            with swallowed(f"cleaning up {type(model).__name__}"):
+                clean_up()
+            del model, clean_up
+
+
+@contextlib.asynccontextmanager
+async def model_context(
+    create: Callable[[], M | Awaitable[M]], cleanup_method: str | None = "close"
+) -> AsyncIterator[M]:
+    """The same for `async with`; `create` and the clean-up may be coroutine functions.
+
+    Args:
+        create: Makes it, at once or when awaited; takes no arguments.
+        cleanup_method: As for `sync_model_context`.
+
+    Yields:
+        The model.
+
+    Raises:
+        ConfigError: The model has no such method.
+
+    Example:
+        >>> import asyncio, io
+        >>> async def read():
+        ...     async with model_context(lambda: io.StringIO("weights")) as model:
+        ...         return model.read()
+        >>> asyncio.run(read())
+        'weights'
+    """
+    async with async_gpu_memory_context():
+        made = create()
+        model = cast(M, await made if inspect.isawaitable(made) else made)
+        del made
+        clean_up = _clean_up(model, cleanup_method)
+        try:
+            yield model
+        finally:
+            with swallowed(f"cleaning up {type(model).__name__}"):
+                begun = clean_up()
+                if inspect.isawaitable(begun):
+                    await begun
+            del model, clean_up
+
+
+def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
+    found = getattr(model, name, None) if name else None
+    if callable(found):
+        return cast(Callable[[], Any], found)
+    if name in (None, _OFTEN_ABSENT) and found is None:
+        return _nothing
+    raise ConfigError(
+        f"{type(model).__name__} has no method {name!r}", hint="give the name of the method that frees it, or None"
+    )
+
+
+def _nothing() -> None:
+    return None
+
+
+def release_memory() -> None:
+    """Collect what nothing refers to, and give PyTorch's unused GPU memory back; never raises.
+
+    Example:
+        >>> release_memory()
+    """
+    with swallowed("giving GPU memory back"):
+        torch = pytorch.with_cuda()
+        if torch is not None:
+            gc.collect()
+            torch.cuda.empty_cache()

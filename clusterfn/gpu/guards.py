@@ -1,0 +1,142 @@
+"""Calls of CUDA with their operation named: what fails is sorted, logged with its context, and raised or replaced.
+
+`cuda_error_context` never swallows, `safe_cuda_operation` always does, and `probe` does for this package's own
+questions. All is logged under "clusterfn.gpu": what must be reckoned with as a warning, anything else as an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator
+from typing import TypeVar, overload
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu.sorting import Fault, classify, message_of
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+log = logging.getLogger("clusterfn.gpu")
+
+
+@contextlib.contextmanager
+def cuda_error_context(operation: str) -> Iterator[None]:
+    """Log and annotate what fails inside, and let it pass as itself. Works around `await` too.
+
+    Args:
+        operation: What is done, in words that fit before "failed": "loading CLIP".
+
+    Raises:
+        Exception: What was raised inside, unchanged, with a note that names operation, machine, job and advice.
+
+    Example:
+        >>> with cuda_error_context("adding up"):
+        ...     total = 1 + 1
+    """
+    try:
+        yield
+    except Exception as error:
+        fault = classify(error)
+        annotate(error, f"{operation} failed on {_where()}{_meaning(fault)}")
+        _report(error, fault, operation)
+        raise
+
+
+@overload
+def safe_cuda_operation(fn: Callable[[], T], name: str) -> T | float: ...
+@overload
+def safe_cuda_operation(fn: Callable[[], T], name: str, default_return: D) -> T | D: ...
+
+
+def safe_cuda_operation(fn: Callable[[], object], name: str, default_return: object = 0.0) -> object:
+    """Call `fn`; if it raises, log that and give the default instead. For questions and clean-up, never for results.
+
+    Args:
+        fn: Takes no arguments.
+        name: What it does, in words that fit before "failed".
+        default_return: What stands for a value that could not be had.
+
+    Raises:
+        ConfigError: `fn` is a coroutine function, whose failure would come later.
+
+    Example:
+        >>> safe_cuda_operation(lambda: 7, "counting")
+        7
+        >>> safe_cuda_operation(lambda: [][0], "reading the first", default_return=None)
+    """
+    if inspect.iscoroutinefunction(fn):
+        raise ConfigError(
+            f"safe_cuda_operation cannot guard {getattr(fn, '__name__', fn)!r}, a coroutine function",
+            hint="write `with cuda_error_context(...)` around the await",
+        )
+    with swallowed(name):
+        return fn()
+    return default_return
+
+
+def probe(fn: Callable[[], T], name: str, fallback: T) -> T:
+    """The same for what may be asked every second: the same failure is logged once."""
+    with swallowed(name, _report_once):
+        return fn()
+    return fallback
+
+
+@contextlib.contextmanager
+def swallowed(operation: str, report: Callable[[BaseException, Fault, str], None] | None = None) -> Iterator[None]:
+    """Log what fails inside, and go on after the block. The one place of this package where that is done."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the promise is that nothing which fails in here is raised
+        (report or _report)(error, classify(error), operation)
+
+
+def _report(error: BaseException, fault: Fault, operation: str) -> None:
+    """A warning for what must be reckoned with; an error, with its traceback, for anything else."""
+    log.log(_level(fault), "%s", _told(error, fault, operation), exc_info=None if fault.expected else error)
+
+
+def _report_once(error: BaseException, fault: Fault, operation: str) -> None:
+    say_once(_level(fault), _told(error, fault, operation))
+
+
+@functools.lru_cache(maxsize=64)
+def say_once(level: int, text: str) -> None:
+    """Log a text unless it was logged before."""
+    log.log(level, "%s", text)
+
+
+def _level(fault: Fault) -> int:
+    return logging.WARNING if fault.expected else logging.ERROR
+
+
+def _told(error: BaseException, fault: Fault, operation: str) -> str:
+    return f"{operation} failed on {_where()}: {first_line(error)}{_meaning(fault)}"
+
+
+def _meaning(fault: Fault) -> str:
+    """The name and the advice, where there are any."""
+    return f" [{fault.name}]; next: {fault.advice}" if fault.advice else ""
+
+
+def _where() -> str:
+    job = os.environ.get("CLUSTERFN_JOB", "").partition("/")[0]
+    return f"{platform.node()}, job {job}" if job else platform.node()
+
+
+def first_line(error: BaseException) -> str:
+    """The exception's type and the first line of its message."""
+    lines = message_of(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def annotate(error: BaseException, note: str) -> None:
+    """Add a note to an exception, on Pythons before 3.11 too: jobs bring it home with the exception."""
+    if not hasattr(error, "add_note"):
+        error.__notes__ = [*getattr(error, "__notes__", ()), note]  # type: ignore[attr-defined]
+    else:
+        error.add_note(note)

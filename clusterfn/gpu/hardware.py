@@ -1,0 +1,240 @@
+"""What this machine is, what fits on it, and whether it is what the program was written for.
+
+`detect_hardware` and what builds on it answer always, without a GPU too; `validate_startup_configuration` is for what
+is asked for, and raises. Nothing here makes the process use CUDA.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import pytorch
+from clusterfn.gpu.cards import GpuInfo, describe, get_safe_gpu_info
+from clusterfn.gpu.guards import probe, say_once
+
+_GB = float(1 << 30)
+_KEPT_FREE = 0.1  # of a card's free memory: CUDA's own, and what is between the blocks
+# "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9": PyTorch,
+# aten/src/ATen/native/cuda/Blas.cpp; https://nvidia.github.io/TransformerEngine/support_matrix.html says the same
+_FP8_SINCE = (8, 9)
+# The fastest first, as ONNX Runtime tries them in the order given: https://onnxruntime.ai/docs/execution-providers/
+_ON_CARDS = ("TensorrtExecutionProvider", "CUDAExecutionProvider")
+_ELSEWHERE = ("MIGraphXExecutionProvider", "ROCMExecutionProvider", "CoreMLExecutionProvider", "DmlExecutionProvider")
+_CPU = "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What this process can use.
+
+    Attributes:
+        device: What to write in `tensor.to(...)`: "cuda" or "cpu".
+        gpus: The cards.
+        why_cpu: Why `device` is not "cuda", in words; "" if it is.
+        torch: The installed PyTorch's version; "" if there is none.
+        cores: Processor cores that this process may use.
+        memory_gb: The machine's memory; 0.0 if unknown.
+    """
+
+    device: str
+    gpus: GpuInfo
+    why_cpu: str
+    torch: str
+    cores: int
+    memory_gb: float
+
+
+def detect_hardware() -> Hardware:
+    """What this process can use; the CPU, and why, where cards or PyTorch's CUDA are missing.
+
+    Example:
+        >>> hardware = detect_hardware()
+        >>> hardware.device in ("cuda", "cpu") and hardware.cores >= 1
+        True
+    """
+    gpus = get_safe_gpu_info()
+    why = gpus.trouble if not gpus.cards else _torch_without_cuda()
+    torch = pytorch.loaded()
+    version = probe(pytorch.installed_version, "looking for PyTorch", "") if torch is None else str(torch.__version__)
+    return Hardware(
+        "cpu" if why or not gpus.cards else "cuda", gpus, why, version,
+        probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0),
+    )  # fmt: skip
+
+
+def _torch_without_cuda() -> str:
+    version = probe(pytorch.lacks_cuda, "asking PyTorch for its CUDA", "")
+    return f"PyTorch {version} is built without CUDA" if version else ""
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gb() -> float:
+    if hasattr(os, "sysconf"):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) / _GB
+    if importlib.util.find_spec("psutil") is None:
+        return 0.0
+    return float(importlib.import_module("psutil").virtual_memory().total) / _GB
+
+
+def get_recommended_batch_size(
+    item_gb: float, model_gb: float = 0.0, *, least: int = 1, most: int = 1024, card: int | None = None
+) -> int:
+    """The largest power of two of items that fits on each visible card, with a tenth of the free memory left.
+
+    Args:
+        item_gb: GB that one item of a batch takes at the peak (measure two sizes and divide the difference).
+        model_gb: GB that are still to be loaded beside the batch.
+        least: What to answer where less fits, or there is no GPU.
+        most: No more than this.
+        card: Only this card counts; by default the one with least free memory.
+
+    Raises:
+        ConfigError: A size that is not positive, or `least` above `most`.
+
+    Example:
+        >>> get_recommended_batch_size(0.5, model_gb=6.0, least=4) >= 4
+        True
+    """
+    if item_gb <= 0 or model_gb < 0 or not 1 <= least <= most:
+        raise ConfigError("a batch needs item_gb > 0, model_gb >= 0 and 1 <= least <= most")
+    cards = [each for each in get_safe_gpu_info().cards if card is None or each.index == card]
+    free = min((each.free_gb for each in cards), default=0.0) * (1 - _KEPT_FREE) - model_gb
+    fitting = int(free / item_gb)
+    power = 1 << (fitting.bit_length() - 1) if fitting >= 1 else 0
+    return max(least, min(most, power))
+
+
+def kv_cache_gb(
+    tokens: int, *, layers: int, heads: int, head_size: int, value_bytes: float = 2.0, batch: int = 1
+) -> float:
+    """GB that a transformer's keys and values take for a context of so many tokens.
+
+    Args:
+        tokens: Length of the context.
+        layers: The model's layers.
+        heads: Its key-value heads, fewer than attention heads in most newer models.
+        head_size: Values in a head.
+        value_bytes: Bytes of one value: 2 for bfloat16, 1 for FP8.
+        batch: Contexts at once.
+
+    Example:
+        >>> kv_cache_gb(131_072, layers=32, heads=8, head_size=128)    # Llama 3.1 8B with its 128k context
+        16.0
+    """
+    return 2 * layers * heads * head_size * value_bytes * tokens * batch / _GB
+
+
+def supports_fp8(card: int | None = None) -> bool:
+    """Whether every visible card multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
+
+    Args:
+        card: Only this one.
+
+    Example:
+        >>> supports_fp8() in (True, False)
+        True
+    """
+    cards = [each for each in get_safe_gpu_info().cards if card is None or each.index == card]
+    return bool(cards) and all(each.capability is not None and each.capability >= _FP8_SINCE for each in cards)
+
+
+def get_optimal_providers() -> list[str]:
+    """ONNX Runtime's execution providers that can work here, the fastest first; the CPU's is always the last.
+
+    TensorRT's is left out unless its libraries are there: ONNX Runtime offers it all the same, and falls back to the
+    CPU. Without onnxruntime, or without a card, what is left is the CPU's.
+
+    Example:
+        >>> get_optimal_providers()[-1]
+        'CPUExecutionProvider'
+    """
+    offered: list[str] = probe(_offered, "asking ONNX Runtime for its providers", [])
+    cards = get_safe_gpu_info().available
+    wanted = [name for name in _ON_CARDS if cards and (name != _ON_CARDS[0] or _has_tensorrt())] + list(_ELSEWHERE)
+    return [*(name for name in wanted if name in offered), _CPU]
+
+
+def _offered() -> list[str]:
+    if importlib.util.find_spec("onnxruntime") is None:
+        return []
+    return list(importlib.import_module("onnxruntime").get_available_providers())
+
+
+def _has_tensorrt() -> bool:
+    return any(importlib.util.find_spec(name) is not None for name in ("tensorrt_libs", "tensorrt"))
+
+
+def validate_startup_configuration(
+    *,
+    gpus: int = 0,
+    vram_gb: float = 0.0,
+    fp8: bool = False,
+    providers: Sequence[str] = (),
+    memory_gb: float = 0.0,
+    cores: int = 0,
+    allow_cpu: bool = False,
+) -> Hardware:
+    """See, before anything is loaded, that the machine is what the program needs; every problem is said at once.
+
+    Args:
+        gpus: Cards that must be there.
+        vram_gb: GB that must be free on each of them.
+        fp8: Whether they must multiply in FP8.
+        providers: ONNX Runtime's providers that must work.
+        memory_gb: The machine's memory, at least.
+        cores: Processor cores, at least.
+        allow_cpu: What is wrong with the cards is only warned of, and the answer's `device` says "cpu".
+
+    Returns:
+        What there is.
+
+    Raises:
+        ConfigError: Something is missing; `evidence` has a line for each.
+
+    Example:
+        >>> hardware = validate_startup_configuration(cores=1)
+        >>> hardware = validate_startup_configuration(gpus=1, vram_gb=17.0, fp8=True)    # doctest: +SKIP
+    """
+    found = detect_hardware()
+    on_cards = list(_wrong_with_cards(found, gpus, vram_gb, fp8))
+    wrong = [] if allow_cpu else list(on_cards)
+    missing = [name for name in providers if name not in get_optimal_providers()]
+    wrong += [f"ONNX Runtime has no working {name} here" for name in missing]
+    wrong += [f"{memory_gb:.1f} GB of memory asked for, {found.memory_gb:.1f} there"] * (memory_gb > found.memory_gb)
+    wrong += [f"{cores} cores asked for, {found.cores} there"] * (cores > found.cores)
+    if wrong:
+        raise ConfigError(
+            "this machine is not what the program asks for", evidence=[*wrong, *describe(found.gpus)],
+            hint="ask for it in @cluster(gpus=..., cores=..., memory=...), or for less here",
+        )  # fmt: skip
+    return _on_the_cpu(found, on_cards) if on_cards else found
+
+
+def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
+    wanted = gpus or int(bool(vram_gb or fp8))
+    cards = found.gpus.cards
+    if len(cards) < wanted:
+        yield f"{wanted} GPUs asked for, {len(cards)} there" + (f": {found.gpus.trouble}" if not cards else "")
+    elif wanted and found.why_cpu:
+        yield found.why_cpu
+    for card in sorted(cards, key=lambda each: -each.free_gb)[:wanted]:
+        if card.free_gb < vram_gb:
+            yield f"{vram_gb:.1f} GB free on each card asked for, {card.free_gb:.1f} on card {card.index}"
+        if fp8 and not supports_fp8(card.index):
+            yield f"FP8 asked for, which card {card.index} ({card.name}) cannot"
+
+
+def _on_the_cpu(found: Hardware, why: Sequence[str]) -> Hardware:
+    say_once(logging.WARNING, f"running on the CPU, as allow_cpu=True says: {'; '.join(why)}")
+    return Hardware("cpu", found.gpus, "; ".join(why), found.torch, found.cores, found.memory_gb)

@@ -1,0 +1,149 @@
+"""Watches the visible cards from a thread while something runs: peaks of memory, and how busy they were."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from types import TracebackType
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import pytorch
+from clusterfn.gpu.cards import Card, GpuInfo, by_nvidia_smi, by_torch
+from clusterfn.gpu.guards import probe
+
+_SHORTEST_S = 0.1
+_JOIN_S = 10.0  # longer than one look takes
+
+
+@dataclass
+class CardUse:
+    """What was seen of one card.
+
+    Attributes:
+        index: As the process counts them.
+        name: Such as "NVIDIA RTX A6000".
+        total_gb: Its memory.
+        peak_gb: The most that was in use at one look, by whomever.
+        own_peak_gb: The most that this process's PyTorch had in tensors, exact, since it started; 0.0 without it.
+        utilization: Percent of the time in which it computed, on average over the looks; 0.0 if unknown.
+        peak_utilization: The most at one look.
+    """
+
+    index: int
+    name: str
+    total_gb: float
+    peak_gb: float = 0.0
+    own_peak_gb: float = 0.0
+    utilization: float = 0.0
+    peak_utilization: float = 0.0
+
+    def __str__(self) -> str:
+        busy = f"busy {self.utilization:.0f} % (at most {self.peak_utilization:.0f} %)"
+        return f"card {self.index}: {self.name}, at most {self.peak_gb:.1f} of {self.total_gb:.1f} GB, {busy}"
+
+
+class GpuMonitor:
+    """Looks at the visible cards every so often, while its block runs; what it cannot see is left out.
+
+    Memory between two looks can be missed; `own_peak_gb` is PyTorch's own count and misses nothing.
+
+    Args:
+        interval_s: Seconds between looks, at least 0.1. One costs some ten milliseconds of a processor.
+
+    Attributes:
+        cards: What was seen, one `CardUse` for each card; empty without a GPU.
+        looks: How often it looked with success.
+        trouble: Why nothing was seen; "" if something was.
+
+    Raises:
+        ConfigError: The interval is too short.
+
+    Example:
+        >>> with GpuMonitor(interval_s=0.5) as monitor:
+        ...     total = sum(range(1000))
+        >>> bool(monitor.cards) != bool(monitor.trouble)
+        True
+    """
+
+    def __init__(self, interval_s: float = 1.0) -> None:
+        if interval_s < _SHORTEST_S:
+            raise ConfigError(f"GpuMonitor needs interval_s of at least {_SHORTEST_S}")
+        self.looks = 0
+        self.trouble = ""
+        self._interval_s = interval_s
+        self._seen: dict[int, CardUse] = {}
+        self._peak_gb = 0.0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def cards(self) -> tuple[CardUse, ...]:
+        """What was seen so far, one for each card."""
+        return tuple(self._seen[number] for number in sorted(self._seen))
+
+    @property
+    def peak_gb(self) -> float:
+        """The most GB in use on all visible cards together at one look; 0.0 without a GPU."""
+        return self._peak_gb
+
+    def start(self) -> None:
+        """Look from now on; the first look is taken by the thread at once."""
+        if self._thread is None:
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._watch, name="clusterfn-gpu-monitor", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Take a last look and end the thread. Does nothing if it does not run."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            self._thread = None
+            probe(self._ask_torch, "asking PyTorch for its peaks", None)
+
+    def __enter__(self) -> GpuMonitor:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    def __str__(self) -> str:
+        return "\n".join(str(card) for card in self.cards) or f"no card was seen: {self.trouble or 'not looked yet'}"
+
+    def _watch(self) -> None:
+        ended = False
+        while not ended:
+            ended = self._ended.is_set()  # before the look: so the last one comes after the block
+            self._take(probe(_look, "looking at the cards", GpuInfo(trouble="the cards could not be asked")))
+            self._ended.wait(0.0 if ended else self._interval_s)
+
+    def _take(self, info: GpuInfo) -> None:
+        if not info.cards:
+            self.trouble = "" if self._seen else info.trouble
+            return
+        self.looks += 1
+        self.trouble = ""
+        self._peak_gb = max(self._peak_gb, info.used_gb)
+        for card in info.cards:
+            self._add(card)
+
+    def _add(self, card: Card) -> None:
+        use = self._seen.setdefault(card.index, CardUse(card.index, card.name, card.total_gb))
+        use.peak_gb = max(use.peak_gb, card.used_gb)
+        use.utilization += (card.utilization - use.utilization) / self.looks
+        use.peak_utilization = max(use.peak_utilization, card.utilization)
+
+    def _ask_torch(self) -> None:
+        torch = pytorch.with_cuda()
+        for use in self.cards if torch is not None else ():
+            _, use.own_peak_gb = pytorch.own_gb(torch, use.index)
+
+
+def _look() -> GpuInfo:
+    """nvidia-smi first: it knows how busy a card is, and cannot disturb what this process's other threads do there."""
+    told = by_nvidia_smi()
+    if told.cards:
+        return told
+    own = by_torch()
+    return own if own.cards else told

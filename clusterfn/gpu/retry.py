@@ -1,0 +1,162 @@
+"""Calls tried again, but only where trying again can help: a table of errors says where (`known`).
+
+An error after which this process cannot use CUDA any more is never tried again here; its note says that a new process
+may succeed. Called by users.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, overload
+
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.gpu.contexts import release_memory
+from clusterfn.gpu.guards import annotate, first_line, log
+from clusterfn.gpu.known import NEW_PROCESS
+from clusterfn.gpu.sorting import classify
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LONGEST_S = 60.0
+_dice = random.SystemRandom()  # the program's own seeds are left alone
+
+
+@dataclass(frozen=True)
+class _Policy:
+    attempts: int
+    backoff_s: float
+    also: tuple[type[BaseException], ...]
+
+    def helps(self, error: BaseException) -> bool:
+        """Whether the same call may succeed in this process."""
+        if isinstance(error, ClusterfnError):
+            return error.retryable
+        return isinstance(error, (ConnectionError, *self.also)) or classify(error).retry_here
+
+
+@overload
+def retry_transient(fn: F) -> F: ...
+@overload
+def retry_transient(
+    fn: F, *, attempts: int = ..., backoff_s: float = ..., also: tuple[type[BaseException], ...] = ...
+) -> F: ...
+@overload
+def retry_transient(
+    fn: None = None, *, attempts: int = ..., backoff_s: float = ..., also: tuple[type[BaseException], ...] = ...
+) -> Callable[[F], F]: ...
+def retry_transient(
+    fn: Callable[..., Any] | None = None,
+    *,
+    attempts: int = 3,
+    backoff_s: float = 1.0,
+    also: tuple[type[BaseException], ...] = (),
+) -> Any:
+    """A function that is called again when it fails with an error that may go away. Also a decorator.
+
+    Tried again are: CUDA's errors whose row in the table says "here" (a busy card, a busy port, an MPS server that
+    starts), a lost connection (`ConnectionError`), and clusterfn's own errors that are `retryable`. Between attempts
+    GPU memory is given back.
+
+    Args:
+        fn: A function or coroutine function, without side effects that must not happen twice.
+        attempts: Calls in all.
+        backoff_s: Seconds before the second; twice as long before each further one, a minute at most.
+        also: Further exceptions to try again, such as `torch.cuda.OutOfMemoryError` on a card that is shared.
+
+    Raises:
+        ConfigError: A generator function, or a number that is not positive.
+
+    Example:
+        >>> @retry_transient(attempts=5)
+        ... def load(path):
+        ...     return path
+        >>> load("model.pt")
+        'model.pt'
+        >>> retry_transient(len, attempts=2)("abc")
+        3
+    """
+    policy = _Policy(attempts, backoff_s, also)
+    if attempts < 1 or backoff_s < 0:
+        raise ConfigError("retry_transient needs attempts >= 1 and backoff_s >= 0")
+    return functools.partial(_wrapped, policy) if fn is None else _wrapped(policy, fn)
+
+
+def _wrapped(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
+        raise ConfigError(f"retry_transient cannot call {fn.__name__!r} again: it is a generator function")
+    return _asynchronous(policy, fn) if inspect.iscoroutinefunction(fn) else _synchronous(policy, fn)
+
+
+def _synchronous(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        tries = _Tries(policy, _name_of(fn))
+        while True:
+            with tries:
+                return fn(*args, **kwargs)
+            release_memory()
+            time.sleep(tries.wait_s)
+
+    return wrapper
+
+
+def _asynchronous(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fn)
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        import asyncio
+
+        tries = _Tries(policy, _name_of(fn))
+        while True:
+            with tries:
+                return await fn(*args, **kwargs)
+            release_memory()
+            await asyncio.sleep(tries.wait_s)
+
+    return wrapper
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+class _Tries:
+    """The attempts of one call: each runs in the block, which ends quietly if there is to be another.
+
+    Attributes:
+        wait_s: Seconds before that one: doubling, each a little shorter by chance, a minute at most.
+    """
+
+    def __init__(self, policy: _Policy, name: str) -> None:
+        self.wait_s = 0.0
+        self._policy = policy
+        self._name = name
+        self._failed = 0
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._failed += 1
+        if self._failed < self._policy.attempts and self._policy.helps(error):
+            self._go_on(error)
+            return True
+        if self._failed > 1:
+            annotate(error, f"{self._name} was called {self._failed} times")
+        if classify(error).retry == NEW_PROCESS:
+            annotate(error, f"a new process may succeed where this one cannot; next: {classify(error).advice}")
+        return False
+
+    def _go_on(self, error: Exception) -> None:
+        longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
+        self.wait_s = longest * _dice.uniform(0.5, 1.0)
+        log.warning(
+            "%s failed, attempt %d of %d; again in %.1f s: %s",
+            self._name, self._failed, self._policy.attempts, self.wait_s, first_line(error),
+        )  # fmt: skip

@@ -1,0 +1,144 @@
+"""What nvidia-smi says of the cards that this process may see. Asks in a few seconds or not at all; raises SmiFailed.
+
+CUDA_VISIBLE_DEVICES decides which cards these are and in which order, as it does for CUDA (numbers in PCI order, as
+clusterfn sets it). A program that hung is not asked again for a minute. Called by `cards`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+PATIENCE_S = 5.0
+_PAUSE_S = 60.0
+_FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.gpu", "driver_version", "compute_cap")
+_NO_DEVICES = 6  # nvidia-smi's exit code
+_MIB_PER_GB = 1024.0
+
+_hung_at: list[float] = []
+
+
+class SmiFailed(Exception):
+    """nvidia-smi gave no usable answer; the message says how. `usual`: as on every machine without a card."""
+
+    def __init__(self, message: str, usual: bool = False) -> None:
+        super().__init__(message)
+        self.usual = usual
+
+
+@dataclass(frozen=True)
+class Row:
+    """One card; memory in GB of 2³⁰ bytes, use in percent; 0 where the driver does not say."""
+
+    index: int
+    uuid: str
+    name: str
+    total_gb: float
+    used_gb: float
+    utilization: float
+    driver: str
+    capability: tuple[int, int] | None
+
+
+def visible_rows() -> list[Row]:
+    """The cards that this process may see, in the order in which CUDA counts them.
+
+    Raises:
+        SmiFailed: It is missing, hangs, fails or answers something else, or all cards are hidden.
+    """
+    wanted = visible_names()
+    if wanted == []:
+        raise SmiFailed("CUDA_VISIBLE_DEVICES hides all cards, as it does in a job with gpus=0", usual=True)
+    rows = [row for row in map(_row, _ask().splitlines()) if row is not None]
+    if not rows:
+        raise SmiFailed("nvidia-smi answered what is not a table of cards")
+    return rows if wanted is None else list(_chosen(rows, wanted))
+
+
+def visible_names() -> list[str] | None:
+    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set and all cards are visible."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    return [] if names[0] in ("", "-1", "NoDevFiles", "none", "void") else names
+
+
+def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
+    """As CUDA reads the list: up to the first entry that names no card; the beginning of a UUID is enough."""
+    for name in wanted:
+        found = [row for row in rows if name == str(row.index) or (len(name) > 4 and row.uuid.startswith(name))]
+        if not found:
+            return
+        yield found[0]
+
+
+def _row(line: str) -> Row | None:
+    """One line of the table; None for a line that is no card."""
+    cells = [cell.strip() for cell in line.split(",")]
+    if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[0].isdigit() or not cells[1].startswith("GPU-"):
+        return None
+    total, used, use = (_number(cell) for cell in cells[3:6])
+    capability = re.fullmatch(r"(\d+)\.(\d+)", cells[7]) if len(cells) == len(_FIELDS) else None
+    return Row(
+        int(cells[0]), cells[1], cells[2], total / _MIB_PER_GB, used / _MIB_PER_GB, use, cells[6],
+        (int(capability[1]), int(capability[2])) if capability else None,
+    )  # fmt: skip
+
+
+def _number(cell: str) -> float:
+    """A number, or 0 for [N/A] and its relatives."""
+    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else 0.0
+
+
+def _ask() -> str:
+    if _hung_at and time.monotonic() - _hung_at[-1] < _PAUSE_S:
+        raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s")
+    try:
+        return _run(_FIELDS)
+    except SmiFailed as failed:
+        if "is not a valid field" not in str(failed):
+            raise
+    return _run(_FIELDS[:-1])  # drivers before 510 do not know the last one
+
+
+def _run(fields: Sequence[str]) -> str:
+    argv = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except FileNotFoundError:
+        raise SmiFailed("there is no nvidia-smi here", usual=True) from None
+    except OSError as error:
+        raise SmiFailed(f"nvidia-smi cannot be started: {error.strerror}") from None
+    answer = _answer(process).decode("utf-8", "replace")
+    if process.returncode == _NO_DEVICES or "No devices were found" in answer:
+        raise SmiFailed("nvidia-smi: No devices were found")
+    if process.returncode != 0:
+        said = answer.strip().splitlines() or ["it said nothing"]
+        raise SmiFailed(f"nvidia-smi failed with exit code {process.returncode}: {said[0]}")
+    return answer
+
+
+def _answer(process: subprocess.Popen[bytes]) -> bytes:
+    try:
+        return process.communicate(timeout=PATIENCE_S)[0]
+    except subprocess.TimeoutExpired:
+        _hung_at[:] = [time.monotonic()]
+        _abandon(process)
+        raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s") from None
+
+
+def _abandon(process: subprocess.Popen[bytes]) -> None:
+    """End it; one that hangs in the driver cannot be ended, and is not waited for."""
+    process.kill()
+    if process.stdout is not None:
+        process.stdout.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(1.0)

@@ -1,0 +1,292 @@
+"""What holds GPU memory and gives it back. Requirements S2, rows 2.1, 2.2, 2.8 and 2.11."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import (
+    async_gpu_memory_context,
+    cuda_error_context,
+    gpu_memory_context,
+    model_context,
+    safe_cuda_operation,
+    sync_model_context,
+)
+from tests.fakes import torch as fake_torch
+
+pytest_plugins = ["tests.fakes.gpu"]
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
+
+@pytest.fixture
+def torch(monkeypatch):
+    """A PyTorch that this process uses CUDA by."""
+    found = fake_torch.with_cuda()
+    monkeypatch.setitem(sys.modules, "torch", found)
+    return found
+
+
+class Model:
+    """Counts how often it was closed, in each way."""
+
+    def __init__(self):
+        self.closed: list[str] = []
+        self.me = self  # a cycle: only the collector frees it
+
+    def close(self):
+        self.closed.append("close")
+
+    async def aclose(self):
+        await asyncio.sleep(0)
+        self.closed.append("aclose")
+
+    def fail(self):
+        self.closed.append("fail")
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    async def afail(self):
+        self.fail()
+
+
+async def in_async_block(context, *, error=None):
+    async with context as model:
+        if error is not None:
+            raise error
+        return model
+
+
+# Row 2.1: memory is given back on success and on failure
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_row_2_1_memory_is_given_back_once_after_success_and_failure(torch, error):
+    if error is None:
+        with gpu_memory_context():
+            assert torch.cuda.asked == []
+    else:
+        with pytest.raises(type(error)), gpu_memory_context():
+            raise error
+
+    assert torch.cuda.asked == ["empty_cache"]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
+def test_row_2_1_the_same_with_async(torch, error):
+    if error is None:
+        asyncio.run(in_async_block(async_gpu_memory_context()))
+    else:
+        with pytest.raises(type(error)):
+            asyncio.run(in_async_block(async_gpu_memory_context(), error=error))
+
+    assert torch.cuda.asked == ["empty_cache"]
+
+
+def test_row_2_1_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
+    found = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append(reference()))
+    with gpu_memory_context():
+        model = Model()
+        reference = weakref.ref(model)
+        del model
+
+    assert found == [None]
+
+
+def test_row_2_1_giving_back_never_hides_the_error_of_the_block(torch, logged):
+    torch.cuda.fails = RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(ValueError, match="bad"), gpu_memory_context():
+        raise ValueError("bad")
+
+    assert "giving GPU memory back failed" in logged.text
+
+
+def test_row_2_1_it_is_a_decorator_too(torch):
+    @gpu_memory_context()
+    def score():
+        return 0.5
+
+    assert (score(), score()) == (0.5, 0.5)
+    assert torch.cuda.asked == ["empty_cache"] * 2
+
+
+@pytest.mark.parametrize("installed", ["nothing", "without CUDA", "not used"])
+def test_row_2_1_without_cuda_there_is_nothing_to_give_back(monkeypatch, logged, installed):
+    kinds = {"without CUDA": fake_torch.without_cuda(), "not used": fake_torch.with_cuda(initialised=False)}
+    if installed in kinds:
+        monkeypatch.setitem(sys.modules, "torch", kinds[installed])
+
+    with gpu_memory_context():
+        pass
+
+    assert logged.records == []
+
+
+# Row 2.2: models are cleaned up once
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt()], ids=repr)
+def test_row_2_2_a_model_is_closed_once_and_then_its_memory_given_back(torch, monkeypatch, error):
+    model = Model()
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: model.closed.append("memory"))
+
+    if error is None:
+        with sync_model_context(lambda: model) as same:
+            assert same is model and model.closed == []
+    else:
+        with pytest.raises(type(error)), sync_model_context(lambda: model):
+            raise error
+
+    assert model.closed == ["close", "memory"]
+
+
+@pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("method", ["close", "aclose"])
+def test_row_2_2_the_same_with_async_whatever_the_method_is(torch, error, method):
+    model = Model()
+
+    async def create():
+        return model
+
+    for make in (create, lambda: model):
+        model.closed.clear()
+        if error is None:
+            assert asyncio.run(in_async_block(model_context(make, method))) is model
+        else:
+            with pytest.raises(type(error)):
+                asyncio.run(in_async_block(model_context(make, method), error=error))
+        assert model.closed == [method]
+
+    assert torch.cuda.asked == ["empty_cache"] * 2
+
+
+def test_row_2_2_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, monkeypatch):
+    references, found = [], []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append([each() for each in references]))
+
+    def use(model):
+        references.append(weakref.ref(model))
+
+    with sync_model_context(Model) as model:
+        use(model)
+        del model
+
+    async def with_async():
+        async with model_context(Model) as model:
+            use(model)
+            del model
+
+    asyncio.run(with_async())
+    assert found == [[None], [None, None]]
+
+
+@pytest.mark.parametrize("method", ["fail", "afail"])
+def test_row_2_2_a_clean_up_that_fails_costs_no_result(torch, logged, method):
+    model = Model()
+
+    assert asyncio.run(in_async_block(model_context(lambda: model, method))) is model
+    if method == "fail":
+        with sync_model_context(lambda: model, method):
+            pass
+
+    assert "cleaning up Model failed" in logged.text
+    assert "cudaErrorIllegalAddress" in logged.text
+
+
+def test_row_2_2_a_model_without_close_is_only_let_go_but_any_other_name_must_be_there(torch):
+    with sync_model_context(list) as model:
+        model.append(1)
+    with sync_model_context(Model, cleanup_method=None) as model:
+        pass
+    assert model.closed == []
+
+    with pytest.raises(ConfigError, match="list has no method 'unload'"), sync_model_context(list, "unload"):
+        raise AssertionError("the block was entered")
+    with pytest.raises(ConfigError, match="list has no method 'unload'"):
+        asyncio.run(in_async_block(model_context(list, "unload")))
+
+
+def test_row_2_2_coroutines_belong_to_the_async_context():
+    async def create():
+        return Model()
+
+    with pytest.raises(ConfigError, match="by a coroutine"), sync_model_context(Model, "aclose"):
+        raise AssertionError("the block was entered")
+    made = create()
+    with pytest.raises(ConfigError, match="by a coroutine"), sync_model_context(lambda: made):
+        raise AssertionError("the block was entered")
+    made.close()
+
+
+def test_row_2_2_a_model_that_cannot_be_made_raises_as_itself(torch):
+    def create():
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    for run in (
+        lambda: sync_model_context(create).__enter__(),
+        lambda: asyncio.run(in_async_block(model_context(create))),
+    ):
+        with pytest.raises(RuntimeError, match="Tried to allocate"):
+            run()
+    assert torch.cuda.asked == ["empty_cache"] * 2
+
+
+# Row 2.8: nothing is left behind
+
+
+def test_row_2_8_nothing_is_left_after_many_blocks(torch, box):
+    threads, children = threading.active_count(), multiprocessing.active_children()
+    living = []
+
+    for _ in range(10):
+        with sync_model_context(Model) as model, gpu_memory_context(), cuda_error_context("scoring"):
+            living.append(weakref.ref(model))
+    del model
+    asyncio.run(in_async_block(model_context(Model)))
+    gc.collect()
+
+    assert [each() for each in living if each() is not None] == []
+    assert (threading.active_count(), multiprocessing.active_children()) == (threads, children)
+
+
+def test_row_2_8_tasks_side_by_side_have_blocks_of_their_own(torch):
+    models = [Model() for _ in range(10)]
+
+    async def one(model):
+        async with model_context(lambda: model, "aclose"):
+            await asyncio.sleep(0)
+            if model is models[3]:
+                raise ValueError("bad")
+
+    async def all_of_them():
+        return await asyncio.gather(*map(one, models), return_exceptions=True)
+
+    results = asyncio.run(all_of_them())
+
+    assert [type(each) for each in results].count(ValueError) == 1
+    assert [model.closed for model in models] == [["aclose"]] * 10
+
+
+# Row 2.11: what succeeds costs nothing but the call
+
+
+def test_row_2_11_what_succeeds_asks_nobody(torch, monkeypatch, logged):
+    monkeypatch.setattr(subprocess, "Popen", None)
+    monkeypatch.setattr("clusterfn.gpu.guards.classify", None)
+    monkeypatch.setattr(gc, "collect", None)
+
+    for _ in range(100):
+        assert safe_cuda_operation(lambda: 1.0, "measuring") == 1.0
+        with cuda_error_context("scoring"):
+            pass
+
+    assert (torch.cuda.asked, logged.records) == ([], [])

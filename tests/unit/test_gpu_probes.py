@@ -1,0 +1,393 @@
+"""What is asked about cards, without one, with broken drivers, by PyTorch. Requirements S2, rows 2.4, 2.6 and 2.7."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import os
+import subprocess
+import sys
+import types
+from dataclasses import replace
+
+import pytest
+
+from clusterfn.errors import ConfigError
+from clusterfn.gpu import (
+    detect_hardware,
+    get_optimal_providers,
+    get_recommended_batch_size,
+    get_safe_gpu_info,
+    get_safe_vram_usage,
+    smi,
+    supports_fp8,
+    validate_startup_configuration,
+    validate_vram_usage,
+)
+from tests.fakes import torch as fake_torch
+
+pytest_plugins = ["tests.fakes.gpu"]
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
+
+def imported(monkeypatch, torch):
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    return torch
+
+
+# Row 2.4: probes never raise
+
+
+def test_row_2_4_without_a_gpu_the_answers_are_the_documented_ones(logged):
+    info = get_safe_gpu_info()
+
+    assert (info.available, info.cards, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
+    assert info.trouble == "there is no nvidia-smi here"
+    assert get_safe_vram_usage() == 0.0
+    assert {record.levelname for record in logged.records} == {
+        "DEBUG"
+    }  # a machine without a card is nothing to warn of
+
+
+@pytest.mark.parametrize(
+    "mode, said",
+    [
+        ("garbage", "nvidia-smi answered what is not a table of cards"),
+        ("nvml-mismatch", "exit code 18: Failed to initialize NVML: Driver/library version mismatch"),
+        ("no-devices", "nvidia-smi: No devices were found"),
+    ],
+)
+def test_row_2_4_a_broken_driver_is_reported_once_and_never_raised(box, logged, mode, said):
+    box.set(mode)
+
+    for _ in range(3):
+        assert get_safe_vram_usage() == 0.0
+        assert said in get_safe_gpu_info().trouble
+    assert [record.levelname for record in logged.records] == ["WARNING"]
+
+
+def test_row_2_4_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, logged):
+    box.set("hang")
+    monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
+    started = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *args, **kwargs: started.append(popen(*args, **kwargs)) or started[-1]
+    )
+
+    assert get_safe_vram_usage() == 0.0
+    assert get_safe_vram_usage() == 0.0
+
+    assert len(started) == 1
+    assert started[0].poll() is not None  # it was ended
+    assert "did not answer within" in logged.text
+
+
+def test_row_2_4_a_driver_that_answers_again_is_believed_again(box, monkeypatch):
+    smi._hung_at[:] = [-1000.0]
+
+    assert get_safe_gpu_info().available
+
+
+def test_row_2_4_eight_cards_are_read(box):
+    with box.process(gpu=2, pid=os.getpid(), used_mib=20476, utilization=97):
+        info = get_safe_gpu_info()
+
+    assert len(info.cards) == 8
+    card = info.cards[2]
+    assert (card.index, card.name, card.capability, card.utilization) == (2, "NVIDIA RTX A6000", (8, 6), 97.0)
+    assert (card.total_gb, card.used_gb) == (49140 / 1024, 20.0)
+    assert card.free_gb == card.total_gb - 20.0
+    assert (info.source, info.driver, info.trouble) == ("nvidia-smi", "575.57.08", "")
+
+
+def test_row_2_4_usage_is_of_all_visible_cards_or_of_one(box):
+    with box.process(gpu=1, pid=1, used_mib=1020):
+        assert get_safe_vram_usage() == pytest.approx((7 * 4 + 1024) / 1024)
+        assert get_safe_vram_usage(1) == 1.0
+        assert get_safe_vram_usage(99) == 0.0
+
+
+@pytest.mark.parametrize("fields", [7, 8])
+def test_row_2_4_a_driver_that_does_not_know_compute_cap_is_asked_without_it(box, fields):
+    if fields == 7:
+        program = next(box.path.parent.glob("bin/*"))
+        program.write_text(program.read_text().replace('"compute_cap": card', '"compute_capability": card'))
+
+    assert {card.capability for card in get_safe_gpu_info().cards} == ({(8, 6)} if fields == 8 else {None})
+    assert len(get_safe_gpu_info().cards) == 8
+
+
+def test_row_2_4_a_card_that_is_lost_does_not_hide_the_others(box):
+    program = next(box.path.parent.glob("bin/*"))
+    lost = 'print("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error")'
+    program.write_text(program.read_text().replace("    state = chosen_cards", f"    {lost}\n    state = chosen_cards"))
+
+    assert len(get_safe_gpu_info().cards) == 8
+
+
+def test_row_2_4_numbers_that_the_driver_refuses_are_zero(box):
+    state = box.read()
+    state["cards"][0].update(utilization="[N/A]", total_mib=0)
+    box.write({**state, "cards": state["cards"][:1]})
+
+    (card,) = get_safe_gpu_info().cards
+    assert (card.utilization, card.total_gb, card.free_gb) == (0.0, 0.0, 0.0)
+
+
+def visible(box, value):
+    return value.replace("UUID5", box.uuid(5)).replace("START5", box.uuid(5)[:10])
+
+
+@pytest.mark.parametrize(
+    "value, seen",
+    [("", []), ("-1", []), ("NoDevFiles", []), ("3", [3]), ("6,1", [6, 1]), ("UUID5", [5]), ("START5,0", [5, 0]),
+     ("2,99,3", [2]), ("99", [])],
+)  # fmt: skip
+def test_row_2_4_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(box, monkeypatch, value, seen):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible(box, value))
+
+    info = get_safe_gpu_info()
+
+    assert [card.uuid for card in info.cards] == [box.uuid(number) for number in seen]
+    assert [card.index for card in info.cards] == list(range(len(seen)))
+    assert bool(info.trouble) == (not seen)
+
+
+def test_row_2_4_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(monkeypatch):
+    torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 24.0], [10.0, 0.0]))
+    torch.cuda.own_gb[0] = 8.0
+    monkeypatch.setattr(subprocess, "Popen", None)
+
+    info = get_safe_gpu_info()
+
+    assert (info.source, get_safe_vram_usage(), info.free_gb) == ("torch", 10.0, 62.0)
+    assert (info.cards[0].own_gb, info.cards[0].capability) == (8.0, (8, 6))
+
+
+def test_row_2_4_asking_takes_no_memory_on_cards_that_the_process_does_not_use(monkeypatch):
+    torch = imported(monkeypatch, fake_torch.with_cuda([48.0] * 8, [1.0] * 8))
+
+    get_safe_gpu_info()
+
+    assert torch.cuda.contexts == {0}
+
+
+def test_row_2_4_asking_never_makes_a_process_use_cuda(box, monkeypatch):
+    torch = imported(monkeypatch, fake_torch.with_cuda(initialised=False))
+
+    assert get_safe_gpu_info().source == "nvidia-smi"
+    assert detect_hardware().device == "cuda"
+    assert get_recommended_batch_size(1.0) > 1
+    supports_fp8()
+    get_optimal_providers()
+
+    assert torch.cuda.asked == []
+
+
+def test_row_2_4_where_pytorch_fails_nvidia_smi_answers(box, monkeypatch, logged):
+    torch = imported(monkeypatch, fake_torch.with_cuda())
+    torch.cuda.fails = RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    assert get_safe_gpu_info().source == "nvidia-smi"
+    assert get_safe_vram_usage() > 0
+    assert [record.levelname for record in logged.records] == ["WARNING"]
+    assert "cudaErrorIllegalAddress" in logged.text
+
+
+def test_row_2_4_a_torch_that_is_half_imported_or_somebody_elses_is_no_torch(monkeypatch):
+    imported(monkeypatch, types.ModuleType("torch"))
+
+    assert get_safe_vram_usage() == 0.0
+    assert detect_hardware().device == "cpu"
+
+
+# Row 2.6: the CPU only where it was asked for
+
+
+@pytest.mark.parametrize("allow", [False, True])
+def test_row_2_6_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu_unless_that_is_allowed(logged, allow):
+    if not allow:
+        with pytest.raises(ConfigError) as caught:
+            validate_startup_configuration(gpus=1)
+        assert "1 GPUs asked for, 0 there: there is no nvidia-smi here" in caught.value.evidence
+        return
+    assert validate_startup_configuration(gpus=1, allow_cpu=True).device == "cpu"
+    assert "running on the CPU, as allow_cpu=True says: 1 GPUs asked for" in logged.text
+
+
+def test_row_2_6_hardware_says_why_it_is_the_cpu(box, monkeypatch):
+    imported(monkeypatch, fake_torch.without_cuda())
+    assert detect_hardware().why_cpu == "PyTorch 2.7.1+cpu is built without CUDA"
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert detect_hardware().why_cpu.startswith("CUDA_VISIBLE_DEVICES hides all cards")
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    box.set("nvml-mismatch")
+    assert "version mismatch" in detect_hardware().why_cpu
+
+
+def test_row_2_6_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch):
+    monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "2.7.1+cpu")
+
+    hardware = detect_hardware()
+
+    assert (hardware.device, hardware.torch) == ("cpu", "2.7.1+cpu")
+    with pytest.raises(ConfigError, match="not what the program asks for"):
+        validate_startup_configuration(gpus=1)
+
+
+# Row 2.7: hardware, batch size, providers, startup, FP8, long contexts, VRAM
+
+
+def test_row_2_7_detect_hardware(box, monkeypatch):
+    imported(monkeypatch, fake_torch.with_cuda(initialised=False))
+
+    hardware = detect_hardware()
+
+    assert (hardware.device, hardware.why_cpu, hardware.torch) == ("cuda", "", "2.7.1+cu118")
+    assert len(hardware.gpus.cards) == 8
+    assert hardware.cores >= 1
+    assert hardware.memory_gb > 0.1
+
+
+@pytest.mark.parametrize(
+    "item_gb, model_gb, expected",
+    [(1.0, 0.0, 32), (1.0, 12.0, 16), (0.001, 0.0, 1024), (100.0, 0.0, 4), (1.0, 500.0, 4), (43.2, 0.0, 4)],
+)
+def test_row_2_7_the_batch_is_a_power_of_two_that_fits_the_fullest_card(monkeypatch, item_gb, model_gb, expected):
+    imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 0.0]))  # 48 GB less a tenth: 43.2
+
+    assert get_recommended_batch_size(item_gb, model_gb, least=4) == expected
+
+
+def test_row_2_7_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
+    torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 40.0]))
+    torch.cuda.own_gb[1] = 1.0
+
+    assert get_recommended_batch_size(1.0) == 4  # 8 GB less a tenth
+    assert get_recommended_batch_size(1.0, card=0) == 32
+
+
+def test_row_2_7_without_a_gpu_the_batch_is_the_least():
+    assert (get_recommended_batch_size(1.0), get_recommended_batch_size(1.0, least=8)) == (1, 8)
+
+
+@pytest.mark.parametrize("wrong", [{"item_gb": 0}, {"item_gb": 1, "least": 0}, {"item_gb": 1, "least": 9, "most": 8}])
+def test_row_2_7_a_batch_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(ConfigError):
+        get_recommended_batch_size(**wrong)
+
+
+def onnxruntime(monkeypatch, *providers):
+    module = types.ModuleType("onnxruntime")
+    module.__spec__ = importlib.machinery.ModuleSpec("onnxruntime", None)
+    module.get_available_providers = lambda: list(providers)
+    monkeypatch.setitem(sys.modules, "onnxruntime", module)
+    return module
+
+
+EVERY = ("CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider")
+
+
+def test_row_2_7_providers_are_ordered_and_only_those_that_can_work(box, monkeypatch):
+    assert get_optimal_providers() == ["CPUExecutionProvider"]  # there is no onnxruntime
+
+    onnxruntime(monkeypatch, *EVERY)
+    assert get_optimal_providers() == ["CUDAExecutionProvider", "CPUExecutionProvider"]  # nor TensorRT's libraries
+
+    libraries = types.ModuleType("tensorrt_libs")
+    libraries.__spec__ = importlib.machinery.ModuleSpec("tensorrt_libs", None)
+    monkeypatch.setitem(sys.modules, "tensorrt_libs", libraries)
+    assert get_optimal_providers() == list(reversed(EVERY))
+
+
+def test_row_2_7_without_a_card_only_the_cpu_provider_is_left(monkeypatch):
+    onnxruntime(monkeypatch, *EVERY)
+
+    assert get_optimal_providers() == ["CPUExecutionProvider"]
+
+
+def test_row_2_7_a_broken_onnxruntime_is_none(box, monkeypatch, logged):
+    def fail():
+        raise OSError("libcublasLt.so.12: cannot open shared object file")
+
+    onnxruntime(monkeypatch).get_available_providers = fail
+
+    assert get_optimal_providers() == ["CPUExecutionProvider"]
+    assert "asking ONNX Runtime for its providers failed" in logged.text
+
+
+@pytest.mark.parametrize(
+    "capability, can", [("8.6", False), ("8.9", True), ("9.0", True), ("12.0", True), ("[N/A]", False)]
+)
+def test_row_2_7_fp8_by_compute_capability(box, capability, can):
+    state = box.read()
+    for card in state["cards"]:
+        card["compute_cap"] = capability
+    box.write(state)
+
+    assert supports_fp8() is can
+    assert supports_fp8(card=7) is can
+
+
+def test_row_2_7_fp8_needs_every_card_and_a_card(box, monkeypatch):
+    state = box.read()
+    state["cards"][0]["compute_cap"] = "9.0"
+    box.write(state)
+    assert (supports_fp8(), supports_fp8(card=0)) == (False, True)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert supports_fp8() is False
+
+
+def test_row_2_7_startup_says_every_problem_at_once(box):
+    with box.cards(2), box.process(gpu=1, pid=1, used_mib=40000), pytest.raises(ConfigError) as caught:
+        validate_startup_configuration(
+            gpus=2, vram_gb=20.0, fp8=True, providers=["CUDAExecutionProvider"], memory_gb=1e6, cores=9999
+        )
+
+    told = "\n".join(caught.value.evidence)
+    for line in (
+        "20.0 GB free on each card asked for, 8.9 on card 1",
+        "FP8 asked for, which card 0 (NVIDIA RTX A6000) cannot",
+        "ONNX Runtime has no working CUDAExecutionProvider here",
+        "1000000.0 GB of memory asked for",
+        "9999 cores asked for",
+        "card 0: NVIDIA RTX A6000, 48.0 of 48.0 GB free",
+    ):
+        assert line in told, told
+
+
+def test_row_2_7_startup_that_is_right_gives_the_hardware(box):
+    assert len(validate_startup_configuration(gpus=8, vram_gb=40.0, cores=1).gpus.cards) == 8
+
+
+def test_row_2_7_vram_means_a_gpu_and_only_as_many_cards_as_asked_for_count(box):
+    with box.process(gpu=0, pid=1, used_mib=40000):
+        assert validate_startup_configuration(gpus=7, vram_gb=40.0)
+    with box.cards(0), pytest.raises(ConfigError):
+        validate_startup_configuration(vram_gb=1.0)
+
+
+def test_row_2_7_the_card_with_most_free_memory_takes_the_model(box):
+    with box.process(gpu=0, pid=1, used_mib=30000), box.cards(2):
+        assert validate_vram_usage(1.8).index == 1
+        assert validate_vram_usage(1.8, card=0).index == 0
+        with pytest.raises(ConfigError, match="30.0 GB of GPU memory are needed, and card 0 has") as caught:
+            validate_vram_usage(30.0, card=0)
+
+    assert caught.value.evidence[0] == "card 0: NVIDIA RTX A6000, 18.7 of 48.0 GB free"
+
+
+def test_row_2_7_what_is_needed_and_cannot_be_known_is_refused():
+    with pytest.raises(ConfigError) as caught:
+        validate_vram_usage(0.1)
+
+    assert caught.value.evidence == ("there is no nvidia-smi here",)
+
+
+def test_a_card_cannot_have_less_than_nothing_free(box):
+    card = get_safe_gpu_info().cards[0]
+
+    assert replace(card, used_gb=card.total_gb + 1).free_gb == 0.0

@@ -1,0 +1,259 @@
+"""What is tried again, and what is watched. Requirements S2, row 2.10, and S1, row 1.9."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import threading
+import time
+
+import pytest
+
+from clusterfn.errors import ConfigError, SubmitError, Unreachable
+from clusterfn.gpu import GpuMonitor, retry_transient, smi
+from clusterfn.gpu.known import HERE, NEVER, TABLE
+from tests.fakes import torch as fake_torch
+
+pytest_plugins = ["tests.fakes.gpu"]
+pytestmark = pytest.mark.usefixtures("no_gpu")
+
+BUSY = RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable")
+ECC = RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """Seconds that were waited for, without waiting."""
+    found = []
+
+    async def asleep(seconds):
+        found.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", found.append)
+    monkeypatch.setattr(asyncio, "sleep", asleep)
+    return found
+
+
+class Failing:
+    """Raises these in turn, then returns what it was called with."""
+
+    def __init__(self, *errors):
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self, *args, **kwargs):
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return args, kwargs
+
+
+def asynchronous(fn):
+    async def call(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    return call
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_row_2_10_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logged, is_async):
+    failing = Failing(BUSY, ConnectionResetError("peer"), BUSY)
+
+    if is_async:
+        result = asyncio.run(retry_transient(asynchronous(failing), attempts=4, backoff_s=2.0)(1, a=2))
+    else:
+        result = retry_transient(failing, attempts=4, backoff_s=2.0)(1, a=2)
+
+    assert result == ((1,), {"a": 2})
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, (2.0, 4.0, 8.0)))
+    assert len(waits) == 3
+    assert logged.messages[0].startswith(("Failing failed, attempt 1 of 4;", "call failed, attempt 1 of 4;"))
+
+
+@pytest.mark.parametrize(
+    "error, again",
+    [
+        (BUSY, True),
+        (ConnectionRefusedError("no"), True),
+        (Unreachable("gone", retryable=True), True),
+        (SubmitError("refused"), False),
+        (ECC, False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), False),
+        (FileNotFoundError("model.pt"), False),
+        (ValueError("bad"), False),
+        (KeyboardInterrupt(), False),
+        (asyncio.CancelledError(), False),
+    ],
+    ids=repr,
+)
+def test_row_2_10_only_what_may_go_away_in_this_process_is_tried_again(waits, error, again):
+    failing = Failing(error)
+
+    if again:
+        assert retry_transient(failing)(7) == ((7,), {})
+    else:
+        with pytest.raises(type(error)) as caught:
+            retry_transient(failing)(7)
+        assert caught.value is error
+    assert failing.calls == 1 + again
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE if row.retry != NEVER], ids=lambda row: row.name)
+def test_row_2_10_each_transient_row_is_tried_here_or_said_to_need_a_new_process(waits, row):
+    failing = Failing(RuntimeError(row.texts[0]))
+
+    if row.retry == HERE:
+        assert retry_transient(failing)() == ((), {})
+        return
+    with pytest.raises(RuntimeError) as caught:
+        retry_transient(failing)()
+    assert caught.value.__notes__[-1].startswith("a new process may succeed where this one cannot; next: ")
+
+
+def test_row_2_10_the_last_error_is_raised_as_itself_with_the_count(waits):
+    failing = Failing(BUSY, BUSY, last := RuntimeError(str(BUSY)), BUSY)
+
+    with pytest.raises(RuntimeError) as caught:
+        retry_transient(failing)()
+
+    assert (caught.value, failing.calls, len(waits)) == (last, 3, 2)
+    assert last.__notes__ == ["Failing was called 3 times"]
+
+
+def test_row_2_10_memory_is_given_back_between_attempts(waits, monkeypatch):
+    torch = fake_torch.with_cuda()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    failing = Failing(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+
+    assert retry_transient(failing, also=(torch.cuda.OutOfMemoryError,))() == ((), {})
+    assert torch.cuda.asked == ["empty_cache"]
+
+
+def test_row_2_10_as_a_decorator_it_keeps_name_and_kind(waits):
+    @retry_transient
+    def load(path):
+        """Doc."""
+        return path
+
+    @retry_transient(attempts=2)
+    async def fetch(path):
+        return path
+
+    assert (load.__name__, load.__doc__, load("a")) == ("load", "Doc.", "a")
+    assert asyncio.run(fetch("b")) == "b"
+
+
+def test_row_2_10_the_wait_is_a_minute_at_most_and_the_programs_dice_are_left_alone(waits):
+    random.seed(7)
+    expected = random.random()
+    random.seed(7)
+
+    retry_transient(Failing(*[BUSY] * 9), attempts=10, backoff_s=30.0)()
+
+    assert max(waits) <= 60.0
+    assert random.random() == expected
+
+
+def test_row_2_10_what_makes_no_sense_is_refused():
+    def numbers():
+        yield 1
+
+    for wrong in ({"attempts": 0}, {"backoff_s": -1.0}):
+        with pytest.raises(ConfigError):
+            retry_transient(print, **wrong)
+    with pytest.raises(ConfigError, match="'numbers' again: it is a generator"):
+        retry_transient(numbers)
+
+
+# Row 2.10: use of the cards
+
+
+class Waiting(GpuMonitor):
+    """Says when it has looked so often."""
+
+    def __init__(self, **options):
+        self.changed = threading.Condition()
+        super().__init__(**options)
+
+    def _take(self, info):
+        with self.changed:
+            super()._take(info)
+            self.changed.notify_all()
+
+    def until(self, looks):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.looks >= looks, 20)
+
+
+def test_row_2_10_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+
+    with Waiting(interval_s=0.1) as monitor:
+        monitor.until(1)
+        with box.process(gpu=3, pid=1, used_mib=20476, utilization=80):
+            monitor.until(monitor.looks + 2)
+        monitor.until(monitor.looks + 2)
+
+    first, second = monitor.cards
+    assert (first.index, first.peak_gb, second.index, second.peak_gb) == (0, 4 / 1024, 1, 20.0)
+    assert second.peak_utilization == 80.0
+    assert 0.0 < second.utilization < 80.0
+    assert monitor.peak_gb == 20.0 + 4 / 1024
+    assert "card 1: NVIDIA RTX A6000, at most 20.0 of 48.0 GB, busy " in str(monitor)
+    assert monitor.trouble == ""
+
+
+def test_row_2_10_a_short_block_is_looked_at_too(box):
+    with box.process(gpu=0, pid=1, used_mib=1020), GpuMonitor(interval_s=30.0) as monitor:
+        pass
+
+    assert monitor.looks >= 1
+    assert monitor.cards[0].peak_gb == 1.0
+
+
+def test_row_2_10_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
+    torch = fake_torch.with_cuda([48.0], [10.0])
+    torch.cuda.peak_gb[0] = 9.5
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    with GpuMonitor() as monitor:
+        pass
+
+    assert (monitor.cards[0].peak_gb, monitor.cards[0].own_peak_gb, monitor.peak_gb) == (10.0, 9.5, 10.0)
+
+
+@pytest.mark.parametrize("mode", ["garbage", "hang", "nvml-mismatch", "no-devices", None])
+def test_row_2_10_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeypatch, mode):
+    if mode:
+        request.getfixturevalue("box").set(mode)
+        monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
+    before = threading.active_count()
+
+    with GpuMonitor() as monitor:
+        result = 42
+
+    assert (result, monitor.cards, monitor.peak_gb, monitor.looks) == (42, (), 0.0, 0)
+    assert monitor.trouble and monitor.trouble in str(monitor)
+    assert threading.active_count() == before
+
+
+def test_row_2_10_the_monitor_ends_with_its_block_and_starts_again(box):
+    monitor = GpuMonitor(interval_s=30.0)
+    with pytest.raises(ValueError, match="bad"), monitor:
+        raise ValueError("bad")
+    looks = monitor.looks
+    monitor.stop()
+
+    monitor.start()
+    monitor.start()
+    monitor.stop()
+
+    assert monitor.looks > looks
+    assert "clusterfn-gpu-monitor" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_row_2_10_looking_too_often_is_refused():
+    with pytest.raises(ConfigError, match=r"at least 0\.1"):
+        GpuMonitor(interval_s=0.01)
