@@ -158,7 +158,9 @@ def cluster(function: Any = None, **options: Any) -> Any:
         gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
         time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
         host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
-        environment: Which interpreter: "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current" (local).
+        environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
+            (local); or a file from which it is made there, "environment.yml", and a lock beside it.
+        packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
         env: Variables of the job.
         secrets: Names of variables of this process whose values the job gets, and nobody else.
@@ -172,6 +174,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
 
     Raises:
         ConfigError: An unknown word, a wrong type or unit.
+
+    The call itself may raise `LockError` and `EnvironmentBuildError` where an environment is to be made.
 
     Example:
         >>> @cluster(cores=4, memory="16GB", gpus=1, host="tensor01")

@@ -64,14 +64,37 @@ def test_every_relative_link_resolves(page):
     assert missing == []
 
 
-def commands() -> dict[str, argparse.ArgumentParser]:
-    choices = next(
-        action.choices for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(choices)
+def commands(parser: argparse.ArgumentParser | None = None) -> dict[str, argparse.ArgumentParser]:
+    """The commands of clusterfn, or those of one of them."""
+    actions = (parser or make_parser())._actions
+    return {
+        name: command
+        for action in actions
+        if isinstance(action, argparse._SubParsersAction)
+        for name, command in action.choices.items()
+    }
+
+
+def all_commands() -> dict[str, argparse.ArgumentParser]:
+    """As they are typed: "env lock"."""
+    found = commands()
+    below = {f"{name} {word}": each for name, parser in found.items() for word, each in commands(parser).items()}
+    return {**found, **below}
+
+
+def options(name: str, rest: str) -> set[str]:
+    """Of the command that a line of a page means."""
+    known, word = all_commands(), rest.split()[:1]
+    parser = known.get(f"{name} {word[0]}" if word else name, known[name])
+    return {option for action in parser._actions for option in action.option_strings}
 
 
 COMMAND = re.compile(r"(?:^ {4,}|`)clusterfn ([a-z]+)\b([^`\n#|]*)", re.MULTILINE)
+
+
+def known_below(name: str, word: str) -> bool:
+    """Whether it is a command of that command, or stands for all of them, as COMMAND does."""
+    return word.isupper() or all(each in commands(commands()[name]) for each in word.split("|"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -81,8 +104,11 @@ def test_every_command_and_option_in_a_page_exists(page):
     wrong = [name for name, _ in used if name not in known]
     for name, rest in used:
         if name in known:
-            options = {option for action in known[name]._actions for option in action.option_strings}
-            wrong += [f"{name} {word}" for word in rest.split() if re.match(r"--?[a-z]", word) and word not in options]
+            words = re.findall(r"(?<!\S)\[?(--?[a-z][a-z-]*)", rest)
+            wrong += [f"{name} {word}" for word in words if word not in options(name, rest)]
+            wrong += [
+                f"{name} {word}" for word in rest.split()[:1] if commands(known[name]) and not known_below(name, word)
+            ]
 
     assert wrong == []
 
@@ -90,13 +116,13 @@ def test_every_command_and_option_in_a_page_exists(page):
 def test_the_reference_has_every_command():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
 
-    assert [name for name in commands() if f"clusterfn {name}" not in text] == []
+    assert [name for name in all_commands() if f"clusterfn {name}" not in text] == []
 
 
 def test_the_reference_has_every_option():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     options = {
-        option for parser in commands().values() for action in parser._actions for option in action.option_strings
+        option for parser in all_commands().values() for action in parser._actions for option in action.option_strings
     }
     long = {option for option in options if option.startswith("--")} - {"--verbose", "--follow"}
 
