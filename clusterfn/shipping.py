@@ -11,7 +11,7 @@ import mmap
 import posixpath
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,11 +121,12 @@ def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipp
     """
     if not session.missing([made.ready]):
         return Shipped()
-    theirs, ours = _divide(session, made, _lacking(session, made))
+    lacking = _lacking(session, made)
+    theirs, ours = _divide(session, made, lacking)
     say(_in_words(session, made, theirs, ours))
     sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
-    document = json.dumps(_document(session, made, fetch=bool(theirs))).encode()
+    document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
     planned = session.connection.put(plan, document, after=sent)
     return Shipped([*sent, planned], _start(session, made, plan, planned))
 
@@ -170,7 +171,7 @@ def _submitted(session: Session, name: str, reply: Reply[Completed], build: Buil
 
 def _lacking(session: Session, made: Made) -> Told:
     """What the host lacks, and which of it it cannot reach."""
-    document = _document(session, made, fetch=session.host.making.fetch_on != "client")
+    document = _document(session, made, session.host.making.fetch_on != "client", {})
     return builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
 
 
@@ -260,7 +261,7 @@ def _seldom(say: Say) -> Progress:
     return tell
 
 
-def _document(session: Session, made: Made, fetch: bool) -> dict[str, Any]:
+def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
     """plan.json, as decision 14 describes it; what only people want to know stands there too."""
     wheel = _zstd(session)
     return {
@@ -269,7 +270,7 @@ def _document(session: Session, made: Made, fetch: bool) -> dict[str, Any]:
         "root": made.root,
         "platform": made.platform,
         "python": list(made.interpreter.version),
-        "packages": [_entry(each) for each in made.lock.on(made.platform)],
+        "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in made.lock.on(made.platform)],
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
         "verify": [],

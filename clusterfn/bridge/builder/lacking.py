@@ -1,6 +1,6 @@
 """Which archives of a plan are not here, and which of these the host cannot fetch: asked by the client before it sends.
 
-One short request to each server that the plan names, side by side. Called by `main`.
+A short request for each package to the servers that answer, side by side. Called by `main`.
 """
 
 import os
@@ -15,25 +15,36 @@ from .plan import CLUSTERFN, CONDA, WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any, Optional
+
     from .plan import Package, Plan
 
 _PATIENCE_S = 8.0
 _AT_ONCE = 8
 
 
-def lacking(plan: "Plan") -> "dict[str, list[str]]":
-    """The SHA-256 of what is missing, and of what is unreachable among it; all of it where nothing is to be fetched."""
+def lacking(plan: "Plan") -> "dict[str, Any]":
+    """The SHA-256 of what is missing, of what is unreachable among it, and the sizes of what can be fetched.
+
+    Where nothing is to be fetched, all that is missing is unreachable.
+    """
     missing = [each for each in _wanted(plan) if not _is_there(plan, each)]
-    if not plan.fetch:
-        reached = dict.fromkeys(_origins(missing), False)
-    else:
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            origins = _origins(missing)
-            reached = dict(zip(origins, pool.map(_answers, origins.values())))
+    reached, sizes = _ask(missing) if plan.fetch else ({}, {})
     return {
         "missing": [each.sha256 for each in missing],
-        "unreachable": [each.sha256 for each in missing if not reached[_origin(each)]],
+        "unreachable": [each.sha256 for each in missing if not reached.get(_origin(each))],
+        "sizes": sizes,
     }
+
+
+def _ask(missing: "list[Package]") -> "tuple[dict[str, bool], dict[str, int]]":
+    """Which servers answer, asked for one package each; then the others' sizes of those that do."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        origins = _origins(missing)
+        reached = dict(zip(origins, (size is not None for size in pool.map(_size, origins.values()))))
+        reachable = [each for each in missing if reached[_origin(each)]]
+        sizes = zip(reachable, pool.map(_size, reachable))
+        return reached, {each.sha256: size for each, size in sizes if size}
 
 
 def _wanted(plan: "Plan") -> "list[Package]":
@@ -59,14 +70,15 @@ def _origins(packages: "list[Package]") -> "dict[str, Package]":
     return {_origin(each): each for each in packages}
 
 
-def _answers(package: "Package") -> bool:
+def _size(package: "Package") -> "Optional[int]":
+    """How large the archive is, 0 if its server does not say; None if it cannot be had."""
     path = fetch.local_path(package.url)
     if path or not package.url:
-        return os.path.isfile(path)
+        return os.stat(path).st_size if os.path.isfile(path) else None
     request = fetch.request(package.url, 0)
     request.get_method = lambda: "HEAD"  # type: ignore[method-assign]
     try:
-        with urllib.request.urlopen(request, timeout=_PATIENCE_S):
-            return True
+        with urllib.request.urlopen(request, timeout=_PATIENCE_S) as answer:
+            return int(answer.headers.get("Content-Length") or 0)
     except (OSError, ValueError):
-        return False
+        return None

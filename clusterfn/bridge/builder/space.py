@@ -9,13 +9,14 @@ import os
 import zipfile
 
 from ..supervisor.text import size
+from . import quota
 from .archives import zip_size
 from .failure import ROOM, Failed
 from .plan import WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Callable, Iterable, Optional
 
     from .plan import Package
 
@@ -45,11 +46,22 @@ def needed(package: "Package", archive: "Optional[str]") -> "tuple[int, int]":
 def check(root: str, needs: "Iterable[tuple[int, int]]") -> None:
     """Refuse what does not fit, naming both numbers."""
     wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
-    disk = os.statvfs(root)
+    disk, (quota_bytes, quota_files) = os.statvfs(root), quota.left(root)
     free = disk.f_bavail * disk.f_frsize
-    if wanted_bytes > free:
-        numbers = "it needs at least %s, and %s are free" % (size(wanted_bytes), size(free))
-        raise Failed("%s has too little room: %s" % (root, numbers), stage="space", hint=ROOM)
-    if disk.f_files and wanted_files > disk.f_favail:
-        numbers = "it needs at least %d, and %d may still be made" % (wanted_files, disk.f_favail)
-        raise Failed("%s has room for too few files: %s" % (root, numbers), stage="space", hint=ROOM)
+    _refuse(root, "too little room", wanted_bytes, [(free, "are free"), (quota_bytes, "your quota leaves")], size)
+    files = disk.f_favail if disk.f_files else None
+    several = [(files, "may still be made"), (quota_files, "your quota leaves")]
+    _refuse(root, "room for too few files", wanted_files, several, str)
+
+
+def _refuse(
+    root: str, what: str, wanted: int, limits: "list[tuple[Optional[int], str]]", shown: "Callable[[int], str]"
+) -> None:
+    for left, words in limits:
+        if left is not None and wanted > left:
+            numbers = "it needs at least %s, and %s" % (shown(wanted), _clause(shown(left), words))
+            raise Failed("%s has %s: %s" % (root, what, numbers), stage="space", hint=ROOM)
+
+
+def _clause(number: str, words: str) -> str:
+    return "%s %s" % ((words, number) if words.endswith("leaves") else (number, words))
