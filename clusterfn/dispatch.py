@@ -34,27 +34,41 @@ R = TypeVar("R")
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
     """Run the call on its host, show what it prints, and return its value or raise its exception."""
     try:
+        prepared = prepare(function, args, kwargs, options)
         try:
-            return _call(function, args, kwargs, options)
+            value: R = _live(prepared, options)
         except EnvironmentBuildError as error:
             if error.stage != layout.CARDS_STAGE:
                 raise
-            _choose_again(error, options)
-        return _call(function, args, kwargs, options)
+            _tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+            again = prepare(function, args, kwargs, options)
+            _refuse_the_same(error, prepared.ready, again.ready)
+            value = _live(again, options)
+        return value
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
         raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
-def _call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
-    prepared = prepare(function, args, kwargs, options)
-    job: Job[R] = start(prepared, live=True)
-    return live.result(job, prepared.where, options.on_interrupt)
+def _live(prepared: Prepared, options: Options) -> Any:
+    job: Job[Any] = start(prepared, live=True)
+    try:
+        return live.result(job, prepared.where, options.on_interrupt)
+    finally:
+        _learn(prepared.session, job)
 
 
-def _choose_again(error: EnvironmentBuildError, options: Options) -> None:
-    """The environment was chosen for other cards than those that the job has seen: once more, by what is known now."""
-    _tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
-    open_session(config.load().resolve(options.host)[0]).forget_environments()
+def _learn(session: Session, job: Job[Any]) -> None:
+    """Choose the next environment anew if this one was for other cards than those that its job has seen."""
+    error = job.exception() if job.done() and not job.cancelled() else None
+    if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
+        session.forget_environments()
+
+
+def _refuse_the_same(error: EnvironmentBuildError, before: Ready, after: Ready) -> None:
+    """What does not run on these cards is not sent to them again."""
+    if before.made and after.made and before.made.id == after.made.id:
+        error.hint = "ask for a build that has code for these cards: pin cuda-version=…, or take torch from PyPI (pip:)"
+        raise error
 
 
 def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
@@ -181,6 +195,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     for name in prepared.payload.edited:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
     ledger.remember(job, prepared.config)
+    job.add_done_callback(lambda done: _learn(session, job))
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker, _tell)
     tracker.follow(job, 1)
     _going.add(job)

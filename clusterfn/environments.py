@@ -63,6 +63,7 @@ class Environments:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._known: dict[str, Ready] = {}
+        self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
 
     def find(self, wanted: Wanted, say: Say) -> Ready:
@@ -70,6 +71,7 @@ class Environments:
         host = self._session.host
         text = wanted.text or (None if wanted.packages else host.environment)
         with self._finding:
+            self._drop_outdated()
             if wanted.packages or not existing.names_one(text):
                 from clusterfn.environment import making  # it, and what it needs, takes time to import
 
@@ -80,8 +82,12 @@ class Environments:
             return self._remembered(Existing(spec))
 
     def forget(self) -> None:
-        """What is made for the cards is to be chosen again: they are known now."""
-        with self._finding:
+        """What is made for the cards is to be chosen again: they are known now. Waits for nobody."""
+        self._outdated = True
+
+    def _drop_outdated(self) -> None:
+        if self._outdated:
+            self._outdated = False
             self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
 
     def _remembered(self, environment: Existing) -> Ready:

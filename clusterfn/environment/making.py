@@ -33,7 +33,7 @@ _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "lin
 _CONDA_BUILD = re.compile(r"cuda_?(\d{3})")
 _EXACT = re.compile(r"==\s*(\d+(?:\.\d+)+)")
 # Without a word about the cards: what the oldest driver of CUDA 12 runs, which most machines have.
-_UNKNOWN = Cards("525.60.13", (), "nobody knows yet: the first job on a card will tell")
+_UNKNOWN = Cards("525.60.13", (), "is taken where nobody has seen them: the first job on a card will tell")
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,8 @@ def make(
     torch = torch_of(lock.on(target.platform), table)
     _refuse_torch(torch, cards, table, lock, host)
     because = because or (_why_it_runs(torch, cards, table) if torch else "")
+    if cards is _UNKNOWN and torch:
+        say(because)
     return made(spec.title, lock, cuda=torch.cuda or "" if torch else "", why=because)
 
 
@@ -250,10 +252,12 @@ class Torch:
 
     Attributes:
         cuda: The version of CUDA that it was built for; "" for a build without, None if that is not known.
+        manager: "pip", or "conda", whose builds have code for other cards than those of the table.
     """
 
     version: str
     cuda: str | None
+    manager: str = "pip"
 
 
 def torch_of(packages: Iterable[Package], table: cuda.Table) -> Torch | None:
@@ -261,7 +265,8 @@ def torch_of(packages: Iterable[Package], table: cuda.Table) -> Torch | None:
     for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
             told = _CONDA_BUILD.search(package.build)
-            return Torch(package.version, _dotted(told[1]) if told else "" if "cpu" in package.build else None)
+            built_for = _dotted(told[1]) if told else "" if "cpu" in package.build else None
+            return Torch(package.version, built_for, "conda")
         if package.name == "torch" and package.manager == "pip":
             return Torch(package.version, _of_wheel(package.version, table))
     return None
@@ -287,21 +292,23 @@ def _dotted(digits: str) -> str:
 def _runs(torch: Torch | None, cards: Cards, table: cuda.Table) -> bool:
     if torch is None or torch.cuda is None:
         return torch is not None  # not known: the card itself will be asked
-    return bool(torch.cuda) and cuda.fits(torch.version, torch.cuda, cards, table)
+    known = replace(cards, capabilities=()) if torch.manager == "conda" else cards
+    return bool(torch.cuda) and cuda.fits(torch.version, torch.cuda, known, table)
 
 
 def _refuse_torch(torch: Torch | None, cards: Cards, table: cuda.Table, lock: Lock, host: Host) -> None:
     """A lock may be older than the wish for cards, or come from another machine."""
     if torch is None or _runs(torch, cards, table):
         return
+    would = cuda.choose(cards, torch.version, table, host.name)
     build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
     raise EnvironmentBuildError(
         f"{lock.path.name} has {build}, which does not run on the cards of {host.name}", host=host.name,
         stage="environment",
         evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
                   f"as {cards.source}"],
-        hint="let the specification ask for a build with CUDA (pytorch-gpu, or torch from PyPI), and lock it for this "
-        f"host: clusterfn env lock FILE {host.name}",
+        hint=f"CUDA {would.cuda} would run: let the specification ask for such a build (pytorch-gpu, or torch from "
+        f"PyPI), and lock it for this host: clusterfn env lock FILE {host.name}",
     )  # fmt: skip
 
 

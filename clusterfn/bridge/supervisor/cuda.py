@@ -15,7 +15,7 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Mapping
+    from typing import Any, Mapping, Optional
 
     from .job import Job
 
@@ -23,6 +23,7 @@ STAGE = CARDS_STAGE
 _PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
 _DRIVER = "/proc/driver/nvidia/version"
 _MARK = "clusterfn cards "
+_UNKNOWN = "unknown"
 _PROGRAM = """
 import json, torch
 found = {"torch": torch.__version__, "cuda": torch.version.cuda, "capability": "", "codes": [], "problem": ""}
@@ -51,12 +52,13 @@ def check(job: "Job", environ: "Mapping[str, str]") -> None:
         Verdict: It does not, with the numbers that decide.
     """
     driver, marker = _driver(), _marker(job)
-    if _read(marker) == driver:
+    if driver != _UNKNOWN and _read(marker) == driver:
         return
     found = _ask(job, environ)
-    _remember(job)
+    cards = _cards()
+    _remember(job, cards)
     if found["problem"]:
-        raise _does_not_run(job, found, driver)
+        raise _does_not_run(job, found, cards)
     _write(marker, driver)
 
 
@@ -67,7 +69,17 @@ def _marker(job: "Job") -> str:
 
 def _driver() -> str:
     """The kernel's own words about the driver; the same until another one is loaded."""
-    return _read(_DRIVER).partition("\n")[0] or "unknown"
+    cards = None if os.path.exists(_DRIVER) else _cards()
+    return cards["driver"] if cards else _read(_DRIVER).partition("\n")[0] or _UNKNOWN
+
+
+def _cards() -> "Optional[dict[str, Any]]":
+    """What nvidia-smi says here; None if it says nothing."""
+    try:
+        rows = nvidia.query("--query-gpu=driver_version,compute_cap", 2)
+    except Verdict:
+        return None
+    return {"driver": rows[0][0], "capabilities": sorted({row[1] for row in rows})} if rows else None
 
 
 def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
@@ -86,11 +98,13 @@ def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
     return {"problem": "it ended with exit status %d" % ran.returncode, "lines": last_lines(ran.stdout)}
 
 
-def _does_not_run(job: "Job", found: "dict[str, Any]", driver: str) -> Verdict:
+def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
     build = "PyTorch %s for CUDA %s" % (found.get("torch") or "", found.get("cuda") or job.spec["building"]["cuda"])
-    evidence = [found["problem"], "driver: %s" % driver]
-    if found.get("capability"):
-        evidence.append("compute capability %s; it has code for %s" % (found["capability"], ", ".join(found["codes"])))
+    evidence = [found["problem"]]
+    if cards:
+        evidence.append("driver %s, compute capability %s" % (cards["driver"], ", ".join(cards["capabilities"])))
+    if found.get("codes"):
+        evidence.append("it has code for %s" % ", ".join(found["codes"]))
     return Verdict(
         ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage=STAGE,
         evidence=evidence + found.get("lines", []),
@@ -98,17 +112,12 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", driver: str) -> Verdict:
     )  # fmt: skip
 
 
-def _remember(job: "Job") -> None:
+def _remember(job: "Job", cards: "Optional[dict[str, Any]]") -> None:
     """What the cards of this node are, for the next choice on its partition."""
-    try:
-        rows = nvidia.query("--query-gpu=driver_version,compute_cap", 2)
-    except Verdict:
-        return
-    told = {"node": job.node, "driver": rows[0][0], "capabilities": sorted({row[1] for row in rows})} if rows else {}
     folder = os.path.join(job.spec["building"]["root"], CARDS)
     partition = os.environ.get("SLURM_JOB_PARTITION") or DEFAULT
-    for name in [partition, DEFAULT] if told else []:
-        _write(os.path.join(folder, name + ".json"), json.dumps(told))
+    for name in [partition, DEFAULT] if cards else []:
+        _write(os.path.join(folder, name + ".json"), json.dumps(dict(cards or {}, node=job.node)))
 
 
 def _read(path: str) -> str:

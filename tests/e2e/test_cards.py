@@ -1,0 +1,212 @@
+"""Which build of PyTorch a call gets: by what is known of the cards, with one submission where nobody knew.
+
+The toy PyTorch of the lab's channel asks nvidia-smi and fails as the real one does. On SLURM each test has an
+nvidia-smi of its own; on the bare host it is the lab's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import EnvironmentBuildError, cluster
+from clusterfn.builds import known_cards, made
+from clusterfn.config import load
+from clusterfn.environment.making import specification
+from clusterfn.session import CALLER, Session, open_session
+from tests.e2e.conftest import MINOR, Hosts, give_to
+from tests.lab import gpubox
+
+pytestmark = [
+    pytest.mark.lab,
+    pytest.mark.skipif(MINOR not in ("3.9", "3.10", "3.11", "3.12", "3.13"), reason="the channel has no such Python"),
+]
+OLD, NEW, TOO_OLD = "470.82.01", "575.57.08", "418.87.01"
+
+
+def trained() -> tuple[str, float]:
+    import torch
+
+    one = torch.ones(2, device="cuda")
+    return torch.version.cuda, (one + one).sum()
+
+
+trained.__module__ = "__main__"
+
+
+@dataclass
+class Site:
+    """A host with a root of environments of its own.
+
+    Attributes:
+        root: Of environments and jobs.
+        cards: What nvidia-smi says.
+    """
+
+    lab: Any
+    hosts: Hosts
+    folder: Path
+    root: Path
+    host: str
+    cards: gpubox.GpuBox
+
+    def configure(self, *lines: str) -> None:
+        """Write clusterfn.yml, and let it count."""
+        extra = "\n".join([f"setup: ['export PATH={self.folder}/bin:$PATH']", *lines])
+        path = self.hosts.describe(self.lab, self.folder / "clusterfn.yml", self.hosts.python, extra, (self.host,))
+        shared, own = f"root: {self.hosts.root_name}\n", f"root: {self.root}\n"  # so that jobs can be counted
+        path.write_text(path.read_text().replace(shared, own))
+        os.environ["CLUSTERFN_CONFIG"] = str(path)  # monkeypatch put it there
+
+    def have(self, driver: str, capability: str = "8.6") -> None:
+        """Put other cards in, and another driver."""
+        state = self.cards.read()
+        cards = [{**card, "compute_cap": capability} for card in state["cards"]]
+        self.cards.write({**state, "driver_version": driver, "cards": cards})
+
+    @property
+    def session(self) -> Session:
+        return open_session(load().resolve(self.host)[0])
+
+    def chosen(self, gpus: int) -> str:
+        """The CUDA of the environment that a call would get."""
+        spec = specification("environment.yml", ())
+        return made(self.session, spec, gpus, CALLER, lambda _: None).cuda
+
+    def submissions(self) -> int:
+        """Batch jobs of this site that slurmctld knows: it forgets none within five minutes."""
+        told = self.lab.slurm.run("scontrol", "-o", "show", "job").stdout.splitlines()
+        return sum(str(self.root) in line for line in told)
+
+
+def _site(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, host: str, cards: Path) -> Iterator[Site]:
+    root = lab.home("bash") / f"cards-{secrets.token_hex(4)}"
+    root.mkdir()
+    give_to("cfbash", root)
+    (tmp_path / "environment.yml").write_text(
+        f"channels: [{channel.url}, nodefaults]\ndependencies: [python={MINOR}, pytorch=2.7.1]\n"
+    )
+    yield Site(lab, hosts, root, root, host, gpubox.GpuBox(cards))
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(lab, hosts, channel, tmp_path, monkeypatch) -> Iterator[Site]:
+    """SLURM's nodes with cards, and an nvidia-smi of this test's own."""
+    monkeypatch.chdir(tmp_path)
+    for site in _site(lab, hosts, channel, tmp_path, "slurm", tmp_path):
+        site.cards = gpubox.GpuBox(site.root / "cards.json")
+        site.cards.reset()
+        (site.root / "bin").mkdir()
+        program = Path(shutil.which("nvidia-smi", path=str(lab.root / "hosts" / "tensor01" / "bin")) or "")
+        copy = site.root / "bin" / "nvidia-smi"
+        copy.write_text(program.read_text().replace(str(gpubox.STATE_FILE), str(site.cards.path)))
+        copy.chmod(0o755)
+        site.configure()
+        yield site
+
+
+@pytest.fixture
+def bare(lab, hosts, channel, tmp_path, monkeypatch) -> Iterator[Site]:
+    """tensor01."""
+    monkeypatch.chdir(tmp_path)
+    for site in _site(lab, hosts, channel, tmp_path, "tensor01", gpubox.STATE_FILE):
+        site.configure()
+        with site.cards.kept():
+            yield site
+
+
+def call(host: str, **more: Any) -> Any:
+    return cluster(host=host, gpus=1, environment="environment.yml", **more)(trained)
+
+
+def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
+    assert known_cards(slurm.session, str(slurm.root)) is None
+
+    assert call("slurm")() == ("12.8", 4.0)
+
+    assert slurm.submissions() == 1
+    said = capsys.readouterr().err
+    assert "driver 525.60.13" in said and "where nobody has seen them: the first job on a card will tell" in said
+    told = json.loads((slurm.root / "cards" / "gpu.json").read_text())
+    assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
+    known = known_cards(slurm.session, str(slurm.root))
+    assert known and (known.driver, known.capabilities) == (NEW, ("8.6",))
+    assert known.source == f"the last job saw on {told['node']}"
+    assert call("slurm")() == ("12.8", 4.0)
+    assert slurm.submissions() == 2
+    assert "choosing again" not in capsys.readouterr().err
+
+
+def test_what_does_not_run_on_the_cards_is_chosen_again_once(slurm, capsys):
+    slurm.have(OLD)
+
+    assert call("slurm")() == ("11.8", 4.0)
+
+    said = capsys.readouterr().err
+    assert "PyTorch 2.7.1 for CUDA 12.8 does not run on the cards of n" in said
+    assert f"driver {OLD}, compute capability 8.6" in said and "choosing again" in said
+    assert slurm.submissions() == 2
+    assert slurm.chosen(1) == "11.8"
+    assert call("slurm")() == ("11.8", 4.0)
+    assert slurm.submissions() == 3
+
+
+def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
+    slurm.have(OLD)
+
+    error = call("slurm").submit().exception(100)
+
+    assert isinstance(error, EnvironmentBuildError) and error.stage == "cards"
+    told = str(error)
+    assert "does not run on the cards of n" in told and OLD in told and "8.6" in told and "call again" in told
+    assert call("slurm").submit().result(100) == ("11.8", 4.0)
+    assert slurm.submissions() == 2
+
+
+def test_cards_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
+    slurm.have(NEW, "7.0")
+
+    with pytest.raises(EnvironmentBuildError) as caught:
+        call("slurm")()
+
+    told = str(caught.value)
+    assert "no kernel image" in told and "compute capability 7.0" in told and "sm_75" in told
+    assert "pin cuda-version" in told
+    assert slurm.submissions() == 1
+
+
+@pytest.mark.parametrize(
+    "driver, gpus, cuda", [(NEW, 1, "12.8"), (OLD, 1, "11.8"), ("525.60.13", 1, "12.8"), (NEW, 0, "")]
+)
+def test_on_a_bare_host_the_driver_is_read_beforehand(bare, driver, gpus, cuda):
+    bare.have(driver)
+
+    assert bare.chosen(gpus) == cuda
+
+
+def test_a_refusal_names_the_numbers(bare):
+    bare.have(TOO_OLD)
+
+    with pytest.raises(EnvironmentBuildError) as caught:
+        call("tensor01")()
+
+    told = str(caught.value)
+    assert all(each in told for each in ("tensor01", TOO_OLD, "8.6", "CUDA 11.8 needs driver 450.80.02")), told
+    assert not list(bare.root.glob("envs/*")), "nothing was built"
+
+
+def test_what_clusterfn_yml_says_of_the_cards_counts(bare):
+    bare.have(NEW)
+    bare.configure(f'cuda: {{driver: "{OLD}", capability: "8.6"}}')
+
+    assert bare.chosen(1) == "11.8"
+    assert call("tensor01")() == ("11.8", 4.0)
