@@ -171,6 +171,9 @@ def test_a_submitted_job_says_it_and_the_next_one_is_right(slurm):
     assert call("slurm").submit().result(100) == ("11.8", 4.0)
     assert slurm.submissions() == 2
 
+    slurm.have(TOO_OLD)  # what has run on a node before is asked again under another driver
+    assert call("slurm").submit().exception(100).stage == "cards"
+
 
 def test_cards_without_code_are_not_tried_twice_with_the_same(slurm, capsys):
     slurm.have(NEW, "7.0")
