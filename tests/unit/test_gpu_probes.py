@@ -124,6 +124,11 @@ def test_row_2_4_a_card_that_is_lost_does_not_hide_the_others(box):
 
     assert len(get_safe_gpu_info().cards) == 8
 
+    state = box.read()
+    state["cards"][3].update(uuid="[GPU is lost]", name="[GPU is lost]")
+    box.write(state)
+    assert len(get_safe_gpu_info().cards) == 7
+
 
 def test_row_2_4_numbers_that_the_driver_refuses_are_zero(box):
     state = box.read()

@@ -248,6 +248,7 @@ def test_row_2_10_the_monitor_ends_with_its_block_and_starts_again(box):
 
     monitor.start()
     monitor.start()
+    assert [thread.name for thread in threading.enumerate()].count("clusterfn-gpu-monitor") == 1
     monitor.stop()
 
     assert monitor.looks > looks
