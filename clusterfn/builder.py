@@ -147,7 +147,7 @@ def in_words(told: Told) -> str:
         'unpack 3 of 16, 5 MB'
     """
     count = f" {told['done']} of {told['of']}" if told.get("of", 0) > 1 else ""
-    size = f", {told['bytes'] >> 20} MB" if told.get("bytes") else ""
+    size = f", {told['bytes'] >> 20} MB" if told.get("bytes", 0) >> 20 else ""
     return f"{told['stage']}{count}{size}{': ' + told['text'] if told.get('text') else ''}"
 
 

@@ -521,11 +521,16 @@ def test_a_lock_is_out_of_date_once_its_file_has_changed(place, channel, capsys)
     assert "environment.yml has changed" in capsys.readouterr().err
 
 
-def test_the_build_for_the_cards_is_chosen_and_explained(place, channel, capsys):
+def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):
     environment_yml(place.folder, channel.url, "pytorch-gpu=2.7.1")
 
     assert main(["env", "lock", "tensor01", "--gpus", "1"]) == 0
-
     out, said = capsys.readouterr()
     assert out.splitlines()[1].split()[-1] == "12.8"
     assert "driver 575.57.08" in said and "8.6" in said
+
+    assert main(["env", "build", "tensor01", "--gpus", "1"]) == 0
+    assert main(["env", "verify", "environment.yml", "tensor01", "--gpus", "1"]) == 0
+    told = capsys.readouterr().out
+    assert "12.8, as torch.version.cuda says" in told
+    assert "a kernel of PyTorch 2.7.1 for CUDA 12.8 ran, compute capability 8.6" in told

@@ -89,8 +89,8 @@ def _kernel() -> Callable[[], tuple[str, str, str, str, float]]:
 
         torch = importlib.import_module("torch")
         capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
-        total = float((torch.ones(2, device="cuda") + 1).sum())
-        return platform.node(), torch.__version__, torch.version.cuda, capability, total
+        ones = torch.ones(2, device="cuda")
+        return platform.node(), torch.__version__, torch.version.cuda, capability, float((ones + ones).sum())
 
     return kernel
 
@@ -125,4 +125,4 @@ def collect(given: argparse.Namespace) -> int:
 
 
 def _freed(told: Told) -> str:
-    return f"{told['packages']} packages that no other has went with it: {screen.size(told['freed'] or 0)} freed"
+    return f"{screen.size(told['freed'] or 0)} freed, with {told['packages']} packages that no other environment has"
