@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from benchmarks import calls, costs, round_trips
+from benchmarks import calls, costs, helpers, round_trips
 from benchmarks.place import made
 from benchmarks.report import Row, table, write
 
@@ -25,6 +25,7 @@ def main() -> None:
             "Output": lambda: costs.printing(place, lab),
             "Many calls": lambda: calls.at_once(place, lab),
             "Beside the function": lambda: costs.beside(place, lab),
+            "Helpers for CUDA code": helpers.overhead,
         }
         if lab:
             parts["Round trips, 50 ms each"] = lambda: calls.round_trips(place)
