@@ -359,9 +359,10 @@ def test_a_root_that_may_not_be_written_is_named(fresh):
     assert str(fresh.root) in str(error) and "env_root" in (error.hint or "")
 
 
-def test_a_queued_job_tells_how_far_its_environment_is(fresh):
+def test_a_queued_job_tells_how_far_its_environment_is(fresh, request):
     fresh.configure(names=("slurm",), slurm=', begin: "now+2hours"')
     job = cluster(host="slurm", environment="environment.yml")(compute).submit()
+    request.addfinalizer(job.stop)
     reasons: list[str] = []
     job.listen(lambda kind, what: reasons.append(job.reason))
 
@@ -370,14 +371,14 @@ def test_a_queued_job_tells_how_far_its_environment_is(fresh):
     wait_until(lambda: "environment: " not in job.reason, 10)
 
     assert not job.done()
-    job.stop()
 
 
-def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab):
+def test_a_queued_job_does_not_wait_for_an_environment_that_cannot_be(place, lab, request):
     place.configure(names=("slurm",), slurm=', begin: "now+2hours"')
     place.relock(wrong_hash)
 
     job = cluster(host="slurm", environment="environment.yml")(compute).submit()
+    request.addfinalizer(job.stop)
     error = job.exception(60)
 
     assert isinstance(error, EnvironmentBuildError) and f"numpy {NUMPY} is damaged" in str(error)

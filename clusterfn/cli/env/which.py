@@ -79,7 +79,7 @@ def one(word: str, session: Session) -> Built:
     root = builds.root(session)
     begin = _id_of_file(word, session) if advice.names_a_file(word) else word.lower()
     there = builder.environments(session, root)
-    found = [each for each in there if each.id.startswith(begin)]
+    found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
     if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
         return found[0]
     hint = f"clusterfn env list {session.host.name}"
