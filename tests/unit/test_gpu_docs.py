@@ -1,0 +1,50 @@
+"""The pages about clusterfn.gpu say what the code does, and its docstrings' examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import logging
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterfn import gpu
+from clusterfn.gpu.known import TABLE
+
+PAGE = (Path(__file__).parents[2] / "docs/reference/gpu.md").read_text(encoding="utf-8")
+MODULES = [f"clusterfn.gpu.{each.name}" for each in pkgutil.iter_modules(gpu.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_of_the_docstrings_run(name):
+    logging.getLogger("clusterfn.gpu").disabled = True
+    try:
+        assert doctest.testmod(importlib.import_module(name)).failed == 0
+    finally:
+        logging.getLogger("clusterfn.gpu").disabled = False
+
+
+@pytest.mark.parametrize("name", gpu.__all__)
+def test_every_public_name_is_explained_and_stands_in_the_reference(name):
+    assert getattr(gpu, name).__doc__
+    assert f"`{name}" in PAGE
+
+
+def test_every_function_has_an_example():
+    functions = [getattr(gpu, name) for name in gpu.__all__ if name[0].islower()]
+
+    assert [each.__name__ for each in functions if ">>>" not in (each.__doc__ or "")] == []
+
+
+def test_the_reference_has_exactly_the_table():
+    rows = re.findall(r"^\| `([^`]+)` \| (`.*`) \| (here|new process|never) \| (.+) \|$", PAGE, re.MULTILINE)
+
+    written = [(name, tuple(re.findall(r"`([^`]+)`", texts)), retry, advice) for name, texts, retry, advice in rows]
+    assert written == [(row.name, row.texts, row.retry, row.advice) for row in TABLE]
+
+
+def test_what_is_public_stands_in_order():
+    assert gpu.__all__ == sorted(gpu.__all__)
