@@ -194,6 +194,8 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     job.fetch_when_done(spec.outputs)
     for name in prepared.payload.edited:
         _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
+    for note in prepared.payload.notes:
+        _say(f"clusterfn: in the arguments {note}\n")
     ledger.remember(job, prepared.config)
     job.add_done_callback(lambda done: _learn(session, job))
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker, _tell)

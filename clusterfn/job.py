@@ -237,6 +237,8 @@ class Job(concurrent.futures.Future[R]):
             self._fail(unloadable, RETURNED, unloadable.message)
             return
         self._fetch_outputs()
+        for note in self.notes if self._listeners else ():
+            self._say(note)
         if self._listeners and published.get("left"):
             self._say(download.left_behind(published["left"], self.host))
         self._set_state(RETURNED, "")

@@ -131,7 +131,7 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> 
     except ModuleNotFoundError as error:
         raise _result_error(
             f"the value needs the module {error.name or error}, which is not installed here", outcome, place,
-            hint=f"install {error.name or 'it'} here, or return plain data",
+            hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')} here, or return plain data",
         ) from error  # fmt: skip
     except container.Damaged as error:
         raise _result_error(
@@ -239,7 +239,7 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
 # Modules whose package has another name.
 _PACKAGES = {
     "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
-    "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+    "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
 }  # fmt: skip
 
 

@@ -38,6 +38,7 @@ class Payload:
         shipments: Files and Directories among the arguments.
         edited: Modules whose file was changed since it was first sent.
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
+        notes: What will be different there, as sentences.
     """
 
     data: bytes
@@ -46,6 +47,7 @@ class Payload:
     shipments: tuple[Shipment, ...]
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
 
 def pack(
@@ -69,7 +71,8 @@ def pack(
     _check_arguments(function, args, kwargs)
     container = wire.part("container")
     _keep_registrations()
-    apart, needs = _Large(), _Needs()
+    apart, needs, notes = _Large(), _Needs(), wire.part("pickler").notes
+    notes.clear()
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     try:
         packed = container.pack(call, needs.look, target)
@@ -87,6 +90,7 @@ def pack(
         shipments=tuple(needs.shipments.values()),
         edited=tuple(modules.edited(modules.names(sources))) if sources else (),
         needs=frozenset(name.partition(".")[0] for name in needs.known),
+        notes=tuple(notes),
     )
 
 

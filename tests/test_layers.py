@@ -49,6 +49,12 @@ BLIND = {
     "job.py": "a thread's outermost frame; loads the user's value",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
+# Where the value itself is the library's.
+LIBRARIES = {
+    "bridge/wire/pickler.py": ["numpy"],
+    "bridge/wire/tensors.py": ["torch"],
+    "bridge/wire/indexes.py": ["faiss", "numpy"],
+}
 THERE = [name for name in FILES if name.startswith("bridge/") or name == "layout.py"]
 
 
@@ -137,7 +143,7 @@ def test_what_travels_imports_the_standard_library_and_itself(name):
         top = target.split(".")[0]
         allowed = target.startswith(("clusterfn.bridge", "clusterfn.layout"))
         borrowed = "bridge/wire" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
-        arrays = name == "bridge/wire/pickler.py" and target == "numpy"  # where the value itself is numpy's
+        arrays = target in LIBRARIES.get(name, ())
         own = top in ("_clusterfn", "_clusterfn_wire")
         assert allowed or borrowed or arrays or own or top in sys.stdlib_module_names or top == "__future__", target
 

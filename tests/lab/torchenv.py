@@ -1,4 +1,4 @@
-"""The environment with PyTorch that jobs of the lab may use: envs/torch, made on demand because it takes a minute.
+"""The environment with PyTorch and FAISS that jobs of the lab may use: envs/torch, made on demand: it takes a minute.
 
 Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; without a CPU
 build nearby, plain torch is several gigabytes.
@@ -11,15 +11,16 @@ import shutil
 from .layout import ENVS
 from .processes import LabError, State, run
 
-REQUIREMENTS = ("torch==2.13.0", "numpy")
+REQUIREMENTS = ("torch==2.13.0", "numpy", "faiss-cpu==1.15.1", "pandas")
 TORCH = ENVS / "torch"
 # Python 3.11 is what the lab's jobs are written for; 3.10 and newer have wheels too.
 WANTED = ("3.11", "3.12", "3.10", "3.13")
 
 
 def is_ready() -> bool:
-    """The environment was finished once (the mark is written last)."""
-    return (TORCH / "complete").exists()
+    """The environment was finished once with all of these (the mark is written last)."""
+    mark = TORCH / "complete"
+    return mark.exists() and mark.read_text().split() == list(REQUIREMENTS)
 
 
 def build(state: State) -> None:
@@ -32,8 +33,9 @@ def build(state: State) -> None:
     if minor is None:
         raise LabError(f"PyTorch needs one of Python {', '.join(WANTED)}")
     print(f"The torch environment: {' '.join(REQUIREMENTS)} under {TORCH} (about a minute)", flush=True)
-    shutil.rmtree(TORCH, ignore_errors=True)
-    run([state.pythons[minor]["path"], "-m", "venv", str(TORCH)])
+    if not (TORCH / "complete").exists():
+        shutil.rmtree(TORCH, ignore_errors=True)
+        run([state.pythons[minor]["path"], "-m", "venv", str(TORCH)])
     run([str(TORCH / "bin" / "python"), "-m", "pip", "install", "-q", *REQUIREMENTS])
     run(["chmod", "-R", "a+rX", str(ENVS)])
     (TORCH / "complete").write_text("\n".join(REQUIREMENTS) + "\n")

@@ -1,8 +1,8 @@
 """cloudpickle, with the few types that must travel in their own way.
 
-CUDA tensors become CPU tensors; numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not
-load under numpy 1; classes of the caller's `__main__` come back as the caller's own. Called by `container` and
-`exceptions`.
+numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1; for torch and
+faiss see `tensors` and `indexes`; classes of the caller's `__main__` come back as the caller's own. Called by
+`container` and `exceptions`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
 VERSION: str = cloudpickle.__version__
 Version = Optional["tuple[int, int]"]  # of Python, (major, minor); None is that of this process
 HERE = (sys.version_info[0], sys.version_info[1])
-notes: list[str] = []
+notes: list[str] = []  # what the objects pickled so far will be elsewhere that they are not here
 
 
 class Pickler(_core.Pickler):  # type: ignore[misc]
@@ -220,25 +220,25 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 
 def _reduce_array(obj: Any) -> Any:
-    kind = type(obj).__module__
-    if kind == "numpy":
+    """Objects of libraries that hold their content elsewhere; the library is imported already, as the object exists."""
+    home = type(obj).__module__
+    if home == "numpy":
         return _reduce_numpy(obj)
-    if kind == "torch" and _is_on_a_card(obj):
-        return _on_the_cpu(obj).__reduce_ex__(5)
+    if home.partition(".")[0] == "torch":
+        from . import tensors
+
+        return tensors.reduce(obj, note)
+    if home.startswith("faiss."):
+        from . import indexes
+
+        return indexes.reduce(obj, note)
     return NotImplemented
 
 
-def _is_on_a_card(obj: Any) -> bool:
-    """Whether it is a plain tensor elsewhere than in memory; a Parameter holds one, which is seen by itself."""
-    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    return type(obj) is tensor and obj.device.type not in ("cpu", "meta")
-
-
-def _on_the_cpu(tensor: Any) -> Any:
-    note = "a %s tensor became a CPU tensor" % tensor.device.type.upper()
-    if note not in notes:
-        notes.append(note)
-    return tensor.detach().cpu().requires_grad_(tensor.requires_grad)
+def note(sentence: str) -> None:
+    """Remember what a pickle changes, once."""
+    if sentence not in notes:
+        notes.append(sentence)
 
 
 def _reduce_numpy(obj: Any) -> Any:

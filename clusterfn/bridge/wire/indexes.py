@@ -1,0 +1,120 @@
+"""How indexes of FAISS travel: as faiss itself writes them; those that it cannot write, as flat ones.
+
+An index on a card is written as its copy in the processor's memory. Called by `pickler` alone, and by what it wrote.
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Note = Callable[[str], None]
+
+
+def reduce(obj: Any, note: Note) -> Any:
+    """The reduction of an object whose class is faiss's; NotImplemented if it is no index.
+
+    Args:
+        obj: The object.
+        note: Is told in a sentence what will be different where it is loaded.
+
+    Raises:
+        pickle.PicklingError: faiss can neither write the index nor give its vectors back.
+    """
+    faiss = sys.modules["faiss"]
+    if isinstance(obj, faiss.Index):
+        return index, (pickle.PickleBuffer(_written(obj, note)),)
+    if isinstance(obj, faiss.IndexBinary):
+        return binary_index, (pickle.PickleBuffer(_binary_written(obj, note)),)
+    return NotImplemented
+
+
+def _written(obj: Any, note: Note) -> Any:
+    faiss = sys.modules["faiss"]
+    try:
+        return faiss.serialize_index(obj)
+    except RuntimeError as refused:
+        reason = refused
+    try:
+        return faiss.serialize_index(_from_card(obj, "index_gpu_to_cpu", note))
+    except (AttributeError, RuntimeError):  # faiss without cards, or an index that is on none
+        return faiss.serialize_index(_as_flat(obj, reason, note))
+
+
+def _binary_written(obj: Any, note: Note) -> Any:
+    faiss = sys.modules["faiss"]
+    try:
+        return faiss.serialize_index_binary(obj)
+    except RuntimeError as refused:
+        reason = refused
+    try:
+        return faiss.serialize_index_binary(_from_card(obj, "index_binary_gpu_to_cpu", note))
+    except (AttributeError, RuntimeError):
+        raise pickle.PicklingError("faiss cannot write a %s: %s" % (type(obj).__name__, reason)) from reason
+
+
+def _from_card(obj: Any, how: str, note: Note) -> Any:
+    copy = getattr(sys.modules["faiss"], how)(obj)
+    note("a faiss %s was on a card: it travelled as one in the processor's memory" % type(obj).__name__)
+    return copy
+
+
+def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
+    """A flat index of its vectors, with its metric and its ids."""
+    name = type(obj).__name__
+    try:
+        made = _rebuilt(obj)
+    except RuntimeError as lost:
+        raise pickle.PicklingError(
+            "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
+        ) from lost
+    note("faiss cannot write a %s: it travelled as a flat index of its %d vectors" % (name, made.ntotal))
+    return made
+
+
+def _last(error: RuntimeError) -> str:
+    """The end of faiss's message, which begins with the signature of a C++ function."""
+    return str(error).rpartition(": ")[2]
+
+
+def _rebuilt(obj: Any) -> Any:
+    faiss = sys.modules["faiss"]
+    ids = faiss.vector_to_array(obj.id_map) if hasattr(obj, "id_map") else None
+    vectors = _vectors(obj if ids is None else faiss.downcast_index(obj.index))
+    flat = faiss.IndexFlatL2(obj.d) if obj.metric_type == faiss.METRIC_L2 else faiss.IndexFlat(obj.d, obj.metric_type)
+    flat.metric_arg = obj.metric_arg
+    if ids is None:
+        flat.add(vectors)
+        return flat
+    made = faiss.IndexIDMap(flat)
+    made.add_with_ids(vectors, ids)
+    return made
+
+
+def _vectors(obj: Any) -> Any:
+    """One by one: reconstruct_n works in several threads, and ends the process where it is not implemented."""
+    faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
+    if isinstance(obj, faiss.IndexShards) and obj.successive_ids:
+        return numpy.concatenate([_vectors(faiss.downcast_index(obj.at(number))) for number in range(obj.count())])
+    found = numpy.empty((obj.ntotal, obj.d), "float32")
+    for number in range(obj.ntotal):
+        obj.reconstruct(number, found[number])
+    return found
+
+
+def index(buffer: Any) -> Any:
+    """The index that was written."""
+    import faiss
+    import numpy
+
+    return faiss.deserialize_index(numpy.frombuffer(buffer, "u1"))
+
+
+def binary_index(buffer: Any) -> Any:
+    """The binary index that was written."""
+    import faiss
+    import numpy
+
+    return faiss.deserialize_index_binary(numpy.frombuffer(buffer, "u1"))

@@ -1,0 +1,111 @@
+"""How torch's tensors travel: as dtype, shape and the bytes of their memory, and always to the processor's memory.
+
+A tensor on a card would not load where there is none, and another process's card is nobody's to fill. Modules,
+parameters and optimisers need nothing of their own: pickle takes them apart to tensors. Called by `pickler` alone, and
+by what it wrote.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Note = Callable[[str], None]
+
+_STAYS = ("cpu", "meta")  # a meta tensor has no content
+_STORAGES = ("TypedStorage", "UntypedStorage")
+_SPARSE = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc", "torch.sparse_bsr", "torch.sparse_bsc")
+
+
+def reduce(obj: Any, note: Note) -> Any:
+    """The reduction of an object whose class is torch's; NotImplemented if pickle's own will do.
+
+    Args:
+        obj: The object.
+        note: Is told in a sentence what will be different where it is loaded.
+
+    Raises:
+        pickle.PicklingError: A tensor of a layout that torch itself cannot write.
+    """
+    kind = type(obj)
+    if kind.__name__ == "TorchVersion":
+        return str, (str(obj),)
+    if kind is sys.modules["torch"].Tensor:
+        return _reduce_tensor(obj, note)
+    if kind.__name__ in _STORAGES:  # of a tensor whose class is not torch's
+        return _reduce_storage(obj, note)
+    return NotImplemented
+
+
+def _reduce_storage(obj: Any, note: Note) -> Any:
+    bytes_of = getattr(obj, "_untyped_storage", obj)
+    if bytes_of.device.type in _STAYS:
+        return NotImplemented
+    _say(bytes_of, note)
+    local = bytes_of.cpu()
+    return (local if obj is bytes_of else obj._new_wrapped_storage(local)).__reduce_ex__(5)
+
+
+def _reduce_tensor(obj: Any, note: Note) -> Any:
+    if obj.device.type == "meta":
+        return NotImplemented
+    local = _here(obj, note)
+    layout = str(local.layout)
+    if layout in _SPARSE or local.is_quantized or local.is_nested or any(getattr(local, "names", ())):
+        return local.__reduce_ex__(5)
+    if layout != "torch.strided":
+        raise pickle.PicklingError("a tensor of layout %s cannot travel: use its .to_dense()" % layout)
+    return _reduce_dense(local, vars(obj))
+
+
+def _here(obj: Any, note: Note) -> Any:
+    """The same in the processor's memory."""
+    if obj.device.type in _STAYS:
+        return obj
+    _say(obj, note)
+    return obj.detach().cpu().requires_grad_(obj.requires_grad)
+
+
+def _say(obj: Any, note: Note) -> None:
+    note("a tensor was on %s: it travelled as one in the processor's memory" % obj.device)
+
+
+def _reduce_dense(obj: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
+    """Its elements in the order in which they lie in memory, so that transposing costs no copy."""
+    order = sorted(range(obj.dim()), key=lambda axis: -obj.stride(axis))
+    packed = obj.detach().permute(order).contiguous().resolve_conj().resolve_neg()
+    dtype = str(obj.dtype).partition(".")[2]
+    args = (_memory(packed), dtype, tuple(packed.shape), tuple(order), obj.requires_grad)
+    return tensor, args, attributes or None, None, None, set_attributes
+
+
+def _memory(packed: Any) -> Any:
+    size = packed.numel() * packed.element_size()
+    if not size:
+        return b""
+    memory: Any = (ctypes.c_ubyte * size).from_address(packed.data_ptr())
+    memory.held = packed
+    return pickle.PickleBuffer(memory)
+
+
+def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ...], requires_grad: bool) -> Any:
+    """A tensor over `buffer`; over read-only bytes, or at an address that its type does not allow, over a copy."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    if not len(buffer):
+        flat = torch.empty(0, dtype=kind)
+    else:
+        flat = torch.frombuffer(bytearray(buffer) if memoryview(buffer).readonly else buffer, dtype=kind)
+    if flat.data_ptr() % flat.element_size():
+        flat = flat.clone()
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return flat.reshape(shape).permute(back).requires_grad_(requires_grad)
+
+
+def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
+    """What was hung on a tensor; its own `__setstate__` reads something else."""
+    made.__dict__.update(attributes)
