@@ -10,7 +10,7 @@ import contextlib
 import gc
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
@@ -26,7 +26,7 @@ def gpu_memory_context() -> Iterator[None]:
     """Give unused GPU memory back to the card at the end of the block, after success and after failure.
 
     What a variable outside the block still holds stays; so does, until the exception is handled, what the frames that
-    it came through hold. Also a decorator.
+    it came through hold. Also a decorator of plain functions.
 
     Example:
         >>> with gpu_memory_context():
@@ -90,10 +90,17 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
             del model, clean_up
 
 
-@contextlib.asynccontextmanager
-async def model_context(
-    create: Callable[[], M | Awaitable[M]], cleanup_method: str | None = "close"
-) -> AsyncIterator[M]:
+@overload
+def model_context(
+    create: Callable[[], Awaitable[M]], cleanup_method: str | None = "close"
+) -> contextlib.AbstractAsyncContextManager[M]: ...
+@overload
+def model_context(
+    create: Callable[[], M], cleanup_method: str | None = "close"
+) -> contextlib.AbstractAsyncContextManager[M]: ...
+def model_context(
+    create: Callable[[], Any], cleanup_method: str | None = "close"
+) -> contextlib.AbstractAsyncContextManager[Any]:
     """The same for `async with`; `create` and the clean-up may be coroutine functions.
 
     Args:
@@ -114,9 +121,14 @@ async def model_context(
         >>> asyncio.run(read())
         'weights'
     """
+    return _model_context(create, cleanup_method)
+
+
+@contextlib.asynccontextmanager
+async def _model_context(create: Callable[[], Any], cleanup_method: str | None) -> AsyncIterator[Any]:
     async with async_gpu_memory_context():
         made = create()
-        model = cast(M, await made if inspect.isawaitable(made) else made)
+        model = await made if inspect.isawaitable(made) else made
         del made
         clean_up = _clean_up(model, cleanup_method)
         try:

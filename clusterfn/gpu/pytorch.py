@@ -29,7 +29,7 @@ def lacks_cuda() -> str:
     """The version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
     torch = loaded()
     if torch is not None:
-        return "" if getattr(torch.version, "cuda", None) else str(torch.__version__)
+        return "" if any(getattr(torch.version, name, None) for name in ("cuda", "hip")) else str(torch.__version__)
     version = installed_version()
     return version if version.endswith("+cpu") else ""
 
