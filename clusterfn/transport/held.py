@@ -6,11 +6,11 @@ if it is not. Holds and opens nothing itself. Called by `master`, `holding` and 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -65,21 +65,28 @@ def socket_path(key: str) -> Path:
 
 
 def remember(held: Held) -> None:
-    """Write its record: from now on others find it."""
+    """Write its record: from now on others find it.
+
+    Raises:
+        ConfigError: It cannot be written; then nobody finds it, and nothing is left of it.
+    """
     path = _path(held.key)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(asdict(held), file)
-    beside.replace(path)
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(asdict(held), file)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise runtime.unwritable(error) from error
 
 
 def forget(held: Held) -> None:
     """Remove its record and its socket, unless another login has taken the place since."""
     now = find(held.key)
     if now is not None and now.pid == held.pid:
-        for path in (_path(held.key), socket_path(held.key)):
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
+        for path in (_path(held.key), *([] if sys.platform == "win32" else [Path(held.address)])):
+            path.unlink(missing_ok=True)
 
 
 def find(key: str) -> Held | None:
@@ -112,6 +119,21 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return not _has_ended(pid)
+
+
+def listens(held: Held) -> bool:
+    """Whether a process holds its socket open, one that was stopped too. For a master this counts as use."""
+    if sys.platform == "win32":
+        return True
+    with socket.socket(socket.AF_UNIX) as line:
+        line.setblocking(False)
+        try:
+            line.connect(held.address)
+        except BlockingIOError:  # others wait already
+            return True
+        except OSError:
+            return False
+    return True
 
 
 def _has_ended(pid: int) -> bool:

@@ -6,7 +6,7 @@ asks goes to the program that started it.
 
     starter -> holder  {"host": base64 of a pickled Host, "asks": bool}, then {"answer": text or null} to each question
     holder -> starter  {"ask": {...}} any number of times, then {"held": {...}} or {"error": base64 of a pickled error}
-    client -> holder   {"open": command}, then raw input; or {"end": true}
+    client -> holder   {"open": command}, then raw input; or {"end": true}; or {"there": true}, which asks nothing
     holder -> client   {"ok": true} or {"refused": text}, then "o" + stdout, "e" + stderr, "x" + {"cause": text}
 """
 
@@ -29,7 +29,7 @@ import paramiko
 
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.spec import Host
-from clusterfn.transport import held
+from clusterfn.transport import held, runtime
 from clusterfn.transport import paramiko as by_paramiko
 from clusterfn.transport.asking import NotAnswered, Question
 from clusterfn.transport.held import Held
@@ -37,6 +37,7 @@ from clusterfn.transport.sshconfig import Settings, resolve
 
 _LOOK_S = 1.0
 _PIECE = 64 * 1024
+_WAITING = 128  # clients that may knock at once
 _GONE = (OSError, EOFError)
 
 
@@ -48,32 +49,38 @@ def main() -> None:
     try:
         settings = resolve(host)
         hops = by_paramiko.connect(host, settings, asker if given["asks"] else None)
+        try:
+            _hold(host, settings, hops, asker.count > 0)
+        finally:
+            by_paramiko.close(hops)
     except ClusterfnError as error:
         _tell({"error": base64.b64encode(pickle.dumps(error)).decode()})
-        return
-    try:
-        _hold(host, settings, hops, asker.count > 0)
-    finally:
-        by_paramiko.close(hops)
 
 
 def _hold(host: Host, settings: Settings, hops: list[paramiko.Transport], asked: bool) -> None:
     key = held.key_of(settings, held.HOLDER)
     windows = sys.platform == "win32"
-    address = rf"\\.\pipe\clusterfn-{secrets.token_hex(16)}" if windows else str(held.socket_path(key))
+    # a name of its own: whoever ends unlinks it, and may not be the last that has logged in
+    own = str(held.socket_path(f"{key}-{secrets.token_hex(4)}"))
+    address = rf"\\.\pipe\clusterfn-{secrets.token_hex(16)}" if windows else own
     secret = secrets.token_hex(16) if windows else ""  # an old Python's handshake needs MD5, which some machines forbid
-    with contextlib.suppress(FileNotFoundError):
-        held.socket_path(key).unlink()
     place = f"{settings.user}@{settings.place}"
     made = Held(key, held.HOLDER, host.name, place, os.getpid(), time.time(), host.login_ttl_s, asked, address, secret)
-    with Listener(address, authkey=secret.encode() or None) as listener:
+    with _listener(made) as listener:
         held.remember(made)
         try:
             _tell({"held": asdict(made)})
             _leave_the_starter()
-            _Holder(host, settings, hops[-1], host.login_ttl_s).run(listener)
+            _Holder(host, settings, hops[-1], made).run(listener)
         finally:
             held.forget(made)
+
+
+def _listener(made: Held) -> Listener:
+    try:
+        return Listener(made.address, backlog=_WAITING, authkey=made.secret.encode() or None)
+    except OSError as error:
+        raise runtime.unwritable(error) from error
 
 
 class _Relay:
@@ -113,8 +120,8 @@ def _leave_the_starter() -> None:
 class _Holder:
     """The connection, and who uses it."""
 
-    def __init__(self, host: Host, settings: Settings, ssh: paramiko.Transport, ttl_s: float) -> None:
-        self.host, self.settings, self.ssh, self.ttl_s = host, settings, ssh, ttl_s
+    def __init__(self, host: Host, settings: Settings, ssh: paramiko.Transport, made: Held) -> None:
+        self.host, self.settings, self.ssh, self.made = host, settings, ssh, made
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._clients = 0
@@ -127,8 +134,11 @@ class _Holder:
             pass
 
     def _is_idle(self) -> bool:
+        """Nobody uses it: for its time; or ever again, as its record is gone or another login's, which came later."""
         with self._lock:
-            return self._clients == 0 and time.monotonic() - self._used > self.ttl_s
+            if self._clients:
+                return False
+            return time.monotonic() - self._used > self.made.ttl_s or held.find(self.made.key) != self.made
 
     def _accept(self, listener: Listener) -> None:
         while not self._over.is_set():
@@ -143,9 +153,10 @@ class _Holder:
             asked = json.loads(client.recv_bytes())
             if asked.get("end"):
                 self._over.set()
+            if "open" in asked:
+                self._open(client, asked["open"])
+            else:
                 client.send_bytes(b"{}")
-                return
-            self._open(client, asked["open"])
 
     @contextlib.contextmanager
     def _counted(self) -> Any:

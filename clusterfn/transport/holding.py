@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import ClusterfnError, HostError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 STDERR_KEPT = 8192
 STATUS_S = 2.0
 ANSWER_S = 30.0
+CHECK_S = 5.0
 _PIECE = 64 * 1024
 _PIECES = 64
 _GONE = (OSError, EOFError)
@@ -142,14 +144,24 @@ def _line(holder: Held) -> Line:
 
 def is_alive(holder: Held) -> bool:
     """Whether it holds its connection still."""
-    return held.is_running(holder.pid) and (sys.platform == "win32" or held.socket_path(holder.key).is_socket())
+    return held.is_running(holder.pid) and (sys.platform == "win32" or Path(holder.address).is_socket())
+
+
+def answers(holder: Held) -> bool:
+    """Whether it can be used now; one that was stopped only seems to be there."""
+    return _has_answered(holder, b'{"there": true}')
 
 
 def log_out(holder: Held) -> None:
-    """End it, with everything that goes through it."""
+    """End it, with everything that goes through it; one that does not answer is left."""
+    _has_answered(holder, b'{"end": true}')
+
+
+def _has_answered(holder: Held, asked: bytes) -> bool:
     with contextlib.suppress(*_GONE), _line(holder) as line:
-        line.send_bytes(b'{"end": true}')
-        line.recv_bytes()
+        line.send_bytes(asked)
+        return line.poll(CHECK_S)
+    return False
 
 
 def _hang_up(line: Line) -> None:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, HostError
 from clusterfn.spec import Host
 from clusterfn.transport import held, holding, master, openssh
 from clusterfn.transport.asking import Asker
@@ -31,17 +31,39 @@ def log_in(host: Host, asker: Asker | None) -> tuple[Held, bool]:
 
     Raises:
         ConfigError: The host is this machine, or its transport can hold nothing here.
-        HostError: As `Transport.open`.
+        HostError: As `Transport.open`; or what is held does not answer.
     """
     settings = _by_ssh(host)
     before = of_host(host, settings)
-    if before is not None:
+    if before is not None and _answers(before):
         return before, False
     if held.MASTER in KINDS[host.transport] and sys.platform != "win32" and openssh.has_ssh():
         return master.log_in(host, settings, asker), True
     if held.HOLDER not in KINDS[host.transport]:
         raise _no_way(host)
     return holding.log_in(host, asker), True
+
+
+def _answers(each: Held) -> bool:
+    """Whether it can be used; False if there is only a socket, and another process by its number.
+
+    Raises:
+        HostError: It is there, and was stopped: another login would leave it for ever.
+    """
+    if (master if each.kind == held.MASTER else holding).answers(each):
+        return True
+    if held.listens(each):
+        raise _stuck(each)
+    return False
+
+
+def _stuck(each: Held) -> HostError:
+    return HostError(
+        f"Process {each.pid}, which holds the connection to {each.host}, does not answer",
+        host=each.host,
+        evidence=[each.address],
+        hint=f"if it was stopped: kill -CONT {each.pid}; else end it: kill -9 {each.pid}",
+    )
 
 
 def _no_way(host: Host) -> ConfigError:
@@ -54,11 +76,17 @@ def _no_way(host: Host) -> ConfigError:
 
 
 def log_out(host: Host) -> bool:
-    """End what is held to the host; whether there was something. Nothing of it is left then."""
+    """End what is held to the host; whether there was something. Nothing of it is left then.
+
+    Raises:
+        HostError: What holds it does not end.
+    """
     settings = _by_ssh(host)
     found = [each for each in _records(host, settings) if is_alive(each)]
     for each in found:
         _end(each)
+        if is_alive(each) and held.listens(each):
+            raise _stuck(each)
     for each in _records(host, settings):
         held.forget(each)
     return bool(found)

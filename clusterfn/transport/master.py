@@ -37,15 +37,20 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> Held:
     """
     key = held.key_of(settings, held.MASTER)
     path = held.socket_path(key)
-    with contextlib.suppress(FileNotFoundError):
-        path.unlink()
-    asked = _authenticated(host, settings, path, asker)
-    pid = _pid(path)
-    if pid is None:
-        raise failures.ended(host, settings, "the connection ended right after the login", [])
-    place = f"{settings.user}@{settings.place}"
-    made = Held(key, held.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
-    held.remember(made)
+    if _pid(path) is None:  # one that lives is another login's, which is just being made: this one then joins it
+        path.unlink(missing_ok=True)
+    try:
+        asked = _authenticated(host, settings, path, asker)
+        pid = _pid(path)
+        if pid is None:
+            raise failures.ended(host, settings, "the connection ended right after the login", [])
+        place = f"{settings.user}@{settings.place}"
+        made = Held(key, held.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
+        held.remember(made)
+    except BaseException:  # what nobody would find must not stay
+        if held.find(key) is None:
+            _ask(path, "exit")
+        raise
     return made
 
 
@@ -116,6 +121,11 @@ def open_session(host: Host, settings: Settings, master: Held, command: str) -> 
 def is_alive(master: Held) -> bool:
     """Whether it holds its connection still. Does not count as use, as asking itself would."""
     return Path(master.address).is_socket() and held.is_running(master.pid)
+
+
+def answers(master: Held) -> bool:
+    """Whether it can be used now; one that was stopped only seems to be there."""
+    return _pid(Path(master.address)) is not None
 
 
 def log_out(master: Held) -> None:

@@ -67,6 +67,6 @@ class ReusingTransport:
             if found.asked:
                 raise
             return None  # it takes no further session; where no person is needed there can be another connection
-        if stream is None:
+        if stream is None and not logins.is_alive(found):  # else it was stopped: `logout` must still find it
             held.forget(found)
         return stream

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import errno
 import os
 import pty
 import re
@@ -21,7 +23,7 @@ from typing import Any
 import pytest
 
 from clusterfn.cli import main
-from clusterfn.errors import AuthenticationError, HostKeyError, Unreachable
+from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.host import connect
 from clusterfn.spec import Host
 from clusterfn.transport import held, logins, transport_for
@@ -116,6 +118,16 @@ def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts
     assert prompts() == 2
     assert any("accepted" in line for line in caught.value.evidence)
     assert "clusterfn login totp-second" in (caught.value.hint or "")
+
+
+def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfn.transport.openssh.LOGIN_S", 0.5)
+
+    def slowly(question: Question) -> str:
+        time.sleep(2.0)
+        return str(lab.totp.code())
+
+    transport_for(totp("openssh", "ConnectTimeout 1")).open("true", slowly).close()
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -328,6 +340,17 @@ def test_a_notebook_is_asked_below_the_cell(lab: Any, totp: Any, kernel: Any, pr
 
 # held connections
 
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+FULL = """
+from clusterfn.transport import held, holder
+from tests.contract.test_login import full
+held.json.dump = full
+holder.main()
+"""
 HELD = [("auto", "openssh (clusterfn login)"), ("paramiko", "paramiko (clusterfn login)")]
 
 
@@ -395,6 +418,69 @@ def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Pa
 
     assert not any(each.kind == held.HOLDER for each in held.every())  # it has cleared up after itself
     assert (len(found), list(logins.every()), list(runtime.iterdir())) == (2, [], [])
+
+
+@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
+def test_of_logins_at_once_one_is_held_and_logout_leaves_none(totp: Any, runtime: Path, transport: str) -> None:
+    host = totp(transport, alias="py36-dash")
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        made = [each.result()[0] for each in [pool.submit(logins.log_in, host, None) for _ in range(3)]]
+
+    until(lambda: sum(held.is_running(pid) for pid in {each.pid for each in made}) == 1)
+    transport_for(host).open("true").close()
+    assert logins.log_out(host)
+
+    until(lambda: not any(held.is_running(each.pid) for each in made))
+    assert list(runtime.iterdir()) == []
+
+
+def test_a_login_that_comes_while_another_is_just_made_joins_it(totp: Any, runtime: Path) -> None:
+    host = totp("auto", alias="py36-dash")
+    first, _ = logins.log_in(host, None)
+    (runtime / f"{first.key}.json").unlink()  # as it is before its record is written
+
+    assert logins.log_in(host, None)[0].pid == first.pid
+
+
+@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
+def test_what_cannot_be_remembered_is_not_held(
+    totp: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    (runtime / "full.py").write_text(FULL)
+    monkeypatch.setattr(
+        "clusterfn.transport.holding._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
+    )
+    monkeypatch.setattr(held.json, "dump", full)
+
+    with pytest.raises(ConfigError, match="No space left"):
+        logins.log_in(totp(transport, alias="py36-dash"), None)
+
+    until(lambda: [each.name for each in runtime.iterdir()] == ["full.py"])
+
+
+@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
+def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_to_have_ended(
+    totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    for name in ("master._CHECK_S", "holding.CHECK_S", "holding.ANSWER_S", "logins._GONE_S"):
+        monkeypatch.setattr(f"clusterfn.transport.{name}", 0.3)
+    host = totp(transport, "ConnectTimeout 1")
+    pid = logins.log_in(host, Person(lab.totp.code))[0].pid
+    os.kill(pid, signal.SIGSTOP)
+
+    with pytest.raises(AuthenticationError, match="needs you"):
+        transport_for(host).open("true")
+    for what in (logins.log_in, logins.log_out):
+        with pytest.raises(
+            HostError, match=f"Process {pid}, which holds the connection to totp-second, does not"
+        ) as caught:
+            what(*(host, None)[: 2 if what is logins.log_in else 1])
+    assert f"kill -CONT {pid}" in (caught.value.hint or "")
+
+    os.kill(pid, signal.SIGCONT)
+    assert prompts() == 1
+    until(lambda: not list(logins.every()) or logins.log_out(host))
+    until(lambda: not held.is_running(pid))
 
 
 @pytest.mark.parametrize(("transport", "via"), HELD)
