@@ -59,9 +59,7 @@ class AskPass:
         self._calls: queue.SimpleQueue[socket.socket | None] = queue.SimpleQueue()
         self.spent_s = 0.0
         self.count = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="ask-", dir=runtime.folder()))
-        self._listener = _listening(self._folder / "s")
-        self.env = _variables(self._folder)
+        self._folder, self._listener, self.env = _prepared()
         threading.Thread(target=self._accept, name="clusterfn-askpass", daemon=True).start()
 
     def __enter__(self) -> AskPass:
@@ -110,12 +108,33 @@ class AskPass:
             call.sendall(b"\n" + self._asker(question).encode(errors="surrogateescape") + b"\n")
 
 
+def _prepared() -> tuple[Path, socket.socket, Mapping[str, str]]:
+    """A folder with the socket and the program in it.
+
+    Raises:
+        ConfigError: It cannot be made; then nothing of it is there.
+    """
+    parent, folder = runtime.folder(), None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ask-", dir=parent))
+        env = _variables(folder)
+        return folder, _listening(folder / "s"), env
+    except OSError as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise runtime.unwritable(error) from error
+
+
 def _listening(path: Path) -> socket.socket:
     if sys.platform == "win32":
         raise NotImplementedError("ssh is not made to ask on Windows")
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen()
+    try:
+        listener.bind(str(path))
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
     return listener
 
 

@@ -21,12 +21,25 @@ def folder() -> Path:
     """The folder; it exists, and nobody else may look into it.
 
     Raises:
-        ConfigError: Somebody else has made it, or others may use it.
+        ConfigError: Somebody else has made it, others may use it, or it cannot be made.
     """
     path = _where()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:  # something else has that name
+        _refuse_shared(path)
+    except OSError as error:
+        raise unwritable(error) from error
     _refuse_shared(path)
     return path
+
+
+def unwritable(error: OSError) -> ConfigError:
+    """Nothing can be written there: the disk is full, or the folder cannot be made."""
+    return ConfigError(
+        f"{_where()}, where sockets and records of logins lie, cannot be written to: {error.strerror}",
+        hint=f"mend that, or set {VARIABLE} to another folder of your own with a short path",
+    )
 
 
 def is_there() -> bool:
