@@ -21,7 +21,8 @@ from clusterfn.errors import AuthenticationError
 if sys.platform != "win32":
     import termios
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Also what turns the direction of writing, or cannot be seen.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _LONGEST = 4000
 
 
@@ -49,9 +50,10 @@ class Question:
     secret: bool = True
 
     def __str__(self) -> str:
-        text = _CONTROL.sub("?", self.text)[:_LONGEST]
-        about = _CONTROL.sub("?", self.about)[:_LONGEST].strip("\n")
-        before = f"{about}\n" if about else ""
+        """Who asks stands in the line in which the answer is typed: all before it is in the words of the host."""
+        menu, _, text = _CONTROL.sub("?", self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
+        about = _CONTROL.sub("?", self.about)[:_LONGEST]
+        before = "".join(f"{part}\n" for each in (about, menu) if (part := each.strip("\n")))
         return f"{before}({self.who}) {text}"
 
 

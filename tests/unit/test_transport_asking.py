@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pty
 import socket
@@ -18,6 +19,7 @@ from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.spec import Host
 from clusterfn.transport import held, logins, runtime, sshlogin
 from clusterfn.transport.asking import Question
+from clusterfn.transport.askpass import AskPass
 from clusterfn.transport.held import Held
 from clusterfn.transport.sshconfig import Settings, resolve
 
@@ -29,6 +31,16 @@ def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
     question = Question("Code\x1b[2J\r: ", "ada@lab", "1. push\x07\n2. call\n")
 
     assert str(question) == "1. push?\n2. call\n(ada@lab) Code?[2J?: "
+    assert len(str(Question("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
+
+
+def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() -> None:
+    another = Question("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
+    menu = Question("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
+
+    assert str(another).splitlines()[-1] == "(ada@lab) (ada@bank) Password: "
+    assert str(menu) == "Two steps\n1. push\n2. call\n(ada@lab) Which: "
+    assert str(Question("\u202e:drowssaP\u202c ", "ada@lab")) == "(ada@lab) ?:drowssaP? "
 
 
 ASK = """
@@ -183,6 +195,49 @@ def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
     with pytest.raises(ConfigError, match="is not a folder of yours alone"):
         runtime.folder()
     assert not held.any_there()  # and it is in nobody's way
+
+
+def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder.symlink_to(tmp_path)  # made by another, perhaps, to a folder of ours
+    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        runtime.folder()
+    folder.unlink()
+    for other in (lambda: folder.symlink_to("/nowhere/at/all"), folder.touch):
+        other()
+        with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+            runtime.folder()
+        assert not runtime.is_there()
+        folder.unlink()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 1, 1)
+
+    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        runtime.folder()
+
+
+def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(held.json, "dump", full)
+    with pytest.raises(ConfigError, match="No space left") as caught:
+        held.remember(HELD)
+    assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
+    monkeypatch.setattr("clusterfn.transport.askpass._variables", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        AskPass(lambda question: "", "lab")
+    assert list(folder.iterdir()) == []
+
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        runtime.folder()
 
 
 def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
