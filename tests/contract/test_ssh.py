@@ -184,6 +184,12 @@ def test_the_key_of_a_jump_host_is_checked_too(configured: Callable[[str, str], 
         connect(configured("py38-bash", "Host py38-bash\nProxyJump unknown-key"))
 
 
+def test_the_key_of_a_host_behind_a_jump_host_is_checked_too(configured: Callable[[str, str], Host]) -> None:
+    for alias, said in (("unknown-key", "is unknown"), ("changed-key", "is another one than before")):
+        with pytest.raises(HostKeyError, match=f"The host key of {alias} .* {said}"):
+            connect(configured(alias, f"Host {alias}\nProxyJump py36-dash"))
+
+
 def test_a_proxy_command_is_gone_through(configured: Callable[[str, str], Host], connect_to: Connect, lab: Any) -> None:
     line = f"Host py38-bash\nProxyCommand ssh -F {lab.ssh_config} -W %h:%p py36-bash"
 

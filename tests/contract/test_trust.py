@@ -149,6 +149,20 @@ def test_replace_shows_both_and_puts_the_new_one_in_place(hosts: Lines, terminal
     assert known.with_name("known_hosts.old").read_text() == changed
 
 
+def test_a_revoked_key_is_not_taken_whatever_is_said(hosts: Lines, terminal: Any, lab: Any, capsys: Any) -> None:
+    terminal("y\n")
+    known = hosts()
+    assert main(["trust", "py36-bash"]) == 0
+    revoked = "".join(f"@revoked {line}\n" for line in known.read_text().splitlines())
+    known.write_text(revoked)
+
+    for words in ([], ["--replace"], ["--fingerprint", fingerprint(lab, 22006)]):
+        terminal("y\n")
+        assert main(["trust", "py36-bash", *words]) == 1
+        assert "is revoked in" in capsys.readouterr().err
+    assert known.read_text() == revoked
+
+
 def test_each_jump_host_is_asked_about_first(hosts: Lines, terminal: Any, lab: Any, capsys: Any) -> None:
     known = hosts("Host py38-bash\nProxyJump py36-dash,py37-bash\n")
     terminal("y\ny\ny\n")
