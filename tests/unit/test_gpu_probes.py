@@ -232,6 +232,12 @@ def test_row_2_6_hardware_says_why_it_is_the_cpu(box, monkeypatch):
     assert "version mismatch" in detect_hardware().why_cpu
 
 
+def test_row_2_6_a_pytorch_for_amd_does_not_lack_its_cards(box, monkeypatch):
+    imported(monkeypatch, fake_torch.without_cuda()).version.hip = "6.1"
+
+    assert detect_hardware().device == "cuda"
+
+
 def test_row_2_6_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch):
     monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "2.7.1+cpu")
 
