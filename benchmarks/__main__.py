@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable
 
-from benchmarks import calls, costs, helpers, round_trips
+from benchmarks import calls, costs, environments, helpers, round_trips
 from benchmarks.place import made
 from benchmarks.report import Row, table, write
 
@@ -40,6 +40,10 @@ def main() -> None:
                 print(f"\n{title}\n\n{table(sections[-1][1])}", flush=True)
         if lab:
             print(f"\n{round_trips.write(round_trips.table(lab))}")
+            if environments.has_room():
+                print(f"\n{environments.write(environments.table(lab))}")
+            else:
+                print(f"\nEnvironments: not measured: that takes {environments.NEEDED_BYTES // 10**9} GB of disk")
     print(f"\n{write(sections, time.monotonic() - began)}")
 
 

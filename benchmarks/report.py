@@ -79,17 +79,20 @@ def table(rows: Sequence[Row]) -> str:
 
 def write(sections: Sequence[tuple[str, Sequence[Row]]], took_s: float) -> Path:
     """Write the report of this commit; its path."""
-    commit = _out("git", "rev-parse", "--short", "HEAD") + (
-        "+" if _out("git", "status", "--short", "clusterfn") else ""
-    )
     today = datetime.date.today().isoformat()
-    parts = [f"# Speed on {today}, commit {commit}\n\n{machine()}\n{took_s:.0f} s. Medians; ratios are medians of the "
-             "ratios within one round, in which everything was measured once.\n"]  # fmt: skip
+    said = "Medians; ratios are medians of the ratios within one round, in which everything was measured once."
+    parts = [f"# Speed on {today}, commit {commit()}\n\n{machine()}\n{took_s:.0f} s. {said}\n"]
     parts += [f"## {title}\n\n{table(rows)}\n" for title, rows in sections if rows]
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{today}-{commit.replace('+', '-changed')}.md"
+    path = RESULTS / f"{today}-{commit()}.md"
     path.write_text("\n".join(parts), encoding="utf-8")
     return path
+
+
+def commit() -> str:
+    """The commit that is checked out, and whether the library is another."""
+    changed = _out("git", "status", "--short", "clusterfn")
+    return _out("git", "rev-parse", "--short", "HEAD") + ("-changed" if changed else "")
 
 
 def machine() -> str:
