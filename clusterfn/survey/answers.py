@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 NOT_THERE = 127
+_COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,11 @@ class Section:
         return next(iter(self.part(name)), "")
 
 
+def number(text: str) -> int | None:
+    """A count as programs write it; None for anything else, such as what is too long to be one."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
 def sections(text: str, mark: str) -> dict[str, Section]:
     """Every section by its name, in the order of the text."""
     found: dict[str, Section] = {}
@@ -49,4 +56,4 @@ def sections(text: str, mark: str) -> dict[str, Section]:
 
 
 def _begun(words: Sequence[str]) -> Section:
-    return Section(words[1], int(words[2]) if len(words) > 2 and words[2].isdigit() else None)
+    return Section(words[1], number(words[2]) if len(words) > 2 else None)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterfn.survey.answers import Section
+from clusterfn.survey.answers import Section, number
 from clusterfn.survey.site import Volume
 
 _DF = re.compile(r"(.+?)\s+(?:(\S+)\s+)?(\d+)\s+(-?\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(/.*)")
@@ -15,7 +15,7 @@ _SHARED = re.compile(
     r"|gfs2|ocfs2|9p|sshfs)"
 )
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
-_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
 _FULL = ("no space", "quota")
 _KB = 1024
 
@@ -72,7 +72,8 @@ def _inodes(lines: Sequence[str]) -> int | None:
 
 
 def _number(text: str, unit: int) -> int | None:
-    return max(int(text), 0) * unit if text.lstrip("-").isdigit() else None
+    amount = number(text)
+    return None if amount is None else max(amount, 0) * unit
 
 
 def quotas(lines: Iterable[str]) -> dict[str, Left]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from clusterfn.survey.answers import NOT_THERE, Section
+from clusterfn.survey.answers import NOT_THERE, Section, number
 from clusterfn.survey.site import Cards
 
 SILENT = "it did not answer in time"
@@ -27,14 +27,14 @@ def cards(section: Section) -> Cards | None:
         return Cards(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
     return Cards(
         names=tuple(row[0] for row in rows),
-        memory_bytes=min(int(row[1]) * _MB if row[1].isdigit() else 0 for row in rows),
+        memory_bytes=min((number(row[1]) or 0) * _MB for row in rows),
         driver=rows[0][2],
         capabilities=tuple(row[3] for row in rows if len(row) > 3),
     )
 
 
 def _is_card(row: list[str]) -> bool:
-    return len(row) in (3, 4) and bool(row[0]) and (row[1].isdigit() or row[1].startswith("["))
+    return len(row) in (3, 4) and bool(row[0]) and (number(row[1]) is not None or row[1].startswith("["))
 
 
 def lingering(section: Section) -> bool | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from clusterfn.survey.answers import number
 from clusterfn.survey.site import Account, Partition
 
 _TOLD = ("MaxArraySize", "AccountingStorageEnforce", "DefMemPerCPU", "DefMemPerNode", "MaxMemPerNode")
@@ -20,7 +21,7 @@ def partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
             continue
         starred, state, limit, nodes, gres = words
         name = starred.rstrip("*")
-        row = Partition(name, starred.endswith("*"), state, limit, int(nodes) if nodes.isdigit() else 0, gres)
+        row = Partition(name, starred.endswith("*"), state, limit, number(nodes) or 0, gres)
         found[name] = _joined(found[name], row) if name in found else row
     return tuple(found.values())
 

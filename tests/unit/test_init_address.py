@@ -29,6 +29,9 @@ def folder(tmp_path, monkeypatch):
         ("login", "login"),
         ("ada@127.0.0.1:22", "127.0.0.1"),
         ("ada@[::1]:22", "server"),
+        ("ada@höst.example.edu", "h-st"),
+        ("ada@...", "server"),
+        ("...", "server"),
     ],
 )
 def test_a_name_is_proposed(folder, given, name):
@@ -38,11 +41,14 @@ def test_a_name_is_proposed(folder, given, name):
     assert begun.path == folder / "clusterfn.yml"
 
 
-@pytest.mark.parametrize("given", ["ada:secret@tensor01", "two words", "-oProxyCommand=x", "host:99999", ""])
+@pytest.mark.parametrize(
+    "given", ["ada:secret@tensor01", "two words", "-oProxyCommand=x", "host:99999", "ssh://ada@b", ""]
+)
 def test_what_is_no_address_is_refused(folder, given):
     with pytest.raises(ConfigError) as caught:
         address.begin(given, "x", YES)
     assert "secret" not in str(caught.value)
+    assert ("password" in str(caught.value)) is ("secret" in given)
 
 
 @pytest.mark.parametrize("name", ["two words", "-x", "a/b"])

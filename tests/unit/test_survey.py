@@ -18,6 +18,7 @@ import pytest
 from clusterfn.host import Completed
 from clusterfn.survey import Account, Cards, Site, Volume, answers, disks, machine, queues, survey
 from clusterfn.survey.answers import Section
+from clusterfn.survey.ask import site
 
 KB, GB = 1024, 2**30
 
@@ -317,6 +318,22 @@ def test_sections_survive_noise_and_what_did_not_end():
     assert list(found) == ["one", "two"]
     assert (found["one"].rc, found["one"].lines, found["one"].part("part")) == (0, ["a"], ["b", "c"])
     assert (found["two"].rc, found["two"].lines) == (None, ["d"])
+
+
+HUGE = "9" * 5000
+
+
+@pytest.mark.parametrize("odd", ["²", "٣", HUGE, f"-{HUGE}"])
+def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
+    text = (
+        f"M partitions 0\nmain*|up|1:00|{odd}|gpu\nM cards 0\nA100, {odd}, 5\nB100, 80, 5\n"
+        f"M quotas 0\n/dev/x {odd}T 1 1\n"
+        f"M volume-1 {odd}\n$HOME\nM.path\n/x\nM.df\n/dev/x nfs 1 1 {odd} 5% /\n"
+    )
+    found = site(answers.sections(text, "M"))
+
+    assert found.partitions is not None and found.partitions[0].nodes == 0
+    assert found.cards is not None and found.cards.names == ("B100",)
 
 
 HOME = Volume("$HOME", "/home/ann", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home")

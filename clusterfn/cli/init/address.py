@@ -78,7 +78,7 @@ def _draft(name: str, address: str) -> Host:
     Raises:
         ConfigError: clusterfn.yml could not hold it.
     """
-    if ":" in address.rpartition("@")[0]:
+    if ":" in address.rpartition("@")[0].removeprefix("ssh://"):
         raise ConfigError("a password in an address is never read", hint="give user@name; it is asked for when needed")
     try:
         host = writing.host(name, {"address": address, "scheduler": "bare"}, Path("clusterfn.yml"))
@@ -94,8 +94,8 @@ def _proposed(address: str) -> str:
     with contextlib.suppress(ValueError):
         return "server" if ipaddress.ip_address(name).version == 6 else name
     labels = [label for label in name.split(".") if label]
-    said = next((label for label in labels if not _NO_NAMES.fullmatch(label)), labels[0])
-    return re.sub(r"[^\w-]", "-", said).lstrip("_-") or "server"
+    said = next((label for label in labels if not _NO_NAMES.fullmatch(label)), "".join(labels[:1]))
+    return re.sub(r"[^\w-]", "-", said, flags=re.ASCII).strip("_-") or "server"
 
 
 def _say_aliases() -> None:
