@@ -200,6 +200,8 @@ class HeldStream:
             if self._closed or self._ended.is_set():
                 raise BrokenPipeError("the stream has ended")
             with self._writing:
+                if self._line.closed:
+                    raise BrokenPipeError("the stream has ended")
                 self._line.send_bytes(data[start : start + _PIECE])
 
     def close(self) -> None:
@@ -229,8 +231,16 @@ class HeldStream:
             while not self._closed:
                 self._take(self._line.recv_bytes())
         self._ended.set()
-        self._line.close()
+        self._close_line()
         self._pieces.put(b"")
+
+    def _close_line(self) -> None:
+        """Not under a writer: it would go on with a number that is no file any more, or another's."""
+        if sys.platform != "win32":
+            with contextlib.suppress(OSError):
+                _hang_up(self._line)
+        with self._writing:
+            self._line.close()
 
     def _take(self, data: bytes) -> None:
         kind, piece = data[:1], data[1:]

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 
 import paramiko
@@ -17,7 +18,7 @@ import pytest
 
 from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.spec import Host
-from clusterfn.transport import held, logins, runtime, sshlogin
+from clusterfn.transport import held, holding, logins, runtime, sshlogin
 from clusterfn.transport.asking import Question
 from clusterfn.transport.askpass import AskPass
 from clusterfn.transport.held import Held
@@ -289,3 +290,26 @@ def test_a_transport_that_can_hold_nothing_here_says_so(
 def test_this_machine_is_not_logged_in_to() -> None:
     with pytest.raises(ConfigError, match="here is this machine"):
         logins.log_in(Host("here", "", "local", "x", transport="local"), None)
+
+
+def test_a_holder_that_ends_while_it_is_written_to_is_a_broken_pipe() -> None:
+    met: list[BaseException] = []
+
+    def write(stream: holding.HeldStream) -> None:
+        try:
+            while True:
+                stream.write(b"x" * 2_000_000)
+        except BaseException as error:
+            met.append(error)
+
+    for _ in range(30):
+        ours, theirs = Pipe()
+        stream = holding.HeldStream(ours)
+        writer = threading.Thread(target=write, args=(stream,))
+        writer.start()
+        theirs.recv_bytes()
+        theirs.close()
+        writer.join(20)
+        stream.close()
+
+    assert [type(error) for error in met] == [BrokenPipeError] * 30
