@@ -411,7 +411,7 @@ def test_a_holder_that_was_killed_is_noticed_and_cleared_away(
 
 def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
     for transport, _ in HELD:
-        logins.log_in(replace(totp(transport), login_ttl_s=1.0), Person(lab.totp.code))
+        logins.log_in(replace(totp(transport), login_ttl_s=2.0), Person(lab.totp.code))
     found = list(held.every())
 
     until(lambda: not any(held.is_running(each.pid) for each in found))
