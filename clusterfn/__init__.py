@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     )
     from clusterfn.executor import Executor
     from clusterfn.files import Directory, File
+    from clusterfn.group import JobGroup
     from clusterfn.job import Job
     from clusterfn.lookup import attach, jobs
 
@@ -71,6 +72,7 @@ __all__ = [
     "HostKeyError",
     "Job",
     "JobError",
+    "JobGroup",
     "KilledBySignal",
     "LockError",
     "NodeFailed",
@@ -103,6 +105,7 @@ _HOMES = {
     "File": "files",
     "Directory": "files",
     "Job": "job",
+    "JobGroup": "group",
 }
 
 

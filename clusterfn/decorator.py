@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from clusterfn import layout, spec
 from clusterfn.errors import ConfigError
@@ -18,6 +18,7 @@ from clusterfn.errors import ConfigError
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
 
+    from clusterfn.group import JobGroup
     from clusterfn.job import Job
 
     P = ParamSpec("P")
@@ -70,6 +71,39 @@ class ClusterFunction(Generic[P, R]):
         from clusterfn import dispatch
 
         return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
+
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect", "raise"] = "collect",
+    ) -> JobGroup[R]:
+        """Call the function with each item, each call in a process of its own, and return at once.
+
+        Args:
+            iterables: One for each argument; as for the builtin `map`, the shortest decides how many calls there are.
+            max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
+            chunksize: Items that are taken from the queue at a time.
+            on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
+
+        Returns:
+            A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.
+
+        Raises:
+            ConfigError, PayloadError: Before anything is sent; the message names the item that cannot travel.
+            HostError, Unsatisfiable: The host cannot be used, or not so.
+            RuntimeError: Inside a job.
+
+        Example:
+            >>> group = train.map([1e-4, 1e-3, 1e-2], max_parallel=2)
+            >>> group.results()
+        """
+        if inside_job():
+            raise RuntimeError(f"{self.__name__}.map() inside a job: call the function directly, it runs here")
+        from clusterfn import mapping
+
+        return mapping.run(self.__wrapped__, iterables, self.options, max_parallel, chunksize, on_error)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here, in this process."""

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import config, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
@@ -27,6 +27,9 @@ from clusterfn.job import SHORT, Job
 from clusterfn.session import CALLER, Session, open_session
 from clusterfn.spec import Host, JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
+
+if TYPE_CHECKING:
+    from clusterfn.group import JobGroup
 
 R = TypeVar("R")
 
@@ -40,13 +43,13 @@ def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str,
         except EnvironmentBuildError as error:
             if error.stage != layout.CARDS_STAGE:
                 raise
-            _tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+            tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
             again = prepare(function, args, kwargs, options)
             _refuse_the_same(error, prepared.ready, again.ready)
             value = _live(again, options)
         return value
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-        raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
+        raise ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
 def _live(prepared: Prepared, options: Options) -> Any:
@@ -77,7 +80,7 @@ def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[st
         prepared = prepare(function, args, kwargs, options)
         return start(replace(prepared, payload=_kept(prepared.payload)))
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-        raise _ends_here(error)  # noqa: B904 - the same error, its chain as it is
+        raise ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
 def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
@@ -91,7 +94,7 @@ def _kept(payload: payloads.Payload) -> payloads.Payload:
     return replace(payload, blobs={digest: memoryview(bytes(view)) for digest, view in payload.blobs.items()})
 
 
-def _ends_here(error: BaseException) -> BaseException:
+def ends_here(error: BaseException) -> BaseException:
     """The error without the frames between the user's own call and here: they are ours, and its message says it all."""
     if os.environ.get("CLUSTERFN_DEBUG"):
         return error
@@ -100,7 +103,12 @@ def _ends_here(error: BaseException) -> BaseException:
     return error.with_traceback(None)
 
 
-_going: weakref.WeakSet[Job[Any]] = weakref.WeakSet()
+_going: weakref.WeakSet[Job[Any] | JobGroup[Any]] = weakref.WeakSet()
+
+
+def remember_going(job: Job[Any] | JobGroup[Any]) -> None:
+    """Whoever leaves before it has ended is to be told."""
+    _going.add(job)
 
 
 @atexit.register
@@ -132,7 +140,14 @@ class Prepared:
 def prepare(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
 ) -> Prepared:
-    """Find the host and the environment, turn the call into bytes, and check all of it.
+    """Find the host and the environment, turn the call into bytes, and check all of it; raises as `prepare_packed`."""
+    return prepare_packed(function, lambda target: payloads.pack(function, args, kwargs, target), options)
+
+
+def prepare_packed(
+    function: Callable[..., Any], pack: Callable[[tuple[int, int] | None], payloads.Payload], options: Options
+) -> Prepared:
+    """The same for what `pack` turns into bytes, for the Python that it is told, None for this one's.
 
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
@@ -140,11 +155,13 @@ def prepare(
     known = config.load()
     host, because = known.resolve(options.host)
     resources = resources_of(options, host)
-    payload = payloads.pack(function, args, kwargs)
+    payload = pack(None)
     hidden = secret_values(options)
     session = open_session(host)
-    ready = session.environment(wanted_environment(payload, options, resources), _tell)
-    payload = _for_its_python(payload, function, args, kwargs, ready)
+    ready = session.environment(wanted_environment(payload, options, resources), tell)
+    version = ready.interpreter.version
+    if version != CALLER:  # code goes as text then
+        payload = replace(pack(version), edited=payload.edited)
     session.enough(resources)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
@@ -172,20 +189,6 @@ def wanted_environment(payload: payloads.Payload, options: Options, resources: R
     return Wanted(options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(payload))
 
 
-def _for_its_python(
-    payload: payloads.Payload,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    ready: Ready,
-) -> payloads.Payload:
-    """The call for the Python that was found: with another minor version than this one's, code goes as text."""
-    version = ready.interpreter.version
-    if version == CALLER:
-        return payload
-    return replace(payloads.pack(function, args, kwargs, version), edited=payload.edited)
-
-
 def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     """Send a prepared call, start it, and follow it."""
     session, spec = prepared.session, prepared.job
@@ -198,9 +201,9 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
         _say(f"clusterfn: in the arguments {note}\n")
     ledger.remember(job, prepared.config)
     job.add_done_callback(lambda done: _learn(session, job))
-    send.send(session, spec, prepared.payload, prepared.ready, job, tracker, _tell)
+    send.send(session, spec, prepared.payload, prepared.ready, job, tracker, tell)
     tracker.follow(job, 1)
-    _going.add(job)
+    remember_going(job)
     return job
 
 
@@ -237,7 +240,8 @@ def job_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:40] or "function"
 
 
-def _tell(sentence: str) -> None:
+def tell(sentence: str) -> None:
+    """A sentence of ours on stderr."""
     _say(f"clusterfn: {sentence}\n")
 
 

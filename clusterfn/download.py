@@ -79,6 +79,17 @@ def _unless_missing(reply: Reply[int], out: io.BytesIO) -> bytes | None:
     return out.getvalue()
 
 
+def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
+    """A part of a file there as text; to its end if `size` is None, "" if there is no such file."""
+    out = io.BytesIO()
+    try:
+        connection.get(path, out, begin).result(None)
+    except HostError as error:
+        if error.kind != "missing":
+            raise
+    return out.getvalue()[:size].decode("utf-8", "replace")
+
+
 def fetch(connection: HostConnection, folder: str, pattern: str, to: Path) -> list[Path]:
     """Fetch the files that match; see `Job.download`. The name of a folder means its content."""
     found = list_files(connection, folder, pattern)

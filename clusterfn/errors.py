@@ -6,7 +6,7 @@
     ├── LockError             an environment could not be locked
     ├── EnvironmentBuildError the environment is missing, another than asked for, or could not be made
     ├── SubmitError           the scheduler refused the job
-    ├── SweepError            no configuration of a sweep succeeded
+    ├── SweepError            no item of a map, or configuration of a sweep, succeeded
     ├── HostError             the host could not be used
     │   ├── Unreachable
     │   ├── AuthenticationError
@@ -115,7 +115,7 @@ class SubmitError(ClusterfnError):
 
 
 class SweepError(ClusterfnError):
-    """No configuration of a sweep succeeded."""
+    """No item of a map, or configuration of a sweep, succeeded; `evidence` has each distinct cause with its count."""
 
 
 class HostError(ClusterfnError):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import download, layout, outcome
+from clusterfn import download, layout, outcome, whereabouts
 from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ R = TypeVar("R")
 
 PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
-_FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
+FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
 SHORT = 4
+_MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 
 Listener = Callable[[str, Any], None]
@@ -229,7 +230,7 @@ class Job(concurrent.futures.Future[R]):
         place = outcome.Place(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             error = outcome.exception_of(published, value, place)
-            self._fail(error, _FINAL.get(published["kind"], DIED), published["message"] or "")
+            self._fail(error, FINAL.get(published["kind"], DIED), published["message"] or "")
             return
         try:
             result = outcome.value_of(published, value, place)

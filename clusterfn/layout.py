@@ -50,6 +50,13 @@ SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
 ATTEMPTS = "attempts"
 
+# below jobs/<id> of a group
+ITEMS = "items.pkl"  # the arguments of each item, one after another
+ITEMS_INDEX = "items.json"  # where each of them ends
+CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over
+DONE = "done"  # <chunk>: each of its items has a line
+ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`
+
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
 WAITING = "waiting"  # for cards, on the host itself
@@ -61,6 +68,8 @@ EVENTS = "events.jsonl"
 HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
 OUTCOME = "outcome.json"
+JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
+VALUES = "values"  # of an element: value.pkl of each item, one after another
 
 # below bridge/<hash>
 SUPERVISE = "supervise.py"
@@ -156,6 +165,17 @@ def job_dir(root, job_id):  # type: (str, str) -> str
 def attempt_dir(job, attempt):  # type: (str, int) -> str
     """The folder of one attempt, given the job's folder."""
     return posixpath.join(job, ATTEMPTS, str(attempt))
+
+
+def element_dir(job, number):  # type: (str, int) -> str
+    """The folder of one element, given the group's folder."""
+    return posixpath.join(job, ELEMENTS, str(number))
+
+
+def element_log(which):  # type: (object) -> str
+    """The scheduler.log of one element, by SLURM's number of it, or by its own where there is no scheduler."""
+    return "scheduler-%s.log" % which
+
 
 
 def job_name(name, job_id):  # type: (str, str) -> str

@@ -12,9 +12,12 @@ import shutil
 import sys
 import threading
 import time
-from typing import IO, Any, TextIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn.job import PENDING, SHORT, Job
+
+if TYPE_CHECKING:
+    from clusterfn.group import JobGroup
 
 R = TypeVar("R")
 _TICK_S = 1.0
@@ -41,7 +44,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
         shown.until_done()
     except KeyboardInterrupt:
         shown.clear()
-        _interrupted(job, on_interrupt)
+        interrupted(job, on_interrupt)
         raise
     return job.result()
 
@@ -57,7 +60,7 @@ class _Shown:
         self.spoken = False
         self.within_a_line = False
         self.trouble = ""
-        _say(f"clusterfn: {job.id} {where}\n")
+        say(f"clusterfn: {job.id} {where}\n")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
 
@@ -86,7 +89,7 @@ class _Shown:
         _write(sys.stdout if name == "stdout" else sys.stderr, text)
 
     def _status(self) -> None:
-        if _is_terminal(sys.stderr):
+        if is_terminal(sys.stderr):
             self._redraw("" if self.spoken and not self.trouble else self._text(with_clock=True))
         elif self.job.state == PENDING and self.job.reason and not self.trouble:
             self._say_anew(self._text(with_clock=False))
@@ -94,15 +97,15 @@ class _Shown:
     def _say_anew(self, line: str) -> None:
         if line != self.line:
             self.line = line
-            _say(f"clusterfn: {line}\n")
+            say(f"clusterfn: {line}\n")
 
     def _connection(self, trouble: str) -> None:
         """Said in the status line; where there is none, once when the connection is lost and once when it is back."""
         changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
-        if not _is_terminal(sys.stderr) and changed:
-            _say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
+        if not is_terminal(sys.stderr) and changed:
+            say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
         elif trouble and self.within_a_line:
-            _say("\n")
+            say("\n")
             self.within_a_line = False
         self._status()
 
@@ -115,23 +118,23 @@ class _Shown:
     def _redraw(self, line: str) -> None:
         line = line[: shutil.get_terminal_size().columns - 1]
         if line != self.line:
-            _say(f"\r\x1b[K{line}")
+            say(f"\r\x1b[K{line}")
             self.line = line
 
     def clear(self) -> None:
         """Take the status line away, so that output starts at the left."""
-        if self.line and _is_terminal(sys.stderr):
+        if self.line and is_terminal(sys.stderr):
             self._redraw("")
 
 
-def _interrupted(job: Job[Any], on_interrupt: str) -> None:
+def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "result()") -> None:
     """The first Ctrl-C detaches and says so; a second within three seconds stops the job."""
     if on_interrupt == "stop":
         _stop(job)
         return
-    _say(
+    say(
         f"\nclusterfn: {job.id} goes on on {job.host}.\n"
-        f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).result()\n"
+        f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).{how}\n"
         f"  to stop it:  clusterfn cancel {job.id[:SHORT]}   or  Ctrl-C again within 3 s\n"
     )
     try:
@@ -140,22 +143,22 @@ def _interrupted(job: Job[Any], on_interrupt: str) -> None:
         _stop(job)
 
 
-def _time_for_a_second(job: Job[Any]) -> None:
+def _time_for_a_second(job: Job[Any] | JobGroup[Any]) -> None:
     """Wait for the time in which a second Ctrl-C counts."""
     if threading.current_thread() is threading.main_thread():
         time.sleep(_SECOND_INTERRUPT_S)
 
 
-def _stop(job: Job[Any]) -> None:
+def _stop(job: Job[Any] | JobGroup[Any]) -> None:
     job.stop()
-    _say(f"clusterfn: {job.id} was stopped.\n")
+    say(f"clusterfn: {job.id} was stopped.\n")
 
 
-def _is_terminal(stream: IO[str] | None) -> bool:
+def is_terminal(stream: IO[str] | None) -> bool:
     return stream is not None and hasattr(stream, "isatty") and stream.isatty()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     _write(sys.stderr, text)
 
 

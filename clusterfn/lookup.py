@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterfn import config, download, layout, ledger
+from clusterfn import config, download, layout, ledger, mapping
 from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.group import JobGroup
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
 from clusterfn.spec import Host
@@ -42,8 +43,8 @@ class JobInfo:
     started: float
 
 
-def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]:
-    """The job of that id, whoever sent it from wherever.
+def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any]:
+    """The job or group of that id, whoever sent it from wherever.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
@@ -51,7 +52,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         live: Whether its output is followed, from the beginning.
 
     Returns:
-        A Job, as `submit` returned it.
+        A Job, as `submit` returned it, or a JobGroup, as `map` did.
 
     Raises:
         ConfigError: There is no such job, or the digits fit several.
@@ -69,6 +70,8 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     if sent is None:
         raise _no_such(job_id, [session.host])
     spec = json.loads(sent)
+    if spec.get("group"):
+        return mapping.attach(session, spec)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job, claim or b"", started or b"")

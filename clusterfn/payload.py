@@ -68,10 +68,10 @@ def pack(
         TypeError: The function does not take these arguments; the one that Python itself raises.
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
-    _check_arguments(function, args, kwargs)
+    check_arguments(function, args, kwargs)
     container = wire.part("container")
-    _keep_registrations()
-    apart, needs, notes = _Large(), _Needs(), wire.part("pickler").notes
+    keep_registrations()
+    apart, needs, notes = Large(), Needs(), wire.part("pickler").notes
     notes.clear()
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
     try:
@@ -79,7 +79,7 @@ def pack(
     except PayloadError:
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
-        raise _cannot_travel(function, args, kwargs, target, error) from error
+        raise cannot_travel(function, args, kwargs, target, error) from error
     blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
     packed = replace(packed, blobs=blobs, sources=needs.texts, logging=wire.part("logs").describe())
     sources = modules.sources(needs.modules)
@@ -100,7 +100,7 @@ def imports_of(payload: Payload) -> frozenset[str]:
     return payload.needs.union(*(modules.imported(data) for name, data in files.items() if name.endswith(".py")))
 
 
-def _check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse what the function would refuse; where its signature is not certain, that is found out there."""
     plain = function
     while isinstance(plain, (functools.partial, types.MethodType)):
@@ -141,7 +141,7 @@ def _as_python_says_it(
     return None
 
 
-def _keep_registrations() -> None:
+def keep_registrations() -> None:
     """Modules that the user told their own cloudpickle to send by value, and a child process's copy of __main__."""
     ours = wire.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
     theirs = sys.modules.get("cloudpickle")
@@ -175,7 +175,7 @@ def _goes_by_value(module: str) -> bool:
     return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
 
 
-class _Large:
+class Large:
     """Takes large bytes among the arguments apart, so that they are sent once."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class _Apart:
         return type(self._value), (pickle.PickleBuffer(self._value),)
 
 
-class _Needs:
+class Needs:
     """Watches the pickling of one call and notes the modules, files and sources that it needs."""
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ def _imports(code: types.CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
-def _cannot_travel(
+def cannot_travel(
     function: Callable[..., Any],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],

@@ -48,7 +48,8 @@ def job_script(job: JobSpec) -> str:
             "id": job.id,
             "python": quote(job.host_python),
             "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
-            "job": quote(layout.job_dir(job.root, job.id)),
+            "job": _folder(job),
+            "element": fill("element.sh", {"job": _folder(job)}).rstrip("\n") if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),
             "lines": "\n".join([*job.host.setup, *_module_lines(job), *job.host.prolog]),
@@ -56,9 +57,16 @@ def job_script(job: JobSpec) -> str:
     )
 
 
+def _folder(job: JobSpec) -> str:
+    """The word for the job's folder; for an element of a group, its own in it."""
+    folder = layout.job_dir(job.root, job.id)
+    return f'{quote(posixpath.join(folder, layout.ELEMENTS, ""))}"$clusterfn_element"' if job.group else quote(folder)
+
+
 def _module_lines(job: JobSpec) -> list[str]:
-    said = posixpath.join(layout.job_dir(job.root, job.id), _MODULE_ERRORS)
-    return _loading([*job.host.modules, *job.modules], quote(said))
+    folder = layout.job_dir(job.root, job.id)
+    said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
+    return _loading([*job.host.modules, *job.modules], said)
 
 
 def _loading(modules: Iterable[str], said: str) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn import layout, parcel, script
 from clusterfn.environments import Ready
@@ -44,28 +44,42 @@ def send(
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
     connection = session.connection
     shipped = _environment(session, ready, made, say)
-    before = [*_lay_out(session, ready), *_contents(session, payload, made), *(shipped.before if shipped else ())]
+    before = [*lay_out(session, ready), *contents(session, payload, made), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = connection.put_tree(place, files, sync=queued, after=before)
     sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        _finish_before_exit(spawned, tracker)
+        finish_before_exit(spawned, tracker)
         spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply, sent))
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        _finish_before_exit(ran, tracker)
+        finish_before_exit(ran, tracker)
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
             shipped.tell(tracker, made)
+
+
+class Shows(Protocol):
+    """What is told how far sending is."""
+
+    @property
+    def state(self) -> str: ...
+    def on_state(self, state: str, reason: str = "") -> None: ...
+
+
+class HasSubmission(Protocol):
+    """What knows the request that starts it."""
+
+    submission: Reply[Any] | None
 
 
 _unanswered: set[Reply[Any]] = set()
 _EXIT_TIMEOUT_S = 60.0
 
 
-def _finish_before_exit(start: Reply[Any], tracker: Tracker) -> None:
+def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
     _unanswered.add(start)
@@ -80,7 +94,7 @@ def _finish_all() -> None:
             start.result(max(0.0, until - time.monotonic()))
 
 
-def _lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
+def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     """The bridge, and folders that the environment wants."""
     replies = session.lay_out_bridge()
     for path, folder in ready.folders.items():
@@ -99,7 +113,7 @@ def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[
     return shipping.for_job(session, ready.made, made, say)
 
 
-def _contents(session: Session, payload: Payload, made: Job[Any]) -> list[Reply[bool]]:
+def contents(session: Session, payload: Payload, made: Shows) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
@@ -182,6 +196,7 @@ def spec_json(job: JobSpec) -> bytes:
         "version": list(job.interpreter.version),
         "activation": job.interpreter.activation,
         "building": asdict(job.building) if job.building else None,
+        **({"group": asdict(job.group)} if job.group else {}),
         "sys_path": list(job.sys_path),
         "env": dict(job.env),
         "secrets": sorted(job.secrets),
@@ -198,7 +213,7 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence
     tracker.submission = None
     error = reply.exception()
     if error is not None:
-        made.on_refused(_refused(_first_of(sent, error), tracker))
+        made.on_refused(_refused(first_of(sent, error), tracker))
         tracker.end()
         return
     process = reply.result(0)
@@ -217,7 +232,7 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
     tracker.submission = None
     scheduler, scheduler_id = tracker.session.scheduler, ""
     try:
-        answer = _answer(reply)
+        answer = answer_of(reply)
         scheduler_id = scheduler.submitted(answer)
     except SubmitError as refusal:
         if not scheduler.ambiguous(answer):
@@ -226,13 +241,13 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
             return
         tracker.doubt = refusal
     except ClusterfnError as error:
-        made.on_refused(_refused(_first_of(sent, error), tracker))
+        made.on_refused(_refused(first_of(sent, error), tracker))
         tracker.end()
         return
     tracker.started(made, scheduler_id)
 
 
-def _answer(reply: Reply[Completed]) -> Answer:
+def answer_of(reply: Reply[Completed]) -> Answer:
     """What sbatch said; one that was killed because it took too long may have submitted all the same."""
     try:
         ran = reply.result(0)
@@ -243,7 +258,7 @@ def _answer(reply: Reply[Completed]) -> Answer:
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
 
 
-def _first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException:
+def first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException:
     """What failed first: what comes after it is only skipped, and its error is of no kind."""
     failed = [reply.exception(0) for reply in sent if reply.done()]
     return next((each for each in failed if each is not None), error)

@@ -31,11 +31,16 @@ class Session:
 
     Args:
         host: Which.
+
+    Attributes:
+        there: Paths on the host that are known to be there.
+        limits: What its scheduler said of what it allows; None until it was asked.
     """
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self.there: set[str] = set()
+        self.limits: list[str] | None = None
         self._anew = ""
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
@@ -163,8 +168,8 @@ class Session:
         facts = self.connection.facts
         self._refuse_above("cores", asked.cores, facts.cpus, str)
         self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
-        if asked.gpus and self._gpu_count is not None:
-            self._refuse_above("gpus", asked.gpus, self._gpu_count, str)
+        if asked.gpus and self.gpu_count is not None:
+            self._refuse_above("gpus", asked.gpus, self.gpu_count, str)
 
     def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
         if asked > there:
@@ -176,7 +181,7 @@ class Session:
             )
 
     @functools.cached_property
-    def _gpu_count(self) -> int | None:
+    def gpu_count(self) -> int | None:
         """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""
         try:
             answer = self.connection.run(["nvidia-smi", "-L"], timeout_s=20.0).result(30.0)

@@ -170,6 +170,27 @@ class Interpreter:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The items of one function, and how they are shared out.
+
+    Attributes:
+        count: Items.
+        chunk: Items that an element claims at a time.
+        elements: How many are started.
+        at_once: How many of them run at the same time.
+        per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
+        element_s: Seconds that one asks for; None: the scheduler's own limit.
+    """
+
+    count: int
+    chunk: int
+    elements: int
+    at_once: int
+    per_element: int | None = None
+    element_s: float | None = None
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """One job, ready to be written: everything that spec.json and job.sh are made from.
 
@@ -197,6 +218,7 @@ class JobSpec:
     outputs: tuple[str, ...] = ()
     cwd: str | None = None
     building: Building | None = None
+    group: Group | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
 

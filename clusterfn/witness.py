@@ -113,6 +113,7 @@ class Witness:
 
     def _ask_about(self, submission: str) -> None:
         tracker, scheduler = self._tracker, self._tracker.session.scheduler
+        tracker.scheduler_id = tracker.scheduler_id or submission
         if not submission:
             self._never_seen()
             return

@@ -2,7 +2,7 @@
 # Written by clusterfn for job @@id. sbatch runs it, or the agent where there is no scheduler.
 # It starts the supervisor; whatever else happens, `ended` lets `supervise.py after` say what can be known.
 trap : TERM INT USR1
-umask 077
+umask 077@@element
 unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
 # Until the supervisor claims the job, this is all that tells whether somebody is at it.
 {

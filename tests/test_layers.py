@@ -21,13 +21,14 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 ROOMS = [
     ["_version", "errors", "gpu", "layout", "options", "spec"],
     ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
+    ["items"],
     ["transport", "scheduler", "environment"],
-    ["hostlink", "host", "watch"],
+    ["hostlink", "host", "watch", "whereabouts"],
     ["survey"],
     ["job", "group"],
-    ["builder", "builds", "environments", "session", "witness", "tracker", "live"],
+    ["builder", "builds", "division", "environments", "session", "witness", "tracker", "live", "progress"],
     ["shipping"],
-    ["send", "describe", "dispatch"],
+    ["send", "describe", "dispatch", "gathering", "mapping"],
     ["decorator", "executor", "lookup", "attach", "access"],
     ["__init__"],
     ["cli"],
@@ -46,6 +47,7 @@ BLIND = {
     "gpu/guards.py": "the probes that promise never to raise",
     "gpu/sorting.py": "calls an error's own __str__",
     "hostlink/link.py": "a thread's outermost frames",
+    "items.py": "pickles the user's arguments",
     "job.py": "a thread's outermost frame; loads the user's value",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}

@@ -1,8 +1,10 @@
 """Runs the user's function: loads the call, calls it, writes the value, and says at every step how far it came.
 
-Called as `worker.py <attempt dir> <report fd>` by the supervisor, in the environment's own Python (3.9 and up). It must
-never decide how a job ended: it reports, the supervisor judges. Everything it needs after the function has run (the
-value's file, the report's pipe) is opened before, so that a function may close, remove or replace what it likes.
+Called as `worker.py <attempt dir> <report fd>` by the supervisor, or for an item of a group as
+`worker.py <attempt dir> <group dir> <offset> <size> <report fd>`, with where its arguments lie in items.pkl; in the
+environment's own Python (3.9 and up). It must never decide how a job ended: it reports, the supervisor judges.
+Everything it needs after the function has run (the value's file, the report's pipe) is opened before, so that a
+function may close, remove or replace what it likes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import BLOBS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, VALUE
+from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, VALUE
 
 _HIGH_FDS = (5000, 900, 200, 3)  # the first that the limits allow: above what daemons close in a loop
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
@@ -67,27 +69,28 @@ def _shown(value: Any) -> Any:
 
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report."""
-    attempt, fd = argv[1], int(argv[2])
+    attempt, fd = argv[1], int(argv[-1])
+    job = argv[2] if argv[3:] else os.path.dirname(os.path.dirname(attempt))
     report = Report(fd)
     value_fd = _out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
     sys.argv = [""]
     _speak_utf8()
     _explain_crashes()
     try:
-        facts = _work(os.path.dirname(os.path.dirname(attempt)), report, value_fd)
+        facts = _work(job, [int(number) for number in argv[3:5]], report, value_fd)
     except Refused as refused:
         facts = refused.facts
     _flush()
     report.say(**facts, usage=_usage())
 
 
-def _work(job: str, report: Report, value_fd: int) -> dict[str, Any]:
+def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     _check_version(spec)
     _set_path(spec)
     report.say(stage="load")
-    call, caller = _load(os.path.join(job, PAYLOAD), spec["root"])
+    call, caller = _load(job, spec["root"], item)
     report.say(stage="function")
     kind, result = _call(call)
     report.say(stage="result")
@@ -173,12 +176,14 @@ class LastResort:
         return PathFinder.find_spec(name, [os.path.join(_bridge(), "library")])
 
 
-def _load(path: str, root: str) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
-    """The call, and the version of the Python that made it."""
-    os.environ[_SHIPPED] = path
+def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+    """The call, and the version of the Python that made it; `item` is where the arguments of an item lie."""
+    path = os.environ[_SHIPPED] = os.path.join(job, PAYLOAD)
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
         function, args, kwargs = _read(path, root, header)
+        if item:
+            args = _read(os.path.join(job, ITEMS), root, {}, item)
     except container.OtherPython as other:
         raise Refused(
             "environment",
@@ -191,14 +196,14 @@ def _load(path: str, root: str) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     return (function, args, kwargs), tuple(header["python"])
 
 
-def _read(path: str, root: str, header: dict[str, Any]) -> Any:
-    """What lies there; `header` is filled, and heeded, before anything of it is unpickled."""
+def _read(path: str, root: str, header: dict[str, Any], part: list[int] | None = None) -> Any:
+    """What lies there, or in that part of it; `header` is filled, and heeded, before anything of it is unpickled."""
 
     def heed(found: Any) -> None:
         header.update(found)
         _log_as_the_caller(found)
 
-    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed)
+    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed, part)
 
 
 def _log_as_the_caller(header: Any) -> None:

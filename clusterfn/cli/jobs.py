@@ -18,7 +18,8 @@ from clusterfn import live
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ConfigError
-from clusterfn.job import SHORT, Job
+from clusterfn.group import JobGroup
+from clusterfn.job import PENDING, SHORT, Job
 from clusterfn.lookup import JobInfo
 from clusterfn.lookup import attach as find
 from clusterfn.lookup import jobs as list_jobs
@@ -62,13 +63,27 @@ def shortest(ids: Sequence[str]) -> int:
 
 def logs(given: argparse.Namespace) -> int:
     """What a job has printed; with --follow until it ends."""
-    if not given.follow:
-        sys.stdout.write(find(given.id, given.host).logs(given.stream))
-        return 0
-    if given.stream == "scheduler":
+    if given.follow and given.stream == "scheduler":
         raise ConfigError("the scheduler's words cannot be followed", hint="leave out -f")
-    _follow(find(given.id, given.host, live=True), given.stream)
+    job = find(given.id, given.host, live=given.follow)
+    if isinstance(job, JobGroup):
+        _logs_of_items(job, given)
+    elif given.follow:
+        _follow(job, given.stream)
+    else:
+        sys.stdout.write(job.logs(given.stream))
     return 0
+
+
+def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
+    """What each item has printed, one after another."""
+    if given.follow or given.stream == "scheduler":
+        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint="leave out -f and --stream scheduler")
+    group.wait(_MOMENT_S)
+    for index, state in enumerate(group.states):
+        if state != PENDING:
+            print(f"==> item {index} ({state.lower()}) <==")
+            sys.stdout.write(group.logs(index, given.stream))
 
 
 def _follow(job: Job[Any], stream: str) -> None:
@@ -90,7 +105,7 @@ def result(given: argparse.Namespace) -> int:
     job = find(given.id, given.host)
     if not _ended(job):
         print(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it", file=sys.stderr)
-    print(written(job.result(), given.json))
+    print(written(job.results() if isinstance(job, JobGroup) else job.result(), given.json))
     return 0
 
 
@@ -98,15 +113,20 @@ def attach(given: argparse.Namespace) -> int:
     """Follow a job until its end; the exit code says how it ended."""
     _modules_of_this_folder()
     job = find(given.id, given.host, live=True)
-    live.result(job, f"{job.name} on {job.host}")
+    if isinstance(job, JobGroup):
+        job.results()
+    else:
+        live.result(job, f"{job.name} on {job.host}")
     print(f"clusterfn: {job.id} has returned; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
     return 0
 
 
 def cancel(given: argparse.Namespace) -> int:
-    """Withdraw a job that has not started, or end a running one; says which it was."""
+    """Withdraw a job that has not started, or end a running one or a group; says which it was."""
     job = find(given.id, given.host)
-    if job.cancel():
+    if isinstance(job, JobGroup):
+        done = _end_group(job)
+    elif job.cancel():
         done = "was withdrawn before it started"
     elif _ended(job):
         done = f"had ended already: {job.status}"
@@ -118,8 +138,17 @@ def cancel(given: argparse.Namespace) -> int:
     return 0 if job.done() else 1
 
 
-def _ended(job: Job[Any]) -> bool:
+def _end_group(group: JobGroup[Any]) -> str:
+    if _ended(group):
+        return f"had ended already: {group.status}"
+    group.stop()
+    return f"was stopped: {group.status}" if group.wait(_END_S) else "was told to stop, and has not ended yet"
+
+
+def _ended(job: Job[Any] | JobGroup[Any]) -> bool:
     """Whether it has ended, after a moment in which the host can say so."""
+    if isinstance(job, JobGroup):
+        return job.wait(_MOMENT_S)
     return bool(concurrent.futures.wait([job], _MOMENT_S).done)
 
 

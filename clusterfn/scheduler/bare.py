@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from clusterfn import layout
 from clusterfn.errors import SubmitError
-from clusterfn.scheduler.base import Answer, Evidence, JobState, Submission, Verdict
+from clusterfn.scheduler.base import Answer, Evidence, JobState, Limits, Submission, Verdict
 from clusterfn.scheduler.slurm import INHERITED
 from clusterfn.spec import JobSpec
 
@@ -34,6 +34,29 @@ class Bare:
         folder = layout.job_dir(job.root, job.id)
         script, log = (posixpath.join(folder, name) for name in (layout.SCRIPT, layout.SCHEDULER_LOG))
         return Submission("spawn", ("/bin/sh", script), folder, self.unset, log)
+
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+        """A process for each."""
+        folder = layout.job_dir(job.root, job.id)
+        script = posixpath.join(folder, layout.SCRIPT)
+        return [
+            (
+                range(number, number + 1),
+                Submission(
+                    "spawn", ("/bin/sh", script, str(number)), folder, self.unset,
+                    posixpath.join(folder, layout.element_log(number)),
+                ),
+            )
+            for number in numbers
+        ]  # fmt: skip
+
+    def limits_commands(self) -> Sequence[tuple[str, ...]]:
+        """Nobody to ask."""
+        return ()
+
+    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+        """None but the machine's own."""
+        return Limits()
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """A process."""

@@ -7,7 +7,7 @@ conclude` on the host. Nothing here raises about a job: a conclusion counts only
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,6 +73,21 @@ class JobState:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What a scheduler allows one user; None where it does not say.
+
+    Attributes:
+        array: Elements of one job array.
+        jobs: Jobs and elements that may wait and run at the same time.
+        time_s: Longest duration of a job.
+    """
+
+    array: int | None = None
+    jobs: int | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Verdict:
     """A conclusion from outside, for `supervise.py conclude`, which publishes it or finds that the job has spoken.
 
@@ -120,6 +135,18 @@ class Scheduler(Protocol):
         """The request that submits the job, whose folder lies on the host by then.
 
         Raises: ConfigError if the job's folder has a name that the scheduler would misread."""
+
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+        """The requests that start these elements of a group, each with those that it starts.
+
+        Args:
+            largest: Elements of one job array."""
+
+    def limits_commands(self) -> Sequence[tuple[str, ...]]:
+        """What to run to learn what is allowed; each may fail."""
+
+    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+        """What these commands printed means for a job with so many cards."""
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """The request that runs one line of shell as a small batch job of its own, which needs no card."""

@@ -10,13 +10,25 @@ import math
 import posixpath
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterfn import layout
 from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.scheduler import slurm_limits
 from clusterfn.scheduler import slurm_words as words
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission, Verdict
+from clusterfn.scheduler.base import (
+    FINAL,
+    PENDING,
+    RUNNING,
+    UNKNOWN,
+    Answer,
+    Evidence,
+    JobState,
+    Limits,
+    Submission,
+    Verdict,
+)
 from clusterfn.spec import Host, JobSpec
 
 
@@ -63,13 +75,40 @@ class Slurm:
 
     def submission(self, job: JobSpec) -> Submission:
         """sbatch with everything that the job and the host ask for."""
+        folder = self._folder(job)
+        return self._sbatch(folder, self._options(job, folder))
+
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+        """Job arrays, as few as may be; together they run as many elements at once as the group allows."""
+        arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
+        at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
+        return [(each, self._array(job, each, at_once)) for each in arrays]
+
+    def _array(self, job: JobSpec, numbers: range, at_once: int) -> Submission:
+        folder = self._folder(job)
+        options = self._options(job, folder)
+        options["array"] = f"1-{len(numbers)}%{at_once}"
+        options["output"] = posixpath.join(folder, layout.element_log("%A_%a"))
+        return self._sbatch(folder, options, str(numbers[0] - 1))
+
+    def _folder(self, job: JobSpec) -> str:
         folder = layout.job_dir(job.root, job.id)
         if "%" in folder or "\\" in folder:
             message = f"{folder!r}: SLURM replaces % and \\ in paths by something else"
             raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
-        options = self._options(job, folder)
-        argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT))
+        return folder
+
+    def _sbatch(self, folder: str, options: Mapping[str, Any], *args: str) -> Submission:
+        argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
         return Submission("run", argv, folder, self.unset)
+
+    def limits_commands(self) -> Sequence[tuple[str, ...]]:
+        """scontrol, and sacctmgr where a site has accounting."""
+        return slurm_limits.commands(self._clusters(), self.user)
+
+    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+        """Of the partition that a job with so many cards goes to."""
+        return slurm_limits.read(told, self._with_the_hosts({}, gpus).get("partition"))
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """sbatch with the line itself, and with what the host's other jobs need, such as the account."""
@@ -94,8 +133,9 @@ class Slurm:
         }
         if resources.memory_bytes is not None:
             options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
-        if resources.time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
-            options["time"] = math.ceil(resources.time_s / 60) + 1
+        time_s = job.group.element_s if job.group else resources.time_s
+        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
+            options["time"] = math.ceil(time_s / 60) + 1
         return self._with_the_hosts(options, resources.gpus)
 
     def _with_the_hosts(self, options: dict[str, Any], gpus: int) -> dict[str, Any]:

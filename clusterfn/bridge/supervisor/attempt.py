@@ -57,6 +57,10 @@ class Attempt:
         """A path in the attempt's folder."""
         return os.path.join(self.folder, name)
 
+    def call(self) -> "list[str]":
+        """What the worker is told: where its value goes."""
+        return [self.folder]
+
     def _write_owner(self) -> None:
         with open(self.path(OWNER), "w") as file:
             file.write(self.job.start)

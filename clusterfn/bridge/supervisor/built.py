@@ -36,7 +36,7 @@ def ready(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
     wanted = job.spec.get("building")
     if not wanted:
         return
-    leases.add(wanted["root"], wanted["id"], job.folder)  # before the look: what is held is not removed
+    leases.add(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
     marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)

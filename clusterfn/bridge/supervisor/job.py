@@ -7,33 +7,50 @@ import json
 import os
 import re
 
-from ...layout import ATTEMPTS, CANCEL, JOBS, SECRETS, SPEC
+from ...layout import (
+    ATTEMPTS,
+    CANCEL,
+    CHECKPOINT,
+    ELEMENTS,
+    JOBS,
+    PAYLOAD,
+    SCHEDULER_LOG,
+    SCRIPT,
+    SECRETS,
+    SPEC,
+    element_log,
+)
 from .text import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Optional
 
 # What reading a job raises whose files hold something else: a function may write anything into its own folder.
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
+# What the elements of a group have in common.
+_SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
 
 
 class Job:
-    """One job's folder.
+    """One job's folder, or that of an element of a group, which is a job in all but what belongs to the group.
 
     Attributes:
-        folder: jobs/<id>.
+        folder: jobs/<id>, or jobs/<id>/elements/<k>.
+        home: jobs/<id>.
+        element: k; None for a job by itself.
         spec: spec.json, strings native.
-        id: 16 hex digits.
+        id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue (see `submission_id`).
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
     """
 
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
+        self.home, self.element = _home(self.folder)
         self.spec = _read_json(self.path(SPEC))
-        self.id: "str" = self.spec["id"]
+        self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
         self.submission = submission_id(self.slurm)
@@ -41,8 +58,10 @@ class Job:
         self.start = self.submission if restarts == "0" else "%s restart %s" % (self.submission, restarts)
 
     def path(self, *names: str) -> str:
-        """A path below the job's folder."""
-        return os.path.join(self.folder, *names)
+        """A path below the job's folder; what elements share lies in their group's."""
+        if names[0] == SCHEDULER_LOG and self.element is not None:
+            return os.path.join(self.home, element_log(self.submission if self.slurm else self.element))
+        return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
         """The numbers of the attempts that exist, in order."""
@@ -64,7 +83,9 @@ class Job:
             return {}
 
     def forget_secrets(self) -> None:
-        """Delete the secrets: the job is final."""
+        """Delete the secrets: the job is final. Those of a group go with the group."""
+        if self.element is not None:
+            return
         try:
             os.unlink(self.path(SECRETS))
         except FileNotFoundError:
@@ -74,6 +95,14 @@ class Job:
     def node(self) -> str:
         """The machine's name, as the scheduler knows it."""
         return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
+
+
+def _home(folder: str) -> "tuple[str, Optional[int]]":
+    """The folder of the job that it belongs to, and the number of the element that it is."""
+    above, name = os.path.split(folder)
+    if os.path.basename(above) != ELEMENTS:
+        return folder, None
+    return os.path.dirname(above), int(name)
 
 
 def job_folders(root: str) -> "list[str]":

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from ...layout import CANCELLED, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
+from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
 from .text import portable
@@ -50,6 +50,8 @@ def _told(folder: str) -> "dict[str, Any]":
 
 def _state(job: Job) -> "tuple[str, str]":
     numbers = job.attempts()
+    if not numbers and job.spec.get("group"):
+        return _of_items(job)
     if not numbers:
         return "PENDING", "has not started"
     attempts = [Attempt(job, number) for number in numbers]
@@ -58,6 +60,14 @@ def _state(job: Job) -> "tuple[str, str]":
         if outcome is not None and outcome["final"]:
             return _STATES.get(outcome["kind"], "DIED"), _first_line(outcome.get("message"))
     return _of_events(attempts[-1])
+
+
+def _of_items(job: Job) -> "tuple[str, str]":
+    from . import grouped
+
+    ended = grouped.kinds(job.home)
+    begun = os.path.isdir(job.path(ELEMENTS))
+    return "RUNNING" if begun else "PENDING", grouped.in_words(ended, job.spec["group"]["count"])
 
 
 def _first_line(text: "Any") -> str:

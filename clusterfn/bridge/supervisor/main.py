@@ -1,4 +1,5 @@
-"""The supervisor's commands: run a job, conclude after a dead supervisor, conclude on request, list the jobs.
+"""The supervisor's commands: run a job or an element of a group, conclude after a dead supervisor or on request, end
+what is left of a group, list the jobs.
 
 Runs in the host's old Python, started by job.sh (`run`, `after`) or through the agent (`conclude`, `list`). It must
 never unpickle anything or import the user's code.
@@ -44,11 +45,15 @@ def _command(argv: "list[str]") -> int:
         from . import after
 
         return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
+    if len(argv) == 2 and argv[0] == "bury":
+        from .grouped import bury
+
+        return bury(argv[1])
     if len(argv) == 2 and argv[0] == "list":
         from .listing import listing
 
         return listing(argv[1])
-    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB | list ROOT")
+    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT")
     return 2
 
 
@@ -77,6 +82,10 @@ def run(folder: str) -> int:
 
 
 def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
+    if job.element is not None:
+        from .element import see_through
+
+        return see_through(job, attempt, watch)
     from .run import Run
 
     work: "Optional[Run]" = None

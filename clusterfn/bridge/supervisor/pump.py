@@ -76,6 +76,12 @@ class Pump:
             return line
         return line
 
+    def forget(self) -> None:
+        """Give both ends back."""
+        os.close(self._file)
+        if self.fd >= 0:
+            os.close(self.fd)
+
     def restore(self, path: str) -> None:
         """Write the file anew: the function removed it."""
         copy(self._file, path)

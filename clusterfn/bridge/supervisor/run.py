@@ -72,7 +72,7 @@ class Run:
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
-        argv = [spec["python"], os.path.join(spec["bridge"], WORKER), self.attempt.folder]
+        argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         self._started = time.monotonic()
         keep = [fd for held in self._held for fd in held.worker_fds()]
         self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
@@ -212,7 +212,8 @@ class Run:
             return
         self._killer.look()
         began = time.process_time()
-        if self._sampler.over(tree.descendants(os.getpid()), began) and self._done is None:
+        pids = tree.descendants(os.getpid())
+        if self._sampler.over(pids, began) and self._done is None:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
 
     def _drain(self) -> None:
@@ -346,6 +347,14 @@ class Run:
     def _asked_to_stop(self) -> bool:
         self.watch.signals.swallow()
         return self.job.cancelled() or self.watch.is_ending()
+
+    def close(self) -> None:
+        """Give the files back, for a process that goes on."""
+        os.close(self._value)
+        if self._child is not None and self._child.report >= 0:
+            os.close(self._child.report)
+        for pump in self._pumps:
+            pump.forget()
 
     def release(self) -> None:
         """Give the cards back."""

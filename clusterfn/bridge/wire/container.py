@@ -138,7 +138,10 @@ def read_header(path: str) -> dict[str, Any]:
 
 
 def load(
-    path: str, blob_path: Callable[[str], str], on_header: Callable[[Mapping[str, Any]], None] | None = None
+    path: str,
+    blob_path: Callable[[str], str],
+    on_header: Callable[[Mapping[str, Any]], None] | None = None,
+    part: Sequence[int] | None = None,
 ) -> Any:
     """The object in a file; buffers that are blobs are read from `blob_path(sha256)`.
 
@@ -146,6 +149,7 @@ def load(
         path: The file.
         blob_path: Where a blob lies.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
+        part: Offset and size of what stands in a file with others; None for all of it.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -153,8 +157,10 @@ def load(
         Exception: Whatever unpickling raises.
     """
     with open(path, "rb") as file:
-        line = file.readline()
-        body = bytearray(os.fstat(file.fileno()).st_size - len(line))
+        offset, size = part or (0, os.fstat(file.fileno()).st_size)
+        file.seek(offset)
+        line = file.readline(size)
+        body = bytearray(size - len(line))
         filled = file.readinto(body)
     return _load_body(line, memoryview(body)[:filled], blob_path, on_header=on_header)
 

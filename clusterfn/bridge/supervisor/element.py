@@ -1,0 +1,189 @@
+"""The life of one element of a group: it claims chunks, runs their items one by one, and takes over from the dead.
+
+To everybody else it is a job: `main` has claimed it and fenced its earlier attempts, `after` concludes it if this
+process dies. Called by `main`; what is left when no element is, `grouped` ends.
+"""
+
+import errno
+import os
+import time
+
+from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, LOST, RETURNED
+from . import item
+from .chunks import Chunks
+from .journal import Journal
+from .log import say, state
+from .verdict import Fenced, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Optional
+
+    from .attempt import Attempt
+    from .job import Job
+    from .watch import Watch
+
+_EXIT_LEFT_TO_AFTER = 143
+_SETTLE_S = 2.0  # who was fenced looks for that every second
+_TURN_S = 0.1
+_SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_NEVER_SAID = "the process that watched over the item is gone, and left no word"
+
+
+def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
+    """Pull until nothing is left for it, and publish how that went; the exit code of the process."""
+    from . import grouped
+
+    try:
+        attempt.prepare()
+        attempt.event("starting", node=job.node, pid=os.getpid())
+        verdict = Element(job, attempt, watch).pull()
+    except Verdict as found:
+        verdict = found
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        verdict = Verdict(HOST_DISK, "the disk of the host is full", hint="make room there", stage="start")
+    if verdict.kind is None:
+        say(verdict.facts["message"])
+        return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER
+    won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
+    grouped.conclude_if_complete(job)
+    state(attempt.number, verdict.kind, won)
+    return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
+
+
+class Teller:
+    """Gives each item of the chunks that it pulls its line."""
+
+    def __init__(self, job: "Job", attempt: "Attempt") -> None:
+        self.job = job
+        self.attempt = attempt
+        self.chunks = Chunks(job.home, job.spec["group"])
+        self.journal = Journal(attempt.folder, sync=job.slurm)
+        self.told = 0
+
+    def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
+        """Its chunks of an earlier start, then those that nobody has, `most` of them, then those of the dead."""
+        number: "int" = self.job.element or 0
+        if self.attempt.number > 1:
+            self.settle()
+            yield from self.chunks.held_by(number)
+        taken = 0
+        while most is None or taken < most:
+            chunk = self.chunks.take(number)
+            if chunk is None:
+                break
+            yield chunk
+            taken += 1
+        chunk = self.chunks.take_over(number)
+        while chunk is not None:
+            self.settle()
+            yield chunk
+            chunk = self.chunks.take_over(number)
+
+    def settle(self) -> None:
+        """Let whoever had it notice that he is fenced."""
+        time.sleep(_SETTLE_S)
+
+    def left(self, chunk: int) -> "Iterator[int]":
+        """Its items that have not begun; those that have and were not heard of again get their line here."""
+        ended, begun = self._past(chunk)
+        for index in self.chunks.items(chunk):
+            if index not in ended and index in begun:
+                self.tell(index, self._death(chunk))
+            elif index not in ended:
+                yield index
+
+    def _past(self, chunk: int) -> "tuple[set[int], set[int]]":
+        if self.attempt.number == 1 and self.chunks.holders(chunk) == [self.job.element]:
+            return set(), set()
+        return self.chunks.past(chunk)
+
+    def tell(self, index: int, verdict: Verdict) -> None:
+        """Give an item that does not run the line that this verdict is."""
+        self.journal.end(index, verdict.kind or LOST, verdict.facts)
+        self.told += 1
+
+    def _death(self, chunk: int) -> Verdict:
+        """What became of whoever had it before."""
+        ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
+        known = [end for end in ends if end and end["kind"] != RETURNED]
+        if not known:
+            return Verdict(LOST, _NEVER_SAID, stage="supervisor", hint="call it again: group.retry_failed()")
+        facts = {name: known[-1].get(name) for name in ("message", "stage", "evidence", "hint", "node", "signal")}
+        return Verdict(known[-1]["kind"], facts.pop("message") or "", **facts)
+
+
+class Element(Teller):
+    """One attempt of an element."""
+
+    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+        super().__init__(job, attempt)
+        self.watch = watch
+        self._ends = self.chunks.ends()
+        self._until = self._no_item_after()
+
+    def pull(self) -> Verdict:
+        """Run what there is to run; why nothing is left for it.
+
+        Raises:
+            Verdict: The element must end, and why.
+        """
+        self._have_environment()
+        for chunk in self.pulled(self.job.spec["group"]["per_element"]):
+            if not self._run(chunk):
+                return Verdict(RETURNED, "its time is over, after %d items" % self.told)
+        return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
+
+    def settle(self) -> None:
+        """The same, with an eye on what may end this one."""
+        until = time.monotonic() + _SETTLE_S
+        while time.monotonic() < until:
+            self.watch.look()
+            time.sleep(_TURN_S)
+
+    def _run(self, chunk: int) -> bool:
+        """Whether it came to its end; False if there is no time for another item."""
+        left = self.left(chunk)
+        for index in left:
+            if self.told and self._until is not None and time.monotonic() > self._until:
+                return False
+            try:
+                self.watch.look()
+                self._run_item(index)
+            except Verdict as verdict:
+                if verdict.kind == CANCELLED:
+                    self._give_up(chunk, verdict)
+                raise
+        self.chunks.finish(chunk)
+        return True
+
+    def _give_up(self, chunk: int, verdict: Verdict) -> None:
+        ended, _ = self.chunks.past(chunk)
+        for index in self.chunks.items(chunk):
+            if index not in ended:
+                self.tell(index, verdict)
+        self.chunks.finish(chunk)
+
+    def _run_item(self, index: int) -> None:
+        begin = self._ends[index - 1] if index else 0
+        attempt = item.ItemAttempt(self.attempt, self.journal, index, (begin, self._ends[index] - begin))
+        verdict = item.run(self.job, attempt, self.watch)
+        self.told += 1
+        self.job.spec["building"] = None  # it has been looked at
+        if verdict.kind == CANCELLED:
+            raise verdict
+
+    def _have_environment(self) -> None:
+        if self.job.spec.get("building"):
+            from . import built
+
+            built.ready(self.job, self.attempt, self.watch)
+
+    def _no_item_after(self) -> "Optional[float]":
+        """The last moment at which an item can begin and still have its time before SLURM ends the element."""
+        element_s: "Any" = self.job.spec["group"]["element_s"]
+        item_s: "Any" = self.job.spec["resources"]["time_s"]
+        return None if not element_s or not item_s else time.monotonic() + element_s - item_s + _SPARE_S

@@ -1,0 +1,101 @@
+"""A group as a whole: what has become of its items, its one outcome, and the end of what nobody will run any more.
+
+Called by `element` when it ends, by `listing`, and by a client through `main` (`bury`).
+"""
+
+import json
+import os
+import sys
+
+from ...layout import ATTEMPTS, CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, element_dir
+from . import after, journal
+from .attempt import Attempt
+from .chunks import Chunks
+from .element import Teller
+from .job import Job
+from .log import state
+from .text import native
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def kinds(home: str) -> "dict[int, str]":
+    """How each item ended of which that is known."""
+    found: "dict[int, str]" = {}
+    folder = os.path.join(home, ELEMENTS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for number in sorted(int(name) for name in names if name.isdigit()):
+        for line in journal.lines(home, number):
+            if "index" in line:
+                found.setdefault(line["index"], line["kind"])
+    return found
+
+
+def in_words(ended: "dict[int, str]", count: int) -> str:
+    """The counts: "98 of 100 ended: 95 returned, 3 raised"."""
+    known = list(ended.values())
+    parts = ["%d %s" % (known.count(kind), kind) for kind in sorted(set(known), key=lambda kind: kind != RETURNED)]
+    return "%d of %d ended%s" % (len(known), count, ": " + ", ".join(parts) if parts else "")
+
+
+def conclude_if_complete(job: Job) -> None:
+    """Publish the group's outcome if each item has its line; elements that still wait are not needed then."""
+    spec = job.spec["group"]
+    if not Chunks(job.home, spec).complete():
+        return
+    ended = kinds(job.home)
+    kind = CANCELLED if job.cancelled() else RETURNED if RETURNED in ended.values() or not ended else RAISED
+    group = Job(job.home)
+    Attempt(group, 1).publish(kind, {"message": in_words(ended, spec["count"]), "by": "supervisor"})
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    if job.slurm and array:
+        _take_out_of_queue(array)
+
+
+def _take_out_of_queue(array: str) -> None:
+    import subprocess
+
+    try:
+        subprocess.run(
+            ["scancel", "--state=PENDING", array], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=30,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):  # they will find nothing to do
+        return
+
+
+def bury(folder: str) -> int:
+    """Give every item that nobody has, or will have, the line that the verdict on stdin is.
+
+    Args:
+        folder: That of an element that has not been; its journal takes the lines. On stdin besides: `elements`, numbers
+            of those that must not start any more.
+    """
+    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
+    home = os.path.dirname(os.path.dirname(os.path.abspath(folder)))
+    for number in asked["elements"]:
+        os.makedirs(element_dir(home, number), mode=0o700, exist_ok=True)
+        after.concluded(element_dir(home, number), dict(asked, withdraw=True))
+    os.makedirs(os.path.join(folder, ATTEMPTS), mode=0o700, exist_ok=True)
+    job = Job(folder)
+    attempt = Attempt.new(job)
+    if attempt.fence() is None:
+        attempt.prepare()
+        told = _tell_all(Teller(job, attempt), asked)
+        attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
+    conclude_if_complete(job)
+    state(attempt.number, RETURNED, True)
+    return 0
+
+
+def _tell_all(teller: Teller, asked: "dict[str, Any]") -> int:
+    facts = {name: asked.get(name) for name in ("evidence", "hint", "stage")}
+    verdict = Verdict(asked.get("kind") or LOST, asked["message"], **facts)
+    for chunk in teller.pulled():
+        for index in teller.left(chunk):
+            teller.tell(index, verdict)
+        teller.chunks.finish(chunk)
+    return teller.told

@@ -1,0 +1,130 @@
+"""One item of a group: run as the attempt of a job is, by the same `Run`, and told in the element's journal.
+
+Called by `element`, which is what an item has for an attempt: its folder, its heartbeat, its right to publish.
+"""
+
+import errno
+import os
+
+from ...layout import OUTCOME, STDERR, STDOUT, VALUE, WORK
+from .run import Run
+from .verdict import Fenced, Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .attempt import Attempt
+    from .job import Job
+    from .journal import Journal
+    from .watch import Watch
+
+
+class ItemAttempt:
+    """What `Run` takes for the item's attempt.
+
+    Args:
+        attempt: The element's.
+        journal: Where it is told.
+        index: Which item.
+        place: Offset and size of its arguments in items.pkl.
+    """
+
+    def __init__(self, attempt: "Attempt", journal: "Journal", index: int, place: "tuple[int, int]") -> None:
+        self.number = attempt.number
+        self.folder = attempt.folder
+        self._attempt = attempt
+        self._journal = journal
+        self._index = index
+        self._place = place
+        self._waited = False
+        self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
+
+    def path(self, name: str) -> str:
+        """As the element's; a folder of its own to work in."""
+        return self._attempt.path(os.path.join(WORK, str(self._index)) if name == WORK else name)
+
+    def call(self) -> "list[str]":
+        """What the worker is told: where its value goes, and where its arguments are."""
+        return [self.folder, self._attempt.job.home, *map(str, self._place)]
+
+    def wait(self, reason: str) -> None:
+        """It waits for something on the host itself."""
+        self._waited = True
+        self._attempt.event("pending", reason=reason)
+
+    def begin(self) -> bool:
+        """From here on it counts as begun."""
+        self._look_at_fence()
+        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        self._journal.begin(self._index, out=self._from[0], err=self._from[1])
+        if self._waited:
+            self._attempt.event("running", node=self._attempt.job.node)
+        return True
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Its steps are not told one by one."""
+
+    def beat(self) -> None:
+        """The element's heart beats for it."""
+
+    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        """Its one line."""
+        self._look_at_fence()
+        sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
+        out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
+        self._journal.end(self._index, kind, dict(facts, out=out, err=err), self.path(VALUE))
+        return True
+
+    def _look_at_fence(self) -> None:
+        """Another may have concluded the element, and told of this item already."""
+        if os.path.exists(self._attempt.path(OUTCOME)):
+            raise Fenced()
+
+    def tidy(self) -> None:
+        """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
+        os.truncate(self.path(VALUE), 0)
+        try:
+            os.rmdir(self.path(WORK))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def run(job: "Job", item: ItemAttempt, watch: "Watch") -> Verdict:
+    """See one item through to its line; the verdict that stands there.
+
+    Raises:
+        Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
+    """
+    work = Run(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
+    try:
+        return _see_through(work)
+    finally:
+        watch.deadline = None
+        work.release()
+        work.close()
+        item.tidy()
+
+
+def _see_through(work: Run) -> Verdict:
+    try:
+        work.start()
+        verdict, alive = work.result(), True
+    except Verdict as found:
+        verdict, alive = found, False
+    if not alive:
+        work.end_tree()
+    if verdict.kind is None:
+        raise verdict
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return verdict

@@ -1,0 +1,103 @@
+"""How the items of a group are shared out: how many elements, how large a chunk, how long an element. Pure.
+
+Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
+large enough that files do not grow with items. Called by `mapping` and `gathering`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from clusterfn.scheduler.base import Limits
+from clusterfn.spec import Group
+
+SEQUENTIAL_UP_TO = 2
+LOCAL_AT_ONCE = 4
+_CHUNKS_EACH = 4
+_MOST_JOBS = 10_000  # of a scheduler that does not say
+_MARGIN_S = 60.0  # SLURM is asked for a minute more
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a host without a scheduler has room for: items at a time by cores, memory and cards; None: not limited.
+
+    Attributes:
+        cards: Whole cards there, if items ask for some.
+        local: Whether it is this machine.
+    """
+
+    by_cores: int
+    by_memory: int | None = None
+    by_cards: int | None = None
+    cards: int = 0
+    local: bool = False
+
+    def room(self) -> int:
+        """Items that may run side by side; at least one, which waits for what it needs."""
+        most = [self.by_cores, *(each for each in (self.by_memory, self.by_cards) if each is not None)]
+        return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
+
+
+def on_machine(count: int, max_parallel: int, chunk: int | None, machine: Machine) -> Group:
+    """For a host without a scheduler: as many processes as there is room for, which take what comes.
+
+    Example:
+        >>> on_machine(100, 50, None, Machine(by_cores=8))
+        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None)
+    """
+    at_once = max(1, min(count, max_parallel, machine.room()))
+    if shares_cards(count, machine) and count <= SEQUENTIAL_UP_TO:
+        at_once = 1
+    chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    elements = min(at_once, math.ceil(count / chunk))
+    return Group(count, chunk, elements, elements)
+
+
+def shares_cards(count: int, machine: Machine) -> bool:
+    """Whether items must take turns on a card."""
+    return machine.by_cards is not None and machine.by_cards < count
+
+
+def on_slurm(count: int, max_parallel: int, chunk: int | None, item_s: float | None, limits: Limits) -> Group:
+    """For SLURM: elements of job arrays.
+
+    Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
+    for the time of one chunk, as far as the partition gives it, so there is one for each chunk; those that are not
+    needed are taken out of the queue. A chunk size that was asked for is one element's share.
+
+    Example:
+        >>> on_slurm(10_000, 50, None, None, Limits(array=1000))
+        Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None)
+    """
+    at_once = min(count, max_parallel)
+    asked = chunk
+    chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    longest_s = None if item_s is None else _longest_s(item_s, limits)
+    if asked is None and item_s and longest_s:
+        chunk = max(1, min(chunk, int(longest_s // item_s)))
+    chunks = math.ceil(count / chunk)
+    elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
+    element_s = None if item_s is None or longest_s is None else max(item_s, min(chunk * item_s, longest_s))
+    per_element = 1 if asked is not None and elements == chunks else None
+    return Group(count, chunk, elements, min(at_once, elements), per_element, element_s)
+
+
+def _longest_s(item_s: float, limits: Limits) -> float:
+    return math.inf if limits.time_s is None else max(item_s, limits.time_s - _MARGIN_S)
+
+
+def again(group: Group, left: int) -> int:
+    """How many elements the items that are left want."""
+    return max(1, min(group.elements, math.ceil(left / group.chunk)))
+
+
+def load_on_controller(group: Group) -> str:
+    """What a chunk of one item means on SLURM; "" where it means little."""
+    if group.chunk > 1 or group.count <= 500:
+        return ""
+    return (
+        f"chunksize=1 makes {group.elements} elements of job arrays, each of which SLURM's controller schedules, "
+        f'starts and records by itself for one item: chunksize="auto" would make a tenth of them or fewer'
+    )

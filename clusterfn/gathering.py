@@ -1,0 +1,515 @@
+"""Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
+
+Each element is followed as a job is, by a `Tracker` and its `Witness`; what it says of its items goes to the
+`JobGroup`. Nothing is concluded here. Its callbacks run on the connection's reader thread, so they never wait; values
+are loaded in a thread of its own, as that runs code of the user's. Made by `mapping` and `lookup`.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import posixpath
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from clusterfn import division, download, layout, outcome
+from clusterfn.errors import ClusterfnError, HostError, ResultError, SubmitError
+from clusterfn.group import Ended, JobGroup, state_of
+from clusterfn.host import Completed, HostConnection, Reply, SpawnReply
+from clusterfn.job import PENDING, RETURNED, Job
+from clusterfn.scheduler import base
+from clusterfn.scheduler.base import Answer, Evidence, Limits, Submission, Verdict
+from clusterfn.send import answer_of, first_of
+from clusterfn.session import Session
+from clusterfn.spec import Group, JobSpec
+from clusterfn.tracker import Tracker
+from clusterfn.watch import Seen, Silent
+
+_TIMEOUT_S = 60.0
+_LOOKS = 2
+_BEGIN_S = 60.0
+_LARGEST_ARRAY = 1000  # SLURM's own default
+
+
+class Gathering:
+    """One group as it is followed from here.
+
+    Args:
+        session: Its host.
+        job: What it was sent as.
+        group: Whom to tell.
+        limits: What the scheduler allows.
+
+    Attributes:
+        submission: The request that starts its elements, while it is open.
+    """
+
+    def __init__(self, session: Session, job: JobSpec, group: JobGroup[Any], limits: Limits) -> None:
+        self.session = session
+        self.job = job
+        self.spec = cast(Group, job.group)
+        self.group = group
+        self.submission: Reply[Any] | None = None
+        self.folder = layout.job_dir(job.root, job.id)
+        self.scheduler_name = layout.job_name(job.name, job.id)
+        self._limits = limits
+        self._elements: dict[int, Element] = {}
+        self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
+        self._records: queue.SimpleQueue[_Record | None] = queue.SimpleQueue()
+        self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
+        self._lock = threading.RLock()
+        self._before = -1
+        self._stopping = self._burying = False
+        self._last: Mapping[str, Any] = {}
+        self._looks = 0
+        self._turn = self._besides = ""
+        group.gathering = self
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the group's host."""
+        return self.session.connection
+
+    # starting
+
+    def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> list[Reply[Any]]:
+        """Start these elements and follow them; gives the requests that start them."""
+        self.follow(numbers)
+        scheduler, replies = self.session.scheduler, []
+        for some, request in scheduler.elements(self.job, numbers, self._limits.array or _LARGEST_ARRAY):
+            replies.append(self._start(some, request, after))
+        if scheduler.watch_command():
+            self.session.watch.add(self.scheduler_name, self.on_scheduler)
+        return replies
+
+    def _start(self, some: range, request: Submission, after: Sequence[Reply[Any]]) -> Reply[Any]:
+        connection = self.connection
+        if request.do == "spawn":
+            spawned = connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
+            spawned.add_done_callback(lambda reply: self._spawned(some[0], reply, after))
+            return spawned
+        ran = connection.run(
+            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after
+        )
+        ran.add_done_callback(lambda reply: self._submitted(some, reply, after))
+        return ran
+
+    def _spawned(self, number: int, reply: SpawnReply, after: Sequence[Reply[Any]]) -> None:
+        self.submission = None
+        error = reply.exception()
+        if error is not None:
+            self._refused(range(number, number + 1), first_of(after, error))
+            return
+        process, tracker = reply.result(0), self._elements[number].tracker
+        tracker.scheduler_id = self.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
+        reply.exited.add_done_callback(lambda exited: None if exited.exception() else tracker.witness.process_ended())
+
+    def _submitted(self, some: range, reply: Reply[Completed], after: Sequence[Reply[Any]]) -> None:
+        self.submission = None
+        try:
+            answer = answer_of(reply)
+            self.session.scheduler.submitted(answer)
+        except SubmitError as refusal:
+            if not self.session.scheduler.ambiguous(answer):
+                self._refused(some, refusal)
+        except ClusterfnError as error:
+            self._refused(some, first_of(after, error))
+
+    def _refused(self, numbers: range, error: BaseException) -> None:
+        """These elements never were; the group ends if none was."""
+        refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error))
+        refused.host, refused.stage = self.session.host.name, refused.stage or "submit"
+        for number in numbers:
+            self._elements.pop(number).tracker.end()
+        if self._elements:
+            self._check()
+            return
+        self.group.on_refused(refused)
+        self._end()
+        if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
+            self.connection.run(["rm", "-rf", "--", self.folder])
+
+    # following
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Hear of these elements as soon as they begin."""
+        if not self._loading.is_alive():
+            self._loading.start()
+        for number in numbers:
+            element = self._elements[number] = Element(self, number)
+            element.begin_when_claimed()
+
+    def attach(self, numbers: Sequence[int]) -> None:
+        """Follow a group that somebody else sent."""
+        self.follow(numbers)
+        if self.session.scheduler.watch_command():
+            self.session.watch.add(self.scheduler_name, self.on_scheduler)
+            return
+        timer = threading.Timer(_BEGIN_S, self._withdraw_unbegun)  # by then whoever sent it has started them
+        timer.daemon = True
+        timer.start()
+
+    def _withdraw_unbegun(self) -> None:
+        if not self.group.done() and self._unbegun():
+            self._bury(Verdict(layout.LOST, "the items were sent and never began", hint="group.retry_failed()"))
+
+    def _unbegun(self) -> list[int]:
+        return [number for number, element in self._elements.items() if not element.begun]
+
+    def on_lines(self, element: Element, stream: _Stream, data: bytes) -> None:
+        """Lines of a journal have come."""
+        for line in stream.lines(data):
+            if "begin" in line:
+                self._places[line["begin"]] = (element.number, stream.attempt, line)
+                self.group.on_begin(line["begin"])
+            elif "index" in line:
+                known = self._places.get(line["index"], (0, 0, {}))[2]
+                self._places[line["index"]] = (element.number, stream.attempt, {**known, **line})
+                stream.waiting.append(line)
+        self.on_values(element, stream, b"")
+
+    def on_values(self, element: Element, stream: _Stream, data: bytes) -> None:
+        """Values have come; those that are whole are loaded."""
+        for line, value in stream.ready(data):
+            self._records.put(_Record(element.number, stream.attempt, line, value))
+
+    def _load_all(self) -> None:
+        record = self._records.get()
+        while record is not None:
+            self._take(record)
+            record = self._records.get() if not self.group.done() else None
+        if self._last and self.group.done() and not self._burying:  # who died may have been the one to publish
+            self._bury(self._verdict())
+        self._end()
+
+    def _take(self, record: _Record) -> None:
+        """Load one item's value or exception; what cannot be loaded is told as that."""
+        line, index = record.line, record.line["index"]
+        name = f"{self.group.id}[{index}]"
+        place = outcome.Place(self.group.host, name, layout.element_dir(self.folder, record.element))
+        published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
+        usage = line.get("usage") or {}
+        try:
+            value = outcome.value_of(published, record.value, place) if line["kind"] == layout.RETURNED else None
+        except ResultError as error:
+            error.hint = (error.hint or "").replace(name, self.group.id)
+            self.group.on_end(index, Ended(RETURNED, None, error, usage))
+            return
+        failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
+        self.group.on_end(index, Ended(state_of(line["kind"]), value, failure, usage))
+
+    # what the scheduler says
+
+    def on_scheduler(self, seen: Seen) -> None:
+        """One look at all elements together."""
+        if isinstance(seen, Silent):
+            self.waits_for(f"the scheduler is unreachable since {seen.for_s:.0f} s")
+            return
+        if seen is not None and seen.phase == base.PENDING:
+            self._turn = self.session.scheduler.in_words(seen)
+        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
+        verdict = None if seen is None else self.session.scheduler.hopeless(seen)
+        gone = seen is None or seen.phase == base.FINAL
+        self._looks = self._looks + 1 if verdict is not None or gone else 0
+        if self._looks == _LOOKS and self._unbegun():
+            if verdict is not None:
+                self._bury(verdict)
+                self._cancel_at_scheduler()
+            else:
+                self._explain(seen.scheduler_id if seen is not None else "")
+
+    def _explain(self, scheduler_id: str) -> None:
+        """Nobody will start the elements that have not begun: why?"""
+        scheduler, unknown = self.session.scheduler, Verdict(
+            layout.LOST, "the scheduler does not know the elements of the group any more, and they never began",
+            hint="group.retry_failed()", stage="submit",
+        )  # fmt: skip
+        if not scheduler_id:
+            self._bury(unknown)
+            return
+        asked = self.connection.run(scheduler.evidence_command(scheduler_id.partition("_")[0]), unset=scheduler.unset)
+
+        def told(reply: Reply[Completed]) -> None:
+            said = b"" if reply.exception() else reply.result(0).out + reply.result(0).err
+            evidence = Evidence(said.decode("utf-8", "replace"), "", scheduler_id)
+            self._bury(scheduler.explain(evidence) or unknown)
+
+        asked.add_done_callback(told)
+
+    def waits_for(self, what: str) -> None:
+        """What it waits for besides its turn; "" for nothing any more."""
+        self._besides = what
+        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, what])))
+
+    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
+        """There will be no environment."""
+        self._bury(Verdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+        self._cancel_at_scheduler()
+
+    # ends
+
+    def ended(self, published: Mapping[str, Any]) -> None:
+        """An element has ended for good."""
+        if published["kind"] != layout.RETURNED:
+            self._last = published
+        self._check()
+
+    def _check(self) -> None:
+        """Where no element is left but items are: start others, or have the rest concluded."""
+        threading.Thread(target=self._go_on, name="clusterfn-group-next", daemon=True).start()
+
+    def _go_on(self) -> None:
+        with self._lock:
+            told = len(self._places_ended())
+            if told == len(self.group) or any(not element.over for element in self._elements.values()):
+                return
+            progress, self._before = told > self._before, told
+            if self._burying and not progress:
+                self.group.on_refused(self._helpless("the host could not conclude the items that are left"))
+            elif progress and not self._stopping and not self._burying:
+                more = division.again(self.spec, len(self.group) - told)
+                self.start(self._next(more))
+            else:
+                self._bury(self._verdict())
+
+    def _places_ended(self) -> list[int]:
+        return [index for index, (_, _, line) in list(self._places.items()) if "index" in line]
+
+    def _next(self, count: int) -> range:
+        first = 1 + max(self._elements, default=self.spec.elements)
+        return range(first, first + count)
+
+    def _verdict(self) -> Verdict:
+        """What is to be said of items that nobody will run."""
+        if self._stopping:
+            return Verdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
+        last = self._last
+        if not last:
+            return Verdict(layout.LOST, "the elements of the group ended before the item began")
+        evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
+        return Verdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
+
+    def _bury(self, verdict: Verdict) -> Reply[Completed]:
+        """Have every item that nobody has concluded so; elements that have not begun never will."""
+        with self._lock:
+            self._burying = True
+            unbegun, number = self._unbegun(), self._next(1)[0]
+            element = self._elements[number] = Element(self, number)
+        element.follow()
+        asked = json.dumps({**verdict.as_dict(), "elements": unbegun}).encode()
+        reply = self.session.supervise("bury", element.tracker.folder, bridge=self.job.bridge, stdin=asked)
+        reply.add_done_callback(self._buried)
+        return reply
+
+    def _buried(self, reply: Reply[Completed]) -> None:
+        error = reply.exception()
+        if error is None and reply.result(0).rc != 0:
+            said = reply.result(0).err.decode("utf-8", "replace").splitlines()[-5:]
+            error = self._helpless("the host could not conclude the group", said)
+        if error is not None:
+            self.group.on_refused(error if isinstance(error, ClusterfnError) else self._helpless(str(error)))
+
+    def _helpless(self, message: str, evidence: Sequence[str] = ()) -> ClusterfnError:
+        return ClusterfnError(
+            message, host=self.group.host, job=self.group.id, stage="supervisor", evidence=evidence
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """End what runs, and keep the rest from ever starting."""
+        self._stopping = True
+        submission = self.submission
+        if submission is not None:
+            submission.exception(_TIMEOUT_S)
+        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+        self._cancel_at_scheduler()
+        self._bury(self._verdict()).result(_TIMEOUT_S)
+
+    def _cancel_at_scheduler(self) -> None:
+        scheduler = self.session.scheduler
+        argv = scheduler.cancel_command(self.scheduler_name)
+        if argv:
+            self.connection.run(argv, unset=scheduler.unset)
+
+    def _end(self) -> None:
+        self.session.watch.remove(self.scheduler_name)
+        for element in list(self._elements.values()):
+            element.tracker.end()
+
+    # what a user asks of one item
+
+    def logs(self, index: int, stream: str) -> str:
+        """What it has printed."""
+        if stream not in (layout.STDOUT, layout.STDERR):
+            raise ValueError(f"{stream!r}: an item has stdout and stderr")
+        if index not in self._places:
+            return ""
+        number, attempt, line = self._places[index]
+        folder = layout.attempt_dir(layout.element_dir(self.folder, number), attempt)
+        at = line.get("out" if stream == layout.STDOUT else "err", 0)
+        begin, size = at if isinstance(at, list) else (at, None)
+        return download.read_part(self.connection, posixpath.join(folder, stream), begin, size)
+
+    def work_folder(self, index: int) -> str:
+        """Where it runs, or ran."""
+        number, attempt, _ = self._places.get(index, (1, 1, {}))
+        folder = layout.attempt_dir(layout.element_dir(self.folder, number), attempt)
+        return posixpath.join(folder, layout.WORK, str(index))
+
+
+class Element:
+    """One element as a `Tracker` sees it: in the place of a Job."""
+
+    def __init__(self, gathering: Gathering, number: int) -> None:
+        self.gathering = gathering
+        self.number = number
+        self.begun = self.over = False
+        self.state, self.reason = PENDING, ""
+        self.host, self.id = gathering.group.host, gathering.group.id
+        self.submitted_at = gathering.group.submitted_at
+        self.tracker = ElementTracker(gathering, number)
+
+    @property
+    def _as_job(self) -> Job[Any]:
+        return cast("Job[Any]", self)
+
+    def begin_when_claimed(self) -> None:
+        """Follow it once it has a claim: until then there is nothing of it."""
+        claim = self.gathering.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
+        self.tracker.awaited = claim
+        claim.add_done_callback(self._claimed)
+
+    def _claimed(self, reply: Reply[bytes]) -> None:
+        if self.tracker.closed:
+            return
+        error = reply.exception(0)
+        if error is not None:
+            self.on_lost(error if isinstance(error, ClusterfnError) else HostError(str(error), host=self.host))
+            return
+        claim = reply.result(0)
+        self.tracker.scheduler_id = claim.decode("ascii", "replace").strip() or self.tracker.scheduler_id
+        self.follow()
+        self.tracker.witness.listen(self.on_refused)
+
+    def follow(self) -> None:
+        """From its first attempt on."""
+        self.begun = True
+        self.tracker.follow(self._as_job, 1)
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """What it waits for is what the group waits for."""
+        self.state, self.reason = state, reason
+        self.gathering.group.on_state(state, reason if state == PENDING else "")
+
+    def on_connection(self, trouble: str) -> None:
+        """Why nothing can be heard of it."""
+        self.gathering.group.on_connection(trouble)
+
+    def on_outcome(self, published: Mapping[str, Any], _: bytearray) -> None:
+        """It has ended for good."""
+        self.over = True
+        self.gathering.ended(published)
+
+    def on_lost(self, error: ClusterfnError) -> None:
+        """Nothing more can be learnt from here."""
+        if not self.over:
+            self.gathering.group.on_refused(error)
+
+    def on_refused(self, error: ClusterfnError) -> None:
+        """It cannot be concluded."""
+        error.host, error.job = self.host, self.id
+        self.gathering.group.on_refused(error)
+
+
+class ElementTracker(Tracker):
+    """Follows an element: as a job, with the journal and the values of each attempt."""
+
+    def __init__(self, gathering: Gathering, number: int) -> None:
+        super().__init__(gathering.session, gathering.job.id, gathering.job.name, bridge=gathering.job.bridge)
+        self.folder = layout.element_dir(gathering.folder, number)
+        self.scheduler_name = f"{gathering.scheduler_name}.{number}"  # nobody looks for it by itself
+        self.awaited: Reply[Any] | None = None
+        self.closed = False
+        self._gathering, self._number = gathering, number
+
+    def log_path(self, stream: str) -> str:
+        """Of the scheduler: the file of this element."""
+        if stream != "scheduler":
+            return super().log_path(stream)
+        slurm = self.session.host.scheduler == "slurm"
+        name = layout.element_log(self.scheduler_id if slurm else self._number)
+        return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
+
+    def follow(self, job: Job[Any], attempt: int) -> None:
+        """Follow an attempt from its beginning: what it says of its items, their values, its outcome."""
+        self.attempt = attempt
+        self._watch_connection(job)
+        self._partial = b""
+        element, stream = cast(Element, job), _Stream(attempt)
+        lines = self._follow(layout.JOURNAL, lambda data: self._gathering.on_lines(element, stream, data))
+        values = self._follow(layout.VALUES, lambda data: self._gathering.on_values(element, stream, data))
+        self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines, values]
+        waiting = self.connection.wait(posixpath.join(self.attempt_folder, layout.OUTCOME), drain=self._follows)
+        waiting.add_done_callback(lambda reply: None if self.closed else self._on_outcome(job, reply))
+        self.awaited = waiting
+
+    def _follow(self, name: str, on_data: Callable[[bytes], Any]) -> Reply[Any]:
+        return self.connection.follow(posixpath.join(self.attempt_folder, name), on_data)
+
+    def end(self) -> None:
+        """Nothing of it needs to be heard any more."""
+        open_still = [*self._follows, *([self.awaited] if self.awaited else [])]
+        self.closed = True
+        super().end()
+        for reply in open_still:
+            if not reply.done():
+                reply.cancel()
+
+
+class _Record:
+    """A line about an item that has ended, and its value's bytes."""
+
+    def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
+        self.element, self.attempt, self.line, self.value = element, attempt, line, value
+
+
+class _Stream:
+    """One attempt's journal and values as they come; either may be ahead of the other."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+        self.waiting: collections.deque[dict[str, Any]] = collections.deque()
+        self._partial = b""
+        self._values = bytearray()
+        self._from = 0
+
+    def lines(self, data: bytes) -> list[dict[str, Any]]:
+        """The whole lines of what has come; one that a crash has torn is passed over."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [told for told in map(_read, lines) if told]
+
+    def ready(self, data: bytes) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
+        """The lines whose values are here, in order, with them."""
+        self._values += data
+        while self.waiting:
+            size = (self.waiting[0].get("value") or {}).get("size")
+            if size is None:
+                yield self.waiting.popleft(), None
+                continue
+            begin = self.waiting[0]["at"] - self._from
+            if len(self._values) < begin + size:
+                return
+            value = self._values[begin : begin + size]
+            del self._values[: begin + size]
+            self._from += begin + size
+            yield self.waiting.popleft(), value
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        told: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return {}
+    return told

@@ -1,0 +1,262 @@
+"""The story of a map, from top to bottom, as `dispatch` tells that of one call.
+
+    function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
+
+Called by `decorator` and `group`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeVar, cast
+
+from clusterfn import config, dispatch, division, download, items, layout, ledger, send
+from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
+from clusterfn.gathering import Gathering
+from clusterfn.group import JobGroup
+from clusterfn.host import Reply, TreeFile
+from clusterfn.job import SHORT
+from clusterfn.payload import Payload
+from clusterfn.scheduler.base import Limits
+from clusterfn.session import Session
+from clusterfn.spec import Building, Group, Interpreter, JobSpec, Options, Resources
+from clusterfn.tracker import Tracker
+
+R = TypeVar("R")
+OnError = Literal["collect", "raise"]
+_TIMEOUT_S = 60.0
+_MANY = 500
+
+
+def run(
+    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, max_parallel: int,
+    chunksize: int | Literal["auto"], on_error: OnError,
+) -> JobGroup[R]:  # fmt: skip
+    """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
+
+    Raises:
+        ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
+    """
+    _check(max_parallel, chunksize, on_error, options)
+    calls = list(zip(*iterables))
+    try:
+        return _run(function, calls, options, (max_parallel, None if chunksize == "auto" else chunksize), on_error)
+    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
+        raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
+
+
+def _check(max_parallel: object, chunksize: object, on_error: str, options: Options) -> None:
+    for name, value in (("max_parallel", max_parallel), ("chunksize", chunksize)):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole and not (name == "chunksize" and value == "auto"):
+            raise ConfigError(f"{name}={value!r} is not a number of items", hint="give a whole number of 1 or more")
+    if on_error not in ("collect", "raise"):
+        raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+    if options.outputs:
+        raise ConfigError(
+            "outputs= does not go with map: the files of many items would overwrite each other",
+            hint="fetch those of one item by group.download(index, pattern, to=…)",
+        )
+
+
+def _run(
+    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wanted: tuple[int, int | None],
+    on_error: OnError,
+) -> JobGroup[R]:  # fmt: skip
+    name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
+    labels = [items.label(args) for args in calls]
+    if not calls:
+        return JobGroup("", name, "", "", 0, on_error)
+    one, packed = _prepare(function, calls, options)
+    session, limits = one.session, Limits()
+    if session.host.scheduler == "slurm":
+        limits = _limits(session, one.job.resources.gpus)
+        group = division.on_slurm(len(calls), *wanted, one.job.resources.time_s, limits)
+    else:
+        group = division.on_machine(len(calls), *wanted, _machine(session, one.job.resources))
+    job = replace(one.job, group=group)
+    _tell(one, group)
+    made: JobGroup[R] = JobGroup(
+        job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels
+    )
+    made.on_interrupt = options.on_interrupt
+    ledger.remember(made, one.config)
+    _send(replace(one, job=job), packed.files(), made, Gathering(session, job, made, limits))
+    return made
+
+
+def _prepare(
+    function: Callable[..., Any], calls: list[tuple[Any, ...]], options: Options
+) -> tuple[dispatch.Prepared, items.Items]:
+    """Where it runs is found as for one call; what is sent is the function with all items."""
+    kept: list[items.Items] = []
+
+    def pack(target: tuple[int, int] | None) -> Payload:
+        kept[:] = [items.pack(function, calls, target)]
+        return kept[0].payload
+
+    prepared = dispatch.prepare_packed(function, pack, options)
+    blobs = {digest: memoryview(bytes(view)) for digest, view in kept[0].payload.blobs.items()}
+    return replace(prepared, payload=replace(prepared.payload, blobs=blobs)), kept[0]
+
+
+def _limits(session: Session, gpus: int) -> Limits:
+    """What the scheduler allows; asked once for a session."""
+    told: list[str] | None = session.limits
+    if told is None:
+        scheduler = session.scheduler
+        asked = [session.connection.run(argv, unset=scheduler.unset) for argv in scheduler.limits_commands()]
+        told = session.limits = [_output(reply) for reply in asked]
+    return session.scheduler.limits(told, gpus)
+
+
+def _output(reply: Reply[Any]) -> str:
+    """What a command printed; "" of one that is not there, or failed."""
+    try:
+        ran = reply.result(_TIMEOUT_S)
+    except ClusterfnError:
+        return ""
+    return str(ran.out.decode("utf-8", "replace")) if ran.rc == 0 else ""
+
+
+def _machine(session: Session, asked: Resources) -> division.Machine:
+    facts = session.connection.facts
+    by_memory = facts.memory_bytes // asked.memory_bytes if asked.memory_bytes else None
+    cards = session.gpu_count or 0 if asked.gpus else 0
+    by_cards = cards // asked.gpus if asked.gpus else None
+    local = session.host.scheduler == "local"
+    return division.Machine(facts.cpus // asked.cores, by_memory, by_cards, cards, local)
+
+
+def _tell(one: dispatch.Prepared, group: Group) -> None:
+    count = f"{group.count} item{'s' if group.count > 1 else ''}"
+    dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {count}, {group.at_once} at a time")
+    if one.job.resources.gpus and one.job.host.scheduler != "slurm":
+        mode = "PARALLEL processing, each item on cards of its own"
+        if group.at_once == 1 and group.count > 1:
+            mode = "SEQUENTIAL processing to avoid GPU deadlock"
+        dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
+    if one.job.host.scheduler == "slurm" and (load := division.load_on_controller(group)):
+        dispatch.tell(load)
+
+
+def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: JobGroup[Any], gathering: Gathering) -> None:
+    """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
+    session, job = one.session, one.job
+    shipped = None
+    if one.ready.made is not None:
+        from clusterfn import shipping  # takes time to import
+
+        shipped = shipping.for_job(session, one.ready.made, cast(Any, made), dispatch.tell)
+    before = [*send.lay_out(session, one.ready), *send.contents(session, one.payload, made)]
+    before += shipped.before if shipped else ()
+    sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    queued = job.host.scheduler == "slurm"
+    folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
+    for start in gathering.start(range(1, gathering.spec.elements + 1), [*before, folder]):
+        send.finish_before_exit(start, gathering)
+    if shipped and queued:
+        shipped.tell(cast(Tracker, _Waits(gathering)), cast(Any, made))
+    dispatch.remember_going(made)
+
+
+class _Waits:
+    """What `shipping` tells of an environment that is being made."""
+
+    def __init__(self, gathering: Gathering) -> None:
+        self.cannot_have = gathering.cannot_have
+        self._gathering = gathering
+
+    def waits_for(self, _: object, what: str) -> None:
+        """How far it is; "" for nothing any more."""
+        self._gathering.waits_for(what)
+
+
+# groups that were sent before
+
+
+def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
+    """The group that was sent with this spec.json, from its beginning."""
+    job = _job(session, spec)
+    group = cast(Group, job.group)
+    made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, layout.job_dir(job.root, job.id), group.count)
+    gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
+    started = session.connection.run(["ls", "-1", posixpath.join(gathering.folder, layout.ELEMENTS)]).result(_TIMEOUT_S)
+    there = [int(name) for name in started.out.decode().split() if name.isdigit()]
+    gathering.attach(sorted({*range(1, group.elements + 1), *there}))
+    return made
+
+
+def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[R]:
+    """A new group of these items of one that has ended, with the bytes that lie on the host."""
+    old = group.gathering
+    if old is None or not failed:
+        return JobGroup("", group.name, group.host, "", 0, on_error)
+    names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
+    paths = [posixpath.join(old.folder, name) for name in names]
+    spec, script, payload, data, index = download.read_each(old.connection, paths)
+    if spec is None or script is None or payload is None or data is None or index is None:
+        raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
+    shared = replace(
+        old.spec, count=len(failed), elements=min(old.spec.elements, len(failed)), chunk=1, per_element=None
+    )
+    if len(failed) > _MANY:
+        shared = replace(shared, chunk=old.spec.chunk)
+    job = replace(old.job, id=secrets.token_hex(8), group=shared)
+    job = replace(job, secrets=_secrets_again(json.loads(spec)))
+    labels = [group.label(each) for each in failed]
+    folder = layout.job_dir(job.root, job.id)
+    made: JobGroup[R] = JobGroup(job.id, job.name, group.host, folder, len(failed), on_error, labels)
+    made.on_interrupt = group.on_interrupt
+    ledger.remember(made, config.load().path)
+    files = {layout.PAYLOAD: payload, **_some(data, json.loads(index), failed)}
+    _send_again(
+        Gathering(old.session, job, made, Limits()), script.decode("utf-8", "surrogateescape"), files, old.job.id
+    )
+    return made
+
+
+def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:
+    """Their values are of this process: the host has forgotten them."""
+    return dispatch.secret_values(Options(secrets=tuple(spec["secrets"])))
+
+
+def _some(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
+    parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in wanted]
+    total, new = 0, []
+    for part in parts:
+        total += len(part)
+        new.append(total)
+    return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}
+
+
+def _send_again(gathering: Gathering, script: str, files: Mapping[str, bytes], old: str) -> None:
+    session, job = gathering.session, gathering.job
+    sent = [TreeFile(name, data) for name, data in files.items()]
+    sent += [TreeFile(layout.SPEC, send.spec_json(job))]
+    sent += [TreeFile(layout.SCRIPT, script.replace(old, job.id).encode("utf-8", "surrogateescape"), 0o700)]
+    if job.secrets:
+        sent += [TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode())]
+    before = session.lay_out_bridge()
+    queued = session.host.scheduler == "slurm"
+    folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
+    for start in gathering.start(range(1, gathering.spec.elements + 1), [*before, folder]):
+        send.finish_before_exit(start, gathering)
+    dispatch.remember_going(gathering.group)
+
+
+def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
+    """The job as it was sent, for those who start more of it."""
+    building = spec.get("building")
+    return JobSpec(
+        id=spec["id"], name=spec["name"], host=session.host, root=spec["root"], bridge=spec["bridge"],
+        host_python=session.connection.facts.python, resources=Resources(**spec["resources"]),
+        interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
+        sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"],
+        building=Building(**building) if building else None, group=Group(**spec["group"]),
+        log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"],
+    )  # fmt: skip

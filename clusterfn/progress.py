@@ -1,0 +1,78 @@
+"""Shows a group in the thread that waits for it: a line for each item that ends, or one line on a terminal.
+
+Prints, as `live` does, and says as it does what Ctrl-C means. Called by `group`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from clusterfn import live
+from clusterfn.group import Ended, JobGroup
+from clusterfn.job import SHORT
+
+
+def until_done(group: JobGroup[Any], timeout: float | None) -> None:
+    """Wait for all items, showing them.
+
+    Raises:
+        TimeoutError: They have not ended in that many seconds.
+        KeyboardInterrupt: After Ctrl-C; the group goes on unless it is pressed twice.
+        Exception: With `on_error="raise"`, that of the first item that failed.
+    """
+    shown = _Shown(group)
+    try:
+        shown.until_done(None if timeout is None else time.monotonic() + timeout)
+    except KeyboardInterrupt:
+        shown.close()
+        live.interrupted(group, group.on_interrupt, "results()")
+        raise
+    finally:
+        shown.close()
+
+
+class _Shown:
+    """What stands on the screen of one waiting call."""
+
+    def __init__(self, group: JobGroup[Any]) -> None:
+        self.group = group
+        self.failed = 0
+        self.compact = live.is_terminal(sys.stderr)
+
+    def until_done(self, until: float | None) -> None:
+        begun = time.monotonic()
+        for given in range(len(self.group)):
+            index, ended = self.group.ended_after(given, until)
+            self.failed += ended.error is not None
+            self._show(given + 1, index, ended)
+            if ended.error is not None and self.group.raises:
+                raise ended.error
+        self._sum_up(time.monotonic() - begun)
+
+    def _show(self, count: int, index: int, ended: Ended) -> None:
+        counter = f"[{count}/{len(self.group)}]"
+        if self.compact:
+            live.say(f"\r\x1b[K{counter} {count - self.failed} ✓ {self.failed} ✗ {self.group.id[:SHORT]}")
+        else:
+            live.say(f"{counter} {self.group.label(index)} {_mark(ended)}\n")
+
+    def _sum_up(self, seconds: float) -> None:
+        if len(self.group):
+            self.close()
+            succeeded = len(self.group) - self.failed
+            live.say(f"clusterfn: {succeeded}/{len(self.group)} returned, completed in {seconds:.1f} seconds\n")
+
+    def close(self) -> None:
+        """Leave the line that is redrawn."""
+        if self.compact:
+            self.compact = False
+            live.say("\n")
+
+
+def _mark(ended: Ended) -> str:
+    if ended.error is None:
+        return f"✓ {ended.usage.get('wall_s', 0.0):.1f} s"
+    text = str(getattr(ended.error, "message", ended.error)).partition("\n")[0]
+    return f"✗ {type(ended.error).__name__}: {text}"[:160]

@@ -1,0 +1,4 @@
+
+# Which element of the group this is: the number given, and in an array that within it.
+clusterfn_element=$(($1 + ${SLURM_ARRAY_TASK_ID:-0}))
+mkdir -p @@job

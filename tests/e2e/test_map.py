@@ -1,0 +1,311 @@
+"""Many calls of one function: each item ends once, with its own truth, whatever dies between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn import (
+    Cancelled,
+    ConfigError,
+    ExitedEarly,
+    KilledBySignal,
+    OutOfMemory,
+    PayloadError,
+    SweepError,
+    TimeLimit,
+    WorkerLost,
+    cluster,
+)
+from tests.e2e.conftest import give_to, wait_until
+
+pytestmark = pytest.mark.lab
+BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
+
+
+@pytest.fixture
+def gate(hosts, tmp_path):
+    """A folder that the items see too."""
+    hosts.root.mkdir(mode=0o700, exist_ok=True)
+    folder = give_to("cfbash", hosts.root) / f"gate-{tmp_path.name}"
+    folder.mkdir()
+    return give_to("cfbash", folder)
+
+
+def square(x):
+    print("squaring", x)
+    return x * x
+
+
+def troubled(x):
+    """Every kind of end in the middle of others."""
+    import os
+    import time
+
+    if x == 3:
+        raise KeyError(x)
+    if x == 5:
+        os._exit(7)
+    if x == 7:
+        os.kill(os.getpid(), 11)
+    if x == 9:
+        time.sleep(60)
+    if x == 11:
+        return bytearray(400 << 20)[-1]
+    return x
+
+
+def counted_until_told(gate, wait_for):
+    """Writes one line for each start of an item; those in `wait_for` wait for the file `go`."""
+    folder = str(gate)
+
+    def item(x):
+        import os
+        import pathlib
+        import time
+
+        with pathlib.Path(folder, f"began-{x}").open("a") as file:
+            file.write(f"{os.getpid()} {os.getppid()}\n")
+        deadline = time.monotonic() + 60
+        while x in wait_for and not os.path.exists(os.path.join(folder, "go")):
+            if time.monotonic() > deadline:
+                raise TimeoutError("nobody said go")
+            time.sleep(0.02)
+        return x
+
+    return item
+
+
+for each in (square, troubled):
+    each.__module__ = "__main__"
+
+
+def began(gate, x):
+    path = gate / f"began-{x}"
+    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm", "local"])
+@pytest.mark.parametrize("count", [3, 20])
+def test_results_come_in_order(hosts, host, count):
+    group = cluster(host=host, memory="256MB")(square).map(range(count), max_parallel=4)
+
+    assert group.results(60) == [x * x for x in range(count)]
+    assert group.done() and group.failed == {} and set(group.states) == {"RETURNED"}
+    assert group.logs(2) == "squaring 2\n"
+
+
+@BOTH
+def test_a_hundred_items_grow_no_files_with_items(hosts, host, tmp_path):
+    group = cluster(host=host)(square).map(range(100), max_parallel=4)
+
+    assert group.results(90) == [x * x for x in range(100)]
+    files = [path for path in (hosts.root / "jobs" / group.id).rglob("*") if path.is_file()]
+    assert len(files) < 100
+
+
+@BOTH
+def test_each_end_in_the_middle_is_its_own(hosts, host):
+    function = cluster(host=host, time="3s", memory="200MB")(troubled)
+
+    results = function.map(range(13), max_parallel=4).results(90)
+
+    ends = {index: type(result) for index, result in enumerate(results) if isinstance(result, BaseException)}
+    assert ends == {3: KeyError, 5: ExitedEarly, 7: KilledBySignal, 9: TimeLimit, 11: OutOfMemory}
+    assert [each for each in results if isinstance(each, int)] == [0, 1, 2, 4, 6, 8, 10, 12]
+    assert "troubled" in str(results[3].__cause__) and results[5].code == 7
+
+
+def test_the_first_failure_is_raised_as_itself_and_the_others_stay(hosts):
+    group = cluster(host="tensor01")(lambda x: 1 // x).map([1, 0, 2], max_parallel=1, on_error="raise")
+
+    with pytest.raises(ZeroDivisionError):
+        group.results(30)
+
+    assert group.wait(30) and list(group.failed) == [1]
+
+
+def test_no_success_is_one_error_with_its_causes(hosts):
+    group = cluster(host="tensor01")(lambda x: {}[x % 2]).map(range(5))
+
+    with pytest.raises(SweepError) as caught:
+        group.results(30)
+
+    assert caught.value.evidence == ("3 x KeyError: 0", "2 x KeyError: 1")
+
+
+def test_what_cannot_travel_is_named_by_its_index_before_anything_is_sent(hosts):
+    import threading
+
+    before = hosts.jobs()
+
+    with pytest.raises(PayloadError, match=r"item 2 cannot travel: args\[0\]"):
+        cluster(host="tensor01")(square).map([1, 2, threading.Lock()])
+    with pytest.raises(ConfigError, match="max_parallel"):
+        cluster(host="tensor01")(square).map([1], max_parallel=0)
+    with pytest.raises(TypeError, match="positional argument"):
+        cluster(host="tensor01")(square).map([1], [2])
+
+    assert hosts.jobs() == before
+
+
+def test_a_large_argument_that_items_share_is_sent_once(hosts):
+    numpy = pytest.importorskip("numpy")
+    shared = numpy.random.default_rng(0).random(1 << 18)
+    blobs = hosts.root / "blobs"
+    before = set(blobs.iterdir()) if blobs.exists() else set()
+
+    group = cluster(host="tensor01")(lambda data, n: float(data[n])).map([shared] * 20, range(20))
+
+    assert group.results(60) == [float(shared[n]) for n in range(20)]
+    new = set(blobs.iterdir()) - before
+    assert [path.stat().st_size for path in new] == [8 << 18]
+
+
+def test_items_of_a_class_of_the_script_are_what_the_function_knows(hosts, run_script):
+    text = """
+import json
+from clusterfn import cluster
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+@cluster(host="tensor01")
+def known(point):
+    return [isinstance(point, Point), point.x]
+
+print(json.dumps(known.map(map(Point, range(3))).results(60)))
+"""
+    assert run_script(text) == [[True, 0], [True, 1], [True, 2]]
+
+
+def test_iterating_gives_each_as_it_ends(hosts):
+    group = cluster(host="tensor01")(square).map(range(6))
+
+    async def gather():
+        return [found async for found in group]
+
+    assert sorted(group) == [(x, x * x) for x in range(6)]
+    assert sorted(asyncio.run(gather())) == [(x, x * x) for x in range(6)]
+    assert len(cluster(host="tensor01")(square).map([])) == 0
+
+
+def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
+    cluster(host="tensor01")(lambda x: 1 // x).map([1, 0], max_parallel=1).results(30)
+
+    shown = capfd.readouterr().err.splitlines()
+    assert shown[-3].startswith("[1/2] 1 ✓ ")
+    assert shown[-2].startswith("[2/2] 0 ✗ ZeroDivisionError: ")
+    assert shown[-1].startswith("clusterfn: 1/2 returned, completed in ")
+
+
+def test_what_failed_can_be_tried_again(hosts, gate):
+    folder = str(gate)
+
+    def second_time(x):
+        import os
+
+        try:
+            os.mkdir(os.path.join(folder, str(x)))
+        except FileExistsError:
+            return x
+        if x % 2:
+            raise ValueError(x)
+        return x
+
+    group = cluster(host="tensor01")(second_time).map(range(6))
+    group.results(30)
+    again = group.retry_failed()
+
+    assert sorted(group.failed) == [1, 3, 5]
+    assert again.results(30) == [1, 3, 5]
+    assert clusterfn.attach(again.id).results(30) == [1, 3, 5]
+
+
+@BOTH
+def test_a_group_is_found_again_and_is_one_line_of_jobs(hosts, host, run_script):
+    text = f"""
+import json
+from clusterfn import cluster
+
+@cluster(host={host!r})
+def square(x):
+    import time
+    time.sleep(0.1)
+    return x * x
+
+print(json.dumps(square.map(range(8), max_parallel=2).id))
+"""
+    group_id = run_script(text)
+    group = clusterfn.attach(group_id)
+
+    assert group.results(60) == [x * x for x in range(8)]
+    line = wait_until(lambda: [job for job in clusterfn.jobs(host) if job.id == group_id and job.state == "RETURNED"])
+    assert line[0].message == "8 of 8 ended: 8 returned"
+
+
+@BOTH
+def test_a_stopped_group_has_one_end_for_each_item(hosts, gate, host):
+    group = cluster(host=host)(counted_until_told(gate, range(1, 40))).map(range(40), max_parallel=2)
+    wait_until(lambda: began(gate, 0) and "RETURNED" in group.states, 40)
+
+    group.stop()
+
+    assert group.wait(60), group
+    results = group.results()
+    assert results[0] == 0 and {type(each) for each in results[1:]} == {Cancelled}
+    wait_until(lambda: not any(alive(pid) for x in range(40) for pid, _ in began(gate, x)))
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@BOTH
+def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, host):
+    group = cluster(host=host)(counted_until_told(gate, (1, 4))).map(range(12), max_parallel=2)
+    pid, supervisor = wait_until(lambda: began(gate, 1), 40)[0]
+
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not alive(pid))
+    (gate / "go").touch()
+
+    results = group.results(120)
+    assert isinstance(results[1], WorkerLost), results
+    assert [each for each in results if isinstance(each, int)] == [0, *range(2, 12)]
+    assert [len(began(gate, x)) for x in range(12)] == [1] * 12
+
+
+def test_when_every_element_is_killed_with_its_script_others_are_started(hosts, gate):
+    group = cluster(host="tensor01")(counted_until_told(gate, (0, 3))).map(range(6), max_parallel=2, chunksize=3)
+    wait_until(lambda: began(gate, 0) and began(gate, 3), 40)
+
+    for script in elements_of(group):
+        os.killpg(script, signal.SIGKILL)
+    (gate / "go").touch()
+
+    results = group.results(90)
+    assert isinstance(results[0], WorkerLost) and isinstance(results[3], WorkerLost), results
+    assert results[1:3] == [1, 2] and results[4:] == [4, 5]
+    assert [len(began(gate, x)) for x in range(6)] == [1] * 6
+
+
+def elements_of(group):
+    """The process groups of the job scripts of a group."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+            if words[0] == b"/bin/sh" and words[1].endswith(f"/{group.id}/job.sh".encode()):
+                found.append(int(name))
+    return found
