@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import download, layout, outcome, whereabouts
+from clusterfn import download, layout, outcome
 from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
 FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
 SHORT = 4
-_MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 
 Listener = Callable[[str, Any], None]
