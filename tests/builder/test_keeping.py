@@ -212,3 +212,24 @@ def test_a_lease_that_is_added_and_dropped(host: Host, plan: dict, tmp_path: Pat
     assert leases.users(str(host.root), plan["id"]) == [job.name]
     leases.drop(str(host.root), plan["id"], str(job))
     leases.drop(str(host.root), plan["id"], str(job))
+
+
+def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
+    host: Host, plan: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from clusterfn.bridge.builder import holder, housekeeping, leases
+
+    root, job = str(host.root), lease(host, plan)
+    leases.drop(root, plan["id"], str(job))
+    empty = housekeeping.empty
+
+    def meanwhile(trash: str) -> int:
+        leases.add(root, plan["id"], str(job))  # its supervisor finds no READY, and builds anew
+        return empty(trash)
+
+    monkeypatch.setattr(housekeeping, "empty", meanwhile)
+    with holder.Holder(root) as me:
+        told = housekeeping.remove(root, plan["id"], me)
+
+    assert told["removed"]
+    assert leases.users(root, plan["id"]) == [job.name]

@@ -31,9 +31,9 @@ def conda(folder: Path, name: str, files: Mapping[str, bytes | Entry], **more: A
     return entry(folder / package.subdir / f"{package.stem}.tar.bz2")
 
 
-def python(folder: Path) -> dict[str, Any]:
-    """A package that gives the test's own Python a prefix, as a virtual environment does."""
-    base = Path(sys.base_prefix) / "bin" / f"python{MINOR}"
+def python(folder: Path, base: Path | None = None) -> dict[str, Any]:
+    """A package that gives a Python a prefix, as a virtual environment does: this one, or another of its minor."""
+    base = base or Path(sys.base_prefix) / "bin" / f"python{MINOR}"
     files = {
         "bin/python": Entry(link=str(base)),
         "pyvenv.cfg": Entry(f"home = {base.parent}\ninclude-system-site-packages = false\n".encode()),

@@ -24,7 +24,6 @@ from ...layout import (
     build_dir,
     environment_dir,
     package_dir,
-    uses_dir,
 )
 from . import holder as holders
 from . import leases, lock
@@ -165,7 +164,7 @@ def _forget(root: str, env_id: str) -> None:
     logs = [name for name in _names(folder) if name.startswith("log-")]  # of builders whose clients left before the end
     for name in [PLAN, PROGRESS, OUTCOME] + logs:
         _remove(os.path.join(folder, name))
-    shutil.rmtree(uses_dir(root, env_id), ignore_errors=True)
+    leases.forget(root, env_id)
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):
             _remove(os.path.join(root, PACKED, name))

@@ -9,6 +9,7 @@ import os
 from ...layout import uses_dir
 from ..supervisor.attempt import Attempt
 from ..supervisor.job import DAMAGED, Job
+from . import group
 
 
 def add(root: str, env_id: str, job: str) -> None:
@@ -19,12 +20,31 @@ def add(root: str, env_id: str, job: str) -> None:
         env_id: Which.
         job: The job's folder.
     """
-    folder = uses_dir(root, env_id)
+    os.makedirs(root, mode=0o700, exist_ok=True)
+    with group.opened(root):
+        while not _added(uses_dir(root, env_id), job):
+            continue
+
+
+def _added(folder: str, job: str) -> bool:
+    """Unless a removal, which ends here, has taken the empty folder meanwhile."""
     os.makedirs(folder, exist_ok=True)
     aside = os.path.join(folder, ".%s-%d" % (os.path.basename(job), os.getpid()))
-    with open(aside, "w") as file:
-        file.write(job + "\n")
-    os.rename(aside, os.path.join(folder, os.path.basename(job)))
+    try:
+        with open(aside, "w") as file:
+            file.write(job + "\n")
+        os.rename(aside, os.path.join(folder, os.path.basename(job)))
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def forget(root: str, env_id: str) -> None:
+    """Remove the folder of leases, unless a job has come meanwhile: it keeps its own."""
+    try:
+        os.rmdir(uses_dir(root, env_id))
+    except OSError:
+        return
 
 
 def drop(root: str, env_id: str, job: str) -> None:
@@ -63,8 +83,12 @@ def _lives(path: str) -> bool:
 
 
 def _is_over(folder: str) -> bool:
-    if not os.path.isdir(folder):
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
         return True
+    except OSError:  # another user's, or its file system is away
+        return False
     try:
         job = Job(folder)
         outcomes = [Attempt(job, number).outcome() for number in job.attempts()]

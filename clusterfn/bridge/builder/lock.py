@@ -41,7 +41,7 @@ class Lock:
         if token and not self._is_over(token):
             return False
         try:
-            if not publish.publish(self._folder, str(number + 1), self._holder.token.encode()):
+            if not publish.publish(self._folder, str(number + 1), self._holder.token.encode(), mode=0o666):
                 return False
         except FileNotFoundError:  # `forget` was called between
             return False

@@ -13,7 +13,7 @@ import time
 
 from ...layout import BLOBS, READY, build_dir, environment_dir
 from ..supervisor.text import native
-from . import holes, housekeeping, lacking, leases, node, plan, progress, story
+from . import group, holes, housekeeping, lacking, leases, node, plan, progress, story
 from .failure import Failed, Stopped, of_system
 from .holder import Holder
 
@@ -131,7 +131,7 @@ def _stoppable(work: "Callable[[threading.Event], int]") -> int:
 def _open_to_group(root: str) -> None:
     """What is made below a root that its group may write to, the group may write to; else only its owner."""
     os.makedirs(root, mode=0o700, exist_ok=True)
-    os.umask(0o002 if os.stat(root).st_mode & 0o020 else 0o022)
+    os.umask(group.umask(root))
 
 
 def listing(root: str) -> int:
@@ -152,6 +152,7 @@ def _described(root: str, env_id: str) -> "dict[str, Any]":
 
 def remove(root: str, env_id: str) -> int:
     """Remove an environment, and the packages that nobody else has."""
+    _open_to_group(root)
     with Holder(root) as holder:
         told = housekeeping.remove(root, plan.is_id(env_id), holder)
         if told["removed"]:
@@ -164,6 +165,7 @@ def remove(root: str, env_id: str) -> int:
 def collect(root: str, days: str, keep: str) -> int:
     """Remove environments not used for so many days, but for the so many used last; and packages likewise."""
     limit_s, spared = float(days) * _DAY_S, int(keep)
+    _open_to_group(root)
     with Holder(root) as holder:
         housekeeping.sweep(root, holder)
         by_use = sorted(housekeeping.environments(root), key=lambda each: -housekeeping.last_used(root, each))

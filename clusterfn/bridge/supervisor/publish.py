@@ -35,13 +35,16 @@ class Reserve:
         _remove(self.path)
 
 
-def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None) -> bool:
+def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = None, mode: int = 0o600) -> bool:
     """Let `folder/name` hold `data` unless it exists already; True if and only if this call put it there.
+
+    Args:
+        mode: Who else may read it, before the umask.
 
     Raises:
         OSError: It could neither be put there nor is it there.
     """
-    temporary = _write_temporary(folder, name, data, reserve)
+    temporary = _write_temporary(folder, name, data, reserve, mode)
     try:
         won = _link(temporary, folder, name)
     finally:
@@ -59,20 +62,20 @@ def read(folder: str, name: str) -> "Optional[bytes]":
         return _complete(folder, name)
 
 
-def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]") -> str:
+def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int) -> str:
     path = os.path.join(folder, ".%s-%d" % (name, os.getpid()))
     if reserve is not None:
         try:
-            _write(reserve.path, data, os.O_WRONLY)
+            _write(reserve.path, data, os.O_WRONLY, mode)
             return reserve.path
         except OSError:  # it was removed with its folder, or holds less than is needed: try without it
             reserve.release()
-    _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     return path
 
 
-def _write(path: str, data: bytes, flags: int) -> None:
-    fd = os.open(path, flags, 0o600)
+def _write(path: str, data: bytes, flags: int, mode: int) -> None:
+    fd = os.open(path, flags, mode)
     try:
         _write_all(fd, data)
         os.ftruncate(fd, len(data))
@@ -101,7 +104,8 @@ def _link(temporary: str, folder: str, name: str) -> bool:
 
 def _rename(temporary: str, folder: str, name: str) -> bool:
     own, won = temporary + ".d", os.path.join(folder, name + ".won")
-    os.mkdir(own, 0o700)
+    readable = os.stat(temporary).st_mode & 0o044
+    os.mkdir(own, 0o700 | readable | readable >> 2)
     os.rename(temporary, os.path.join(own, name))
     number = os.stat(own).st_ino
     try:
@@ -121,11 +125,11 @@ def _complete(folder: str, name: str) -> "Optional[bytes]":
     """Where links are refused: give the winner's file its name, which the winner may have died before doing."""
     try:
         with open(os.path.join(folder, name + ".won", name), "rb") as file:
-            data = file.read()
+            data, mode = file.read(), os.fstat(file.fileno()).st_mode
     except OSError:
         return None
     copy = os.path.join(folder, ".%s-copy-%d" % (name, os.getpid()))
-    _write(copy, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    _write(copy, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o666)
     os.rename(copy, os.path.join(folder, name))
     return data
 
