@@ -36,6 +36,7 @@ Progress = Callable[[Told], None]
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
 _WHOLE, _PIECE = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
+_GROUP_READS = 0o640  # the root of environments may be a group's
 _TIMEOUT_S = 120.0
 _SELDOM_S = 5.0
 _OFTEN_S = 0.5
@@ -127,7 +128,7 @@ def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipp
     sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
-    planned = session.connection.put(plan, document, after=sent)
+    planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
     return Shipped([*sent, planned], _start(session, made, plan, planned))
 
 
@@ -198,7 +199,7 @@ def _send(session: Session, made: Made, packages: Sequence[Package], on_progress
     sending = _Sending(_often(on_progress, SENDING))
     for sha256, path in fetching.fetch(packages, fetched):
         for place, data in _parts(session, made.root, sha256, path):
-            sent = session.connection.put(place, data, mode=0o600)
+            sent = session.connection.put(place, data, mode=_GROUP_READS)
             sent.add_done_callback(sending.part(size_of(data)))
             yield sent
 
