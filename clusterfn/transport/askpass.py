@@ -14,7 +14,6 @@ import shlex
 import shutil
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -114,14 +113,12 @@ def _prepared() -> tuple[Path, socket.socket, Mapping[str, str]]:
     Raises:
         ConfigError: It cannot be made; then nothing of it is there.
     """
-    parent, folder = runtime.folder(), None
+    folder = runtime.scratch("ask-")
     try:
-        folder = Path(tempfile.mkdtemp(prefix="ask-", dir=parent))
         env = _variables(folder)
         return folder, _listening(folder / "s"), env
     except OSError as error:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         raise runtime.unwritable(error) from error
 
 

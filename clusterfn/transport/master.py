@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -59,7 +59,9 @@ def _authenticated(host: Host, settings: Settings, path: Path, asker: Asker | No
     mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
-        log = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="in-", dir=runtime.folder()))) / "log"
+        folder = runtime.scratch("in-")
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        log = folder / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
         ssh = [words[0], "-E", str(log), *words[1:]]
         code = _run(ssh, asking, openssh.patience_s(settings))

@@ -1,19 +1,24 @@
 """The folder of this user's sockets and records of held connections: the user's alone, and on this machine alone.
 
 It has a short, fixed name, for a socket's path may have 104 bytes, and a login in one window is to be found by a
-program that was started without that window's variables. Called by `held` and `askpass`.
+program that was started without that window's variables. Called by `held`, `askpass` and `master`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
 VARIABLE = "CLUSTERFN_RUNTIME"
+_LEFT_S = 86400.0
 _LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
 
 
@@ -32,6 +37,23 @@ def folder() -> Path:
         raise unwritable(error) from error
     _refuse_shared(path)
     return path
+
+
+def scratch(prefix: str) -> Path:
+    """A new folder in it, for whoever calls to remove; what killed programs left there goes after a day.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    inside = folder()
+    for old in inside.glob("*-*"):
+        with contextlib.suppress(FileNotFoundError):  # another program tidies up too
+            if old.is_dir() and time.time() - old.stat().st_mtime > _LEFT_S:
+                shutil.rmtree(old, ignore_errors=True)
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
+    except OSError as error:
+        raise unwritable(error) from error
 
 
 def unwritable(error: OSError) -> ConfigError:

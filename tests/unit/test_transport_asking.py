@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import shutil
 import socket
 import subprocess
 import sys
@@ -239,6 +240,19 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
     monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
     with pytest.raises(ConfigError, match="cannot be written to"):
         runtime.folder()
+
+
+def test_what_killed_programs_left_there_goes_after_a_day(folder: Path) -> None:
+    old, new = runtime.scratch("ask-"), runtime.scratch("in-")
+    (old / "ask").touch()
+    os.utime(old, (1.0, 1.0))
+    held.remember(HELD)
+
+    shutil.rmtree(runtime.scratch("ask-"))
+
+    assert not old.exists()
+    new.rmdir()
+    assert held.find(HELD.key) == HELD
 
 
 def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
