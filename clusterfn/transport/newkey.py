@@ -36,7 +36,7 @@ _APPEND = (
     "while IFS= read -r line; do case $line in ssh-*|ecdsa-*|sk-*) key=$line; break;; esac; done; "
     '[ -n "$key" ] || exit 1; set -f; set -- $key; mkdir -p .ssh && chmod go-w .ssh || exit 1; '
     "file=.ssh/authorized_keys; "
-    f'if [ -f $file ] && grep -qF -- "$2" $file; then said="{THERE}"; else '
+    f'if [ -f $file ] && grep -v "^ *#" $file | grep -qF -- "$2"; then said="{THERE}"; else '
     'if [ -s $file ] && [ -n "$(tail -c 1 $file)" ]; then echo >>$file || exit 1; fi; '
     f'printf "%s\\n" "$key" >>$file || exit 1; said="{ADDED}"; fi; '
     "chmod go-w $file || exit 1; "

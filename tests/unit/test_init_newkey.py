@@ -107,6 +107,16 @@ def test_any_login_shell_appends_it_once(tmp_path, shell):
     assert file.read_text() == f"{LINE}\n"
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_key_that_was_commented_out_is_not_there(tmp_path, shell):
+    file = tmp_path / ".ssh" / "authorized_keys"
+    file.parent.mkdir()
+    file.write_text(f"  #{LINE}\n")
+
+    assert newkey.ADDED in append(shell, tmp_path)
+    assert file.read_text() == f"  #{LINE}\n{LINE}\n"
+
+
 def test_the_lines_of_the_file_stay_and_others_lose_their_right_to_write(tmp_path):
     file = tmp_path / ".ssh" / "authorized_keys"
     file.parent.mkdir()
