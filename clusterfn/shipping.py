@@ -7,7 +7,6 @@ host. Called by `send`, and by the CLI where an environment is built before any 
 from __future__ import annotations
 
 import json
-import mmap
 import posixpath
 import secrets
 import time
@@ -24,7 +23,7 @@ from clusterfn.environment.lock import Package
 from clusterfn.environment.making import Made
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.host import Completed, Reply
-from clusterfn.hostlink.requests import Data, size_of
+from clusterfn.hostlink.requests import Data, Part, size_of
 from clusterfn.job import Job
 from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
@@ -213,11 +212,10 @@ def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tup
     count = -(-size // _PIECE)
     places = [posixpath.join(layout.pieces_dir(root, sha256), f"{n}-of-{count}") for n in range(count)]
     missing = session.missing(places)
-    with path.open("rb") as file:
-        view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     for number, place in enumerate(places):
         if place in missing:
-            yield place, view[number * _PIECE : (number + 1) * _PIECE]
+            offset = number * _PIECE
+            yield place, Part(path, offset, min(_PIECE, size - offset))
 
 
 class _Sending:

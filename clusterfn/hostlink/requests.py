@@ -10,6 +10,7 @@ import concurrent.futures
 import contextlib
 import logging
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -23,8 +24,19 @@ from clusterfn.hostlink.frames import CHUNK, Header, pack
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Reply[Any]")
-Data = Union[bytes, memoryview, Path]
 Sink = Union[Callable[[bytes], Any], BinaryIO]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file: `size` bytes from `offset` on. Opened when it is sent, and not kept in memory."""
+
+    path: Path
+    offset: int
+    size: int
+
+
+Data = Union[bytes, memoryview, Path, Part]
 
 
 class Reply(Generic[T]):
@@ -217,17 +229,24 @@ class Upload(Plain[T]):
 
 def pieces_of(source: Data) -> Iterator[bytes]:
     """The bytes of a source, a chunk at a time."""
-    if not isinstance(source, Path):
+    if isinstance(source, Path):
+        source = Part(source, 0, sys.maxsize)  # as long as it is by then
+    if not isinstance(source, Part):
         for start in range(0, len(source), CHUNK):
             yield bytes(source[start : start + CHUNK])
         return
-    with source.open("rb") as file:
-        while piece := file.read(CHUNK):
+    left = source.size
+    with source.path.open("rb") as file:
+        file.seek(source.offset)
+        while piece := file.read(min(CHUNK, left)):
+            left -= len(piece)
             yield piece
 
 
 def size_of(source: Data) -> int:
     """How many bytes a source has now."""
+    if isinstance(source, Part):
+        return source.size
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
 

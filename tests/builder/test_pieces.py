@@ -11,6 +11,7 @@ import pytest
 
 from clusterfn import layout, shipping
 from clusterfn.bridge.builder import pieces
+from clusterfn.hostlink.requests import pieces_of
 
 DATA = os.urandom(1000)
 SHA256 = hashlib.sha256(DATA).hexdigest()
@@ -39,7 +40,7 @@ def sent(root: Path, archive: Path) -> list[tuple[str, Any]]:
 def bring(parts: list[tuple[str, Any]]) -> None:
     for path, data in parts:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        Path(path).write_bytes(data)
+        Path(path).write_bytes(b"".join(pieces_of(data)))
 
 
 def join(root: Path) -> str | None:
