@@ -30,7 +30,7 @@ ID_DIGITS = 20
 _NODE_DISK = "/var/tmp"  # a folder of the user's is made there by the builder, and checked
 
 _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
-_CONDA_BUILD = re.compile(r"cuda_?(\d{3})")
+_CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
 _EXACT = re.compile(r"==\s*(\d+(?:\.\d+)+)")
 # Without a word about the cards: what the oldest driver of CUDA 12 runs, which most machines have.
 _UNKNOWN = Cards("525.60.13", (), "is taken where nobody has seen them: the first job on a card will tell")
@@ -47,6 +47,7 @@ class Made:
         why: What decided its build of PyTorch, if that was asked.
         wanted: Names of the packages that were asked for.
         uid: The user's there.
+        on_cards: Whether its PyTorch must show that it runs on the job's cards.
     """
 
     title: str
@@ -58,6 +59,7 @@ class Made:
     why: str = ""
     wanted: tuple[str, ...] = ()
     uid: int = 0
+    on_cards: bool = False
 
     @property
     def id(self) -> str:
@@ -97,8 +99,8 @@ class Made:
     @property
     def building(self) -> Building:
         """What a job says of it."""
-        making = self.host.making
-        return Building(self.id, self.root, making.purge_days is not None, self.cuda, self.node_root)
+        making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
+        return Building(self.id, self.root, making.purge_days is not None, build, self.node_root)
 
 
 def specification(text: str | None, packages: Sequence[str]) -> Specification:
@@ -168,7 +170,8 @@ def make(
     because = because or (_why_it_runs(torch, cards, table) if torch else "")
     if cards is _UNKNOWN and torch:
         say(because)
-    return made(spec.title, lock, cuda=torch.cuda or "" if torch else "", why=because)
+    built_for = torch.cuda or "" if torch else ""
+    return made(spec.title, lock, cuda=built_for, why=because, on_cards=torch is not None)
 
 
 def stale(
@@ -265,7 +268,7 @@ def torch_of(packages: Iterable[Package], table: cuda.Table) -> Torch | None:
     for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
             told = _CONDA_BUILD.search(package.build)
-            built_for = _dotted(told[1]) if told else "" if "cpu" in package.build else None
+            built_for = f"{told[1]}.{told[2]}" if told else "" if "cpu" in package.build else None
             return Torch(package.version, built_for, "conda")
         if package.name == "torch" and package.manager == "pip":
             return Torch(package.version, _of_wheel(package.version, table))
