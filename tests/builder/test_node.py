@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.bridge.host import until
+from tests.bridge.host import Bench, until
 from tests.builder import toys
 from tests.builder.host import Host
 from tests.builder.test_together import held_by
@@ -96,3 +97,28 @@ def test_a_folder_of_somebody_else_is_refused(host: Host, tmp_path: Path):
     answer = host.call("unpack", str(host.root), "abcdef01", str(tmp_path / "node"))
 
     assert answer.rc == 1 and "belongs to somebody else" in answer.last["message"]
+
+
+@pytest.mark.parametrize("whose", ["of another", "a link", "open to all"])
+def test_a_job_takes_nothing_from_a_folder_that_others_may_have_filled(bridge: Path, tmp_path: Path, whose: str):
+    if whose == "of another" and os.geteuid() != 0:
+        pytest.skip("needs root: it gives a folder away")
+    bench, node = Bench(tmp_path / "root", bridge, sys.executable, sys.executable), tmp_path / "clusterfn-1"
+    laid = tmp_path / "elsewhere" if whose == "a link" else node
+    for root in (bench.root, laid):
+        ready = root / "envs" / "abcdef01" / "READY"
+        ready.parent.mkdir(parents=True)
+        ready.write_text("{}")
+    if whose == "of another":
+        os.chown(node, 12345, 12345)
+    elif whose == "a link":
+        node.symlink_to(laid)
+    else:
+        node.chmod(0o777)
+    building = {"id": "abcdef01", "root": str(bench.root), "purged": False, "cuda": "", "node_root": str(node)}
+
+    _, outcome = bench.run("def f():\n    return 1\n", building=building)
+    bench.close()
+
+    assert outcome["kind"] == "environment", outcome
+    assert str(node) in outcome["message"] and "environment_at" in outcome["hint"], outcome

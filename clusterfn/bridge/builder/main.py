@@ -97,7 +97,7 @@ def pack(root: str, env_id: str, node_root: str) -> int:
 
 def unpack(root: str, env_id: str, node_root: str) -> int:
     """Unpack that archive on this node."""
-    node.own(node_root)
+    group.own(node_root)
 
     def work(stopping: threading.Event) -> int:
         with Holder(node_root) as holder:

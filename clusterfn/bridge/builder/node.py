@@ -147,11 +147,3 @@ def _unpack(path: str, prefix: str, holder: "Holder", stop: "Callable[..., None]
         os.rename(aside, prefix)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-
-
-def own(folder: str) -> None:
-    """Make a node's folder, or refuse one that somebody else has made: it may lie in /tmp."""
-    os.makedirs(folder, mode=0o700, exist_ok=True)
-    if os.stat(folder).st_uid != os.getuid():
-        hint = "name another folder, with $USER in it"
-        raise Failed("%s belongs to somebody else" % folder, stage="plan", hint=hint)

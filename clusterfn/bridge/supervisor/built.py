@@ -11,7 +11,8 @@ import sys
 import time
 
 from ...layout import BUILD, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
-from ..builder import leases, progress
+from ..builder import group, leases, progress
+from ..builder.failure import Failed, of_system
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -53,6 +54,12 @@ def _marker(root: str, env_id: str) -> str:
 
 def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder") -> None:
     """Unpacked into this node's own disk, from one archive that the first job makes."""
+    try:
+        group.own(wanted["node_root"])  # before the look: what stands there may be an attacker's
+    except Failed as failed:
+        raise _failed(failed.document(), 1) from failed
+    except OSError as error:
+        raise _failed(of_system(error, wanted["node_root"]).document(), 1) from error
     if os.path.exists(marker):
         return
     place = [wanted["root"], wanted["id"], wanted["node_root"]]
