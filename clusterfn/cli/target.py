@@ -18,12 +18,14 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusterfn import config
+from clusterfn import config, decorator
 from clusterfn.decorator import ClusterFunction
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.spec import Host, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
+_DECORATOR = decorator.__file__
+_DECORATING = ("cluster", "decorate", "with_options", "on")
 _UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
@@ -120,8 +122,14 @@ def _complaint(path: Path, error: BaseException) -> str:
     frames = list(_frames(path, error))
     shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     last = traceback.format_exception_only(type(error), error)
-    hint = f"\n{_UNGUARDED}" if isinstance(error, ClusterfnError) else ""
+    hint = f"\n{_UNGUARDED}" if isinstance(error, ClusterfnError) and not _in_decorator(error) else ""
     return "".join([f"{path} could not be imported.\n", *shown, *last]).rstrip() + hint
+
+
+def _in_decorator(error: BaseException) -> bool:
+    """Whether it is about the words of a decorator, which calls nothing."""
+    ours = (frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _DECORATOR)
+    return next(ours, "") in _DECORATING
 
 
 def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:

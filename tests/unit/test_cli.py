@@ -205,6 +205,26 @@ def test_a_file_that_calls_at_its_top_level_is_told_where_to_put_the_call(tmp_pa
     assert "decorator.py" not in said
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "@cluster(gpu=1)",
+        "@cluster(memory=16)",
+        "@(lambda f: cluster(f).with_options(time=5))",
+        "@cluster()\n@classmethod",
+    ],
+)
+def test_a_mistake_in_a_decorator_is_not_told_to_be_a_call(line, tmp_path, monkeypatch, capsys):
+    path = tmp_path / f"mistaken_{abs(hash(line)) % 10**8}.py"
+    path.write_text(f"from clusterfn import cluster\n{line}\ndef f():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    assert main(["run", f"{path}::f"]) == 2
+    said = capsys.readouterr().err
+    assert "ConfigError: " in said
+    assert "__main__" not in said
+
+
 def test_a_file_that_leaves_python_when_imported_is_no_success(tmp_path, monkeypatch, capsys):
     path = tmp_path / "leaving_of_test.py"
     path.write_text("raise SystemExit(0)\n")
