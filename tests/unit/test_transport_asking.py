@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
@@ -174,6 +176,26 @@ def test_wrong_answers_are_asked_again_as_often_as_ssh_would(
 
     assert server[0].heard == [["0", "0"]] * 2
     assert caught.value.evidence.count("tried keyboard-interactive: refused") == 2
+
+
+@pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
+def test_what_was_typed_is_in_no_log_and_no_error(
+    server: tuple[Menu, paramiko.Transport],
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    caplog.set_level(1)
+    typed = secrets.token_hex(8)
+    monkeypatch.setattr(server[0], "get_allowed_auths", lambda username: method)
+
+    with pytest.raises(AuthenticationError) as caught:
+        sshlogin.log_in(server[1], settings, "lab", lambda question: typed)
+
+    told = "".join(traceback.format_exception(None, caught.value, caught.value.__traceback__))
+    assert f"tried {method}: refused" in told
+    assert typed not in told + repr(vars(caught.value)) + caplog.text
 
 
 # where held connections lie
