@@ -9,12 +9,14 @@ Called by `decorator`, `executor` and the CLI.
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import re
 import secrets
 import sys
 import weakref
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -60,7 +62,7 @@ def _live(prepared: Prepared, options: Options) -> Any:
         _learn(prepared.session, job)
 
 
-def _learn(session: Session, job: Job[Any]) -> None:
+def _learn(session: Session, job: Future[Any]) -> None:
     """Choose the next environment anew if this one was for other cards than those that its job has seen."""
     error = job.exception() if job.done() and not job.cancelled() else None
     if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
@@ -200,7 +202,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     for note in prepared.payload.notes:
         _say(f"clusterfn: in the arguments {note}\n")
     ledger.remember(job, prepared.config)
-    job.add_done_callback(lambda done: _learn(session, job))
+    job.add_done_callback(functools.partial(_learn, session))
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker, tell)
     tracker.follow(job, 1)
     remember_going(job)

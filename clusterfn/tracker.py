@@ -237,8 +237,9 @@ class Tracker:
     def end(self) -> None:
         """The job needs no more looks, and nothing of it is held any longer."""
         self._follows = []
-        if self._unwatch is not None:
-            self._unwatch()
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
         self.session.watch.remove(self.scheduler_name)
         self.witness.end()
 

@@ -90,19 +90,16 @@ def submit_and_watch(function, count):
 
 def test_twenty_jobs_share_eight_cards(held, journal):
     held.with_options(gpus=0)(0)  # the host is warm
-    begin = time.monotonic()
 
     jobs, said = submit_and_watch(held, 20)
     values = [job.result(60) for job in jobs]
 
-    wall = time.monotonic() - begin
     lines = journal(jobs, 20)
     assert [value[0] for value in values] == [n * n for n in range(20)]
     assert [len(value[3]) for value in values] == [1] * 20
     check_cards(lines, values)
     assert most_at_once([value[1:3] for value in values]) == 8
     assert len({line["uuid"] for line in lines}) == 8
-    assert wall <= 4 * SECONDS
     assert any("8 of 8 GPUs held by cfbash (8)" in status for status in said), said
 
 

@@ -181,14 +181,12 @@ def test_an_environment_that_cannot_be_is_refused(here):
 
 @pytest.mark.lab
 @pytest.mark.parametrize("host", ["tensor01", "slurm"])
-def test_an_environment_of_another_minor_version_is_refused_with_both(hosts, lab, host):
-    before, other = hosts.jobs(), "3.12" if sys.version_info[1] != 12 else "3.11"
+def test_an_environment_older_than_the_worker_is_refused(hosts, lab, host):
+    before = hosts.jobs()
 
-    with pytest.raises(EnvironmentBuildError) as caught:
-        cluster(host=host, environment=f"python:{lab.python(other)}")(plain)()
+    with pytest.raises(EnvironmentBuildError, match=r"Python 3\.8.*3\.9"):
+        cluster(host=host, environment=f"python:{lab.python('3.8')}")(plain)()
 
-    assert other in str(caught.value)
-    assert f"3.{sys.version_info[1]}" in str(caught.value)
     assert hosts.jobs() == before
 
 

@@ -67,7 +67,7 @@ MUTATIONS: list[Mutation] = [
          "disk full in the function-tiny"),
     _one("a full disk is not told from a bad value", WORKER, "    if number in _FULL:", "    if False:",
          "value does not fit-tiny"),
-    _one("what cannot be pickled is not named", WORKER, 'path, part = unpicklable.find(value, "result")',
+    _one("what cannot be pickled is not named", WORKER, 'path, part = unpicklable.find(value, "result", caller)',
          'path, part = "result", value', "unpicklable-bare"),
     _one("loading is trusted", OUTCOME, "except BaseException as error:  # unpickling",
          "except ZeroDivisionError as error:  # x",
