@@ -111,6 +111,39 @@ def test_when_the_builder_is_ended_who_waits_takes_over(host: Host, shelf: Path,
     assert host.leftovers() == []
 
 
+@pytest.mark.parametrize("at", ["before it is shown", "while a script runs"])
+def test_who_stood_still_and_was_taken_for_dead_leaves_the_others_environment_alone(
+    host: Host, shelf: Path, python: dict, at: str
+):
+    plan = slow(host, shelf, python)
+    if at == "before it is shown":
+        held_package(host, python)
+        go(host)
+    first = host.start(plan)
+    until(lambda: builders(host) - {"feedbeef"})
+    if at == "before it is shown":
+        until((host.root / "builds" / plan["id"] / "plan.json").exists)
+    else:
+        begun(host)
+    first.process.send_signal(signal.SIGSTOP)
+    for token in builders(host):  # silent for a minute, as others on other machines count
+        (host.root / "builds" / ".beats" / token).unlink()
+    go(host)
+    assert host.build(plan).rc == 0
+    ready = (host.prefix(plan) / "READY").stat().st_ino
+
+    first.process.send_signal(signal.SIGCONT)
+
+    assert first.answer().last.get("reused") is True, first.lines()
+    assert (host.prefix(plan) / "READY").stat().st_ino == ready
+    assert_whole_or_absent(host, plan)
+
+
+def builders(host: Host) -> set[str]:
+    folder = host.root / "builds" / ".beats"
+    return {path.name for path in folder.glob("????????")} if folder.exists() else set()
+
+
 def answer_ready(host: Host, plan: dict) -> dict:
     return {"ok": True, "reused": False, "ready": json.loads((host.prefix(plan) / "READY").read_text())}
 
@@ -123,6 +156,16 @@ def beat_of(**other: object) -> str:
         "start": Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19],
     }  # fmt: skip
     return f"{1:012d}\n{json.dumps({**who, **other})}\n"
+
+
+def held_package(at: Host, package: dict) -> None:
+    """Somebody who lives unpacks a package."""
+    folder = at.root / "pkgs" / f".lock-{package['sha256']}"
+    folder.mkdir(parents=True)
+    (folder / "1").write_text("feedbeef")
+    beats = at.root / "builds" / ".beats"
+    beats.mkdir(parents=True)
+    (beats / "feedbeef").write_text(beat_of())
 
 
 def held_by(at: Host, plan: dict, **who: object) -> Path:

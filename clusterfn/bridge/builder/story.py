@@ -34,6 +34,10 @@ _LINKED_TOGETHER = 256
 _TRIES = 3  # to link, while a purging file system takes files away
 
 
+class _Overtaken(Exception):
+    """Another has taken the lock: this process stood still, or was not heard, until it passed for dead."""
+
+
 def is_ready(root: str, env_id: str) -> bool:
     """Whether it is there, whole."""
     return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
@@ -47,6 +51,14 @@ def see_through(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> 
     """
     if is_ready(plan.root, plan.id) and not plan.purged:
         return _reused()
+    while True:
+        try:
+            return _in_turn(plan, holder, stopping)
+        except _Overtaken:
+            continue
+
+
+def _in_turn(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
     folder = build_dir(plan.root, plan.id)
     lock = Lock(os.path.join(folder, LOCK), holder)
     waited = _Waiting(folder, plan, stopping)
@@ -113,10 +125,12 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
         outcome = failed.document()
     except OSError as error:
         outcome = of_system(error, build.plan.root).document()
-    except Stopped:
+    except (Stopped, _Overtaken):
         raise
     except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold what nobody thought of
         outcome = _unforeseen(error).document()
+    if not outcome["ok"]:
+        build.see_that_it_is_ours()  # whatever failed, failed among another's files
     document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
     try:
         sync.write(os.path.join(folder, OUTCOME + ".new"), document.encode())
@@ -187,6 +201,7 @@ class _Build:
         return packages.fetched
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
+        self.see_that_it_is_ours()
         begun = time.monotonic()
         done = step(*arguments)
         self._seconds[name] = round(time.monotonic() - begun, 3)
@@ -246,7 +261,13 @@ class _Build:
         self._vacate()
         os.symlink(os.path.basename(self._aside), self._final)
 
+    def see_that_it_is_ours(self) -> None:
+        """Raises _Overtaken unless this process still holds the lock."""
+        if not self._lock.is_mine():
+            raise _Overtaken
+
     def _vacate(self) -> None:
+        self.see_that_it_is_ours()
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
@@ -261,8 +282,7 @@ class _Build:
             sync.write(os.path.join(about, name), json.dumps(document).encode())
         sync.everything(self._aside)
         sync.write(os.path.join(self._aside, READY), json.dumps(ready).encode())
-        if not self._lock.is_mine():
-            raise Stopped
+        self.see_that_it_is_ours()
         os.unlink(self._final)
         os.rename(self._aside, self._final)
         sync.everything(os.path.dirname(self._final))
@@ -284,7 +304,7 @@ class _Build:
     def _clean(self) -> None:
         if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
             os.unlink(self._final)
-        elif self._conda and not is_ready(self.plan.root, self.plan.id):
+        elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
             self._vacate()
         housekeeping.delete(self.plan.root, self._aside, self._holder)
         if self._conda:
