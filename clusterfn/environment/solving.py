@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import clusterfn.solve
+from clusterfn.bridge.builder.fetch import masked
 from clusterfn.environment import lock as locks
 from clusterfn.environment import toolbox
 from clusterfn.environment.lock import Lock
@@ -84,7 +85,7 @@ def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> L
         anew: Why the lock that is there does not do, for a reason that only the caller knows; "" for no such.
 
     Raises:
-        LockError: There is no solution, or no solver; or a lock that was given does not fit.
+        LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
     """
     path = lock_path(spec, target)
     before = locks.read(path) if path.exists() or spec.given_lock else None
@@ -261,10 +262,17 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
         raise LockError(
             f"{spec.title} could not be locked: conda-lock ended with {status}", evidence=lines[-10:]
         ) from None
-    if "failed" not in told:
+    if "solved" in told:
         return dict(told["solved"])
-    lines = [line.rstrip() for line in told["failed"].splitlines() if line.strip()]
-    raise LockError(f"there is no solution for {spec.title}", evidence=lines[:_MANY], hint=_hint(spec))
+    said_there = masked(told.get("failed") or told["unreachable"])
+    lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:_MANY]
+    if "unreachable" in told:
+        raise LockError(
+            f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
+            hint="see the address above: correct it, or your network, proxy and certificate settings, and call again; "
+            "a lock that is made elsewhere and laid beside it needs no network here",
+        )  # fmt: skip
+    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
 
 
 def _hint(spec: Specification) -> str:

@@ -8,8 +8,8 @@ The job:
     executable             of a conda, mamba or micromamba; "" for the stand-in
     source, custom         what the lock's metadata shall say
     lock                   the file to write; one that is there keeps the platforms that are not solved
-The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}; all else goes to
-stderr.
+The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
+the same} where a channel or an index does not answer; all else goes to stderr.
 
 The cures of conda-lock's and py-rattler's faults stand here and in `standin`; docs/upstream.md lists them.
 """
@@ -33,8 +33,23 @@ _MINORS = range(8, 20)
 _DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
 
 
+# What conda, mamba, py-rattler and requests say of a server that does not answer, or not as one should.
+_NO_ANSWER = re.compile(
+    r"error sending request|dns error|(could not|couldn't|failed to) resolve|name resolution|name or service not known"
+    r"|connection (refused|reset|aborted|failed|timed out)|network is unreachable|no route to host"
+    r"|max retries exceeded|(operation|read|connect) timed out|HTTP 000|CondaHTTPError|CondaSSLError|ProxyError"
+    r"|HTTP status (client|server) error|UnavailableInvalidChannel|could not find subdir|download error \(\d+\)"
+    r"|invalid peer certificate|CERTIFICATE_VERIFY_FAILED|SSL (connect|certificate)",
+    re.IGNORECASE,
+)
+
+
 class Failed(Exception):
     """There is no solution; the message is the solver's."""
+
+
+class Unreachable(Exception):
+    """A channel or an index does not answer, so it is not known whether there is one; the message is the solver's."""
 
 
 def main() -> None:
@@ -55,6 +70,8 @@ def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
         return {"solved": solve(job, folder)}
     except Failed as failure:
         return {"failed": str(failure)}
+    except Unreachable as failure:
+        return {"unreachable": str(failure)}
 
 
 def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
@@ -62,6 +79,7 @@ def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
 
     Raises:
         Failed: Nothing solves, with any Python.
+        Unreachable: That cannot be told.
     """
     wanted = job["python"]
     try:
@@ -162,16 +180,23 @@ def _stand_in(folder: Path) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Every way in which a solver says that there is no solution, as `Failed`."""
+    """Every way in which a solver says that there is no solution, as `Failed`; or why it cannot tell."""
+    import requests
     from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
     from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
 
     try:
         yield
     except subprocess.CalledProcessError as error:
-        raise Failed(_message(error)) from error
+        raise _failure(_message(error)) from error
+    except requests.RequestException as error:
+        raise Unreachable(str(error)) from error
     except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
-        raise Failed(_DUMMY.sub("the specification", str(error))) from error
+        raise _failure(_DUMMY.sub("the specification", str(error))) from error
+
+
+def _failure(message: str) -> Failed | Unreachable:
+    return (Unreachable if _NO_ANSWER.search(message) else Failed)(message)
 
 
 def _message(error: subprocess.CalledProcessError) -> str:

@@ -112,6 +112,29 @@ def test_a_failed_solve_shows_the_solvers_sentence_alone(bench: Bench):
     assert not (bench.folder / "environment.conda-lock.yml").exists()
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "channels: ['http://ada:sekret@127.0.0.1:9/main']\ndependencies: [nosuchpackage]\n",
+        "channels: ['http://nobody.invalid/main']\ndependencies: [six]\n",
+        "channels: ['{channel}']\ndependencies:\n- pip:\n  - -i http://ada:se@kret@127.0.0.1:9/simple\n  - x\n",
+    ],
+)
+def test_a_channel_that_does_not_answer_is_not_called_a_missing_solution(bench: Bench, written: str):
+    path = bench.folder / "environment.yml"
+    path.write_text(written.format(channel=bench.channel))
+
+    with pytest.raises(
+        LockError, match=r"environment\.yml could not be locked: a channel or package index cannot"
+    ) as told:
+        lock_for(environmentyml.from_file(path), HOST, bench.said.append)
+
+    shown = str(told.value) + "".join(bench.said)
+    assert "127.0.0.1" in shown or "nobody.invalid" in shown
+    assert "kret" not in shown
+    assert "proxy" in (told.value.hint or "") and "loosen" not in shown
+
+
 def test_the_nearest_python_that_solves_is_taken_and_said(bench: Bench):
     lock = bench.lock("  - numpy =1.26\n", replace(HOST, python="3.13"))
 

@@ -165,7 +165,7 @@ def request(url: str, have: int) -> urllib.request.Request:
 
 def masked(url: str) -> str:
     """An address that can be shown: without password and without a channel's token."""
-    return re.sub(r"/t/[^/]+/", "/t/***/", re.sub(r"://[^/@]*@", "://***@", url))
+    return re.sub(r"/t/[^/\s]+/", "/t/***/", re.sub(r"://[^/\s]*@", "://***@", url))
 
 
 def _unreachable(package: "Package", problem: Exception) -> Failed:
