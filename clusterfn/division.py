@@ -24,14 +24,12 @@ class Machine:
     """What a host without a scheduler has room for: items at a time by cores, memory and cards; None: not limited.
 
     Attributes:
-        cards: Whole cards there, if items ask for some.
         local: Whether it is this machine.
     """
 
     by_cores: int
     by_memory: int | None = None
     by_cards: int | None = None
-    cards: int = 0
     local: bool = False
 
     def room(self) -> int:

@@ -8,6 +8,7 @@ are loaded in a thread of its own, as that runs code of the user's. Made by `map
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import posixpath
 import queue
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from clusterfn import division, download, layout, outcome
-from clusterfn.errors import ClusterfnError, HostError, ResultError, SubmitError
+from clusterfn.errors import ClusterfnError, HostError, ResultError, SubmitError, Unreachable
 from clusterfn.group import Ended, JobGroup, state_of
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply
 from clusterfn.job import PENDING, RETURNED, Job
@@ -29,6 +30,8 @@ from clusterfn.tracker import Tracker
 from clusterfn.watch import Seen, Silent
 
 _TIMEOUT_S = 60.0
+_BURY_S = 600.0  # thousands of items
+_AGAIN, _AGAIN_S = 6, 5.0
 _LOOKS = 2
 _BEGIN_S = 60.0
 _LARGEST_ARRAY = 1000  # SLURM's own default
@@ -64,7 +67,7 @@ class Gathering:
         self._before = -1
         self._stopping = self._burying = False
         self._last: Mapping[str, Any] = {}
-        self._looks = 0
+        self._looks = self._again = 0
         self._turn = self._besides = ""
         group.gathering = self
 
@@ -264,16 +267,30 @@ class Gathering:
     def _go_on(self) -> None:
         with self._lock:
             told = len(self._places_ended())
-            if told == len(self.group) or any(not element.over for element in self._elements.values()):
+            if told == len(self.group) or any(self._may_speak(element) for element in self._elements.values()):
                 return
             progress, self._before = told > self._before, told
             if self._burying and not progress:
-                self.group.on_refused(self._helpless("the host could not conclude the items that are left"))
+                self._look_again()
             elif progress and not self._stopping and not self._burying:
                 more = division.again(self.spec, len(self.group) - told)
                 self.start(self._next(more))
             else:
                 self._bury(self._verdict())
+
+    def _may_speak(self, element: Element) -> bool:
+        """Whether more is to come of it; one that begins when the rest has been concluded finds nothing."""
+        return not element.over and (element.begun or not self._burying)
+
+    def _look_again(self) -> None:
+        """An element may have begun at the last moment, of which nothing is heard yet."""
+        self._again += 1
+        if self._again > _AGAIN:
+            self.group.on_refused(self._helpless("the host could not conclude the items that are left"))
+            return
+        later = threading.Timer(_AGAIN_S, self._go_on)
+        later.daemon = True
+        later.start()
 
     def _places_ended(self) -> list[int]:
         return [index for index, (_, _, line) in list(self._places.items()) if "index" in line]
@@ -296,11 +313,11 @@ class Gathering:
         """Have every item that nobody has concluded so; elements that have not begun never will."""
         with self._lock:
             self._burying = True
-            unbegun, number = self._unbegun(), self._next(1)[0]
+            number = self._next(1)[0]
             element = self._elements[number] = Element(self, number)
         element.follow()
-        asked = json.dumps({**verdict.as_dict(), "elements": unbegun}).encode()
-        reply = self.session.supervise("bury", element.tracker.folder, bridge=self.job.bridge, stdin=asked)
+        asked, folder = json.dumps(verdict.as_dict()).encode(), element.tracker.folder
+        reply = self.session.supervise("bury", folder, bridge=self.job.bridge, stdin=asked, timeout_s=_BURY_S)
         reply.add_done_callback(self._buried)
         return reply
 
@@ -325,7 +342,8 @@ class Gathering:
             submission.exception(_TIMEOUT_S)
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self._cancel_at_scheduler()
-        self._bury(self._verdict()).result(_TIMEOUT_S)
+        with contextlib.suppress(Unreachable):  # it goes on
+            self._bury(self._verdict()).result(_TIMEOUT_S)
 
     def _cancel_at_scheduler(self) -> None:
         scheduler = self.session.scheduler

@@ -94,7 +94,9 @@ class Session:
         sent.add_done_callback(arrived)
         return sent
 
-    def supervise(self, command: str, *args: str, bridge: str = "", stdin: bytes = b"") -> Reply[hosts.Completed]:
+    def supervise(
+        self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> Reply[hosts.Completed]:
         """Run one of the supervisor's commands, `conclude`, `list` or `expire`, beside whatever jobs run.
 
         Args:
@@ -103,7 +105,7 @@ class Session:
         before = [] if bridge else self.lay_out_bridge()
         supervise = posixpath.join(bridge or self.bridge, layout.SUPERVISE)
         argv = [self.connection.facts.python, "-I", "-S", supervise, command, *args]
-        return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, after=before)
+        return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, timeout_s=timeout_s, after=before)
 
     @property
     def builder(self) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from clusterfn.spec import Host, Interpreter, JobSpec, Resources
+from clusterfn.spec import Group, Host, Interpreter, JobSpec, Resources
 
 ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 
@@ -29,6 +29,7 @@ SCRIPTS = {
     "plain": job(),
     "odd-paths": job(root=ODD, host_python=f"{ODD}/python"),
     "everything": job(FULL, modules=("cuda/12.4", "openmpi")),
+    "group": job(FULL, root=ODD, group=Group(10, 1, 4, 4)),
 }
 
 _GPU = Resources(cores=4, memory_bytes=16 * 2**30 + 1, gpus=2, time_s=5400.5)

@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.spec import Resources
+from clusterfn.spec import Group, Resources
 from tests.golden.golden import matches
 from tests.golden.samples import SLURM, SUBMISSIONS, job
 
@@ -19,6 +19,15 @@ def test_sbatch_is_the_approved_one(name):
     assert "SBATCH_" in unset
     assert (request["do"], request["cwd"]) == ("run", f"{made.root}/jobs/{made.id}")
     assert matches("\n".join(request["argv"]) + "\n", f"sbatch/{name}.txt")
+
+
+def test_a_group_is_as_few_arrays_as_slurm_takes():
+    made = replace(SUBMISSIONS["everything-asked"], group=Group(10_000, 5, 2001, 50, None, 27_002.5))
+    requests = Slurm(made.host, "1000").elements(made, range(1, 2002), 1000)
+
+    assert [numbers for numbers, _ in requests] == [range(1, 1001), range(1001, 2001), range(2001, 2002)]
+    told = [" ".join(request.argv[1:]).replace(request.cwd, "FOLDER") for _, request in requests]
+    assert matches("\n".join(told) + "\n", "sbatch/group.txt")
 
 
 @pytest.mark.parametrize("root", ["/home/100%", "/home/a\\b"])

@@ -138,14 +138,9 @@ def _tail(path: str) -> bytes:
 
 def conclude(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
-    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    return concluded(folder, asked)
-
-
-def concluded(folder: str, asked: "dict[str, Any]") -> int:
-    """The same with the verdict as it is."""
     let_in(folder)
     job = Job(folder)
+    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
         state(None, None, False)

@@ -57,11 +57,11 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
 class Teller:
     """Gives each item of the chunks that it pulls its line."""
 
-    def __init__(self, job: "Job", attempt: "Attempt") -> None:
+    def __init__(self, job: "Job", attempt: "Attempt", sync: bool) -> None:
         self.job = job
         self.attempt = attempt
         self.chunks = Chunks(job.home, job.spec["group"])
-        self.journal = Journal(attempt.folder, sync=job.slurm)
+        self.journal = Journal(attempt.folder, sync)
         self.told = 0
 
     def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
@@ -79,9 +79,15 @@ class Teller:
             taken += 1
         chunk = self.chunks.take_over(number)
         while chunk is not None:
-            self.settle()
+            if self._may_linger(chunk):
+                self.settle()
             yield chunk
             chunk = self.chunks.take_over(number)
+
+    def _may_linger(self, chunk: int) -> bool:
+        """Whether the element that had it was concluded by others, and may not have noticed yet."""
+        end = self.chunks.end_of(self.chunks.holders(chunk)[-2])
+        return not end or end.get("by") not in ("supervisor", "after")
 
     def settle(self) -> None:
         """Let whoever had it notice that he is fenced."""
@@ -120,7 +126,7 @@ class Element(Teller):
     """One attempt of an element."""
 
     def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
-        super().__init__(job, attempt)
+        super().__init__(job, attempt, sync=job.slurm)
         self.watch = watch
         self._ends = self.chunks.ends()
         self._until = self._no_item_after()

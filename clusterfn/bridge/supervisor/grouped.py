@@ -7,8 +7,8 @@ import json
 import os
 import sys
 
-from ...layout import ATTEMPTS, CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, element_dir
-from . import after, journal
+from ...layout import ATTEMPTS, CANCELLED, ELEMENTS, LOST, RAISED, RETURNED
+from . import journal
 from .attempt import Attempt
 from .chunks import Chunks
 from .element import Teller
@@ -71,20 +71,16 @@ def bury(folder: str) -> int:
     """Give every item that nobody has, or will have, the line that the verdict on stdin is.
 
     Args:
-        folder: That of an element that has not been; its journal takes the lines. On stdin besides: `elements`, numbers
-            of those that must not start any more.
+        folder: That of an element that has not been; its journal takes the lines. Elements that begin later find
+            nothing that is left.
     """
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    home = os.path.dirname(os.path.dirname(os.path.abspath(folder)))
-    for number in asked["elements"]:
-        os.makedirs(element_dir(home, number), mode=0o700, exist_ok=True)
-        after.concluded(element_dir(home, number), dict(asked, withdraw=True))
     os.makedirs(os.path.join(folder, ATTEMPTS), mode=0o700, exist_ok=True)
     job = Job(folder)
     attempt = Attempt.new(job)
     if attempt.fence() is None:
         attempt.prepare()
-        told = _tell_all(Teller(job, attempt), asked)
+        told = _tell_all(Teller(job, attempt, sync=False), asked)
         attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
     conclude_if_complete(job)
     state(attempt.number, RETURNED, True)
@@ -94,6 +90,10 @@ def bury(folder: str) -> int:
 def _tell_all(teller: Teller, asked: "dict[str, Any]") -> int:
     facts = {name: asked.get(name) for name in ("evidence", "hint", "stage")}
     verdict = Verdict(asked.get("kind") or LOST, asked["message"], **facts)
+    for chunk in teller.chunks.take_all(teller.job.element or 0):
+        for index in teller.chunks.items(chunk):
+            teller.tell(index, verdict)
+        teller.chunks.finish(chunk)
     for chunk in teller.pulled():
         for index in teller.left(chunk):
             teller.tell(index, verdict)

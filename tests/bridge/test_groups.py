@@ -1,0 +1,255 @@
+"""Elements of a group, with real processes: each item runs once and has one line, whoever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import wire
+from tests.bridge.host import Bench, clean_environ, is_running, until
+from tests.bridge.test_calls import bench_of
+
+# Says that it began, and waits for the file `go` if it is one of those named.
+ITEM = """
+def f(x):
+    import os, time
+    with open(os.path.join({folder!r}, "began-%d" % x), "a") as file:
+        file.write("%d\\n" % os.getpid())
+    while x in {waiting!r} and not os.path.exists(os.path.join({folder!r}, "go")):
+        time.sleep(0.01)
+    if x in {failing!r}:
+        raise ValueError(x)
+    return x * x
+"""
+
+
+class Group:
+    """A group of items below a bench's root."""
+
+    def __init__(self, bench: Bench, count: int, chunk: int, waiting: tuple[int, ...] = (), **more: Any) -> None:
+        self.bench = bench
+        self.told = bench.root / f"told-{count}-{chunk}"
+        self.told.mkdir()
+        source = ITEM.format(folder=str(self.told), waiting=waiting, failing=more.pop("failing", ()))
+        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, **more.pop("group", {})}
+        self.folder = bench.job(source, group=shared, **more).folder
+        container = wire.part("container")
+        items = [b"".join(container.pack((x,)).pieces()) for x in range(count)]
+        (self.folder / "items.pkl").write_bytes(b"".join(items))
+        ends = [sum(map(len, items[: n + 1])) for n in range(count)]
+        (self.folder / "items.json").write_text(json.dumps(ends))
+
+    def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
+        """The supervisor of one element."""
+        folder = self.folder / "elements" / str(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), "run", str(folder)]
+        started = subprocess.Popen(argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL)
+        self.bench.started.append(started)
+        return started
+
+    def call(self, command: str, number: int, *rest: str, stdin: str = "", **env: str) -> None:
+        """Another of the supervisor's commands for one element."""
+        folder = self.folder / "elements" / str(number)
+        argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(folder), *rest]
+        subprocess.run(argv, input=stdin, text=True, env=clean_environ(**env), check=False, timeout=60)
+
+    def began(self, x: int) -> list[int]:
+        """The pids of its starts."""
+        path = self.told / f"began-{x}"
+        return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def go(self) -> None:
+        (self.told / "go").touch()
+
+    def ends(self) -> dict[int, list[str]]:
+        """The kinds of the lines about each item's end."""
+        found: dict[int, list[str]] = {}
+        for path in sorted(self.folder.glob("elements/*/attempts/*/journal.jsonl")):
+            for text in path.read_text().splitlines():
+                line = json.loads(text) if text.startswith("{") and text.endswith("}") else {}
+                if "index" in line:
+                    found.setdefault(line["index"], []).append(line["kind"])
+        return found
+
+    def outcome(self, number: int | None = None, attempt: int = 1) -> dict[str, Any]:
+        """Of the group, or of an element."""
+        folder = self.folder if number is None else self.folder / "elements" / str(number)
+        return json.loads((folder / "attempts" / str(attempt) / "outcome.json").read_text())
+
+    def value(self, number: int, index: int) -> Any:
+        """An item's value, by the journal of an element's first attempt."""
+        attempt = self.folder / "elements" / str(number) / "attempts" / "1"
+        lines = map(json.loads, (attempt / "journal.jsonl").read_text().splitlines())
+        line = next(line for line in lines if line.get("index") == index)
+        data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
+        return wire.part("container").loads(data)
+
+
+def once(group: Group, count: int) -> bool:
+    return [len(group.began(x)) for x in range(count)] == [1] * count
+
+
+@pytest.mark.parametrize("host", ["3.6", "3.13"])
+def test_elements_share_the_items(bridge, tmp_path, host):
+    bench = bench_of(bridge, tmp_path, host, f"3.{os.sys.version_info[1]}")
+    group = Group(bench, 7, 2, failing=(3,))
+
+    codes = [process.wait(60) for process in [group.start(1), group.start(2)]]
+
+    assert codes == [0, 0] and once(group, 7)
+    assert group.ends() == {x: ["raised" if x == 3 else "returned"] for x in range(7)}
+    assert group.outcome()["message"] == "7 of 7 ended: 6 returned, 1 raised"
+
+
+def test_a_value_lies_where_the_journal_says(bench):
+    group = Group(bench, 5, 5)
+
+    assert group.start(1).wait(60) == 0
+    assert [group.value(1, x) for x in range(5)] == [0, 1, 4, 9, 16]
+    attempt = group.folder / "elements" / "1" / "attempts" / "1"
+    assert not list((attempt / "work").iterdir())
+    assert len([path for path in group.folder.rglob("*") if path.is_file()]) < 20
+
+
+def test_the_chunk_of_a_dead_element_is_taken_over(bench):
+    group = Group(bench, 6, 3, waiting=(1, 3))
+    killed, other = group.start(1, CLUSTERFN_TEST="1"), None
+    until(lambda: group.began(1))
+    other = group.start(2)
+    until(lambda: group.began(3))
+
+    killed.kill()
+    killed.wait(20)
+    until(lambda: not is_running(group.began(1)[0]))
+    group.call("conclude", 1, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
+    group.go()
+
+    assert other.wait(60) == 0 and once(group, 6)
+    assert group.ends() == {x: ["lost" if x == 1 else "returned"] for x in range(6)}
+
+
+def test_an_element_that_lives_keeps_its_chunk(bench):
+    group = Group(bench, 4, 2, waiting=(0,))
+    slow = group.start(1)
+    until(lambda: group.began(0))
+
+    assert group.start(2).wait(60) == 0
+    assert sorted(group.ends()) == [2, 3] and not group.began(1)
+    group.go()
+    assert slow.wait(60) == 0 and once(group, 4)
+
+
+def test_an_element_that_is_started_again_goes_on_behind_what_is_told(bench):
+    group = Group(bench, 5, 5, waiting=(2,), scheduler="slurm")
+    first = group.start(1, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="0")
+    until(lambda: group.began(2))
+    first.kill()
+    first.wait(20)
+    until(lambda: not is_running(group.began(2)[0]))
+    with next(group.folder.glob("elements/1/attempts/1/journal.jsonl")).open("a") as journal:
+        journal.write('{"index": 3, "ki')  # torn by a crash
+
+    again = group.start(1, SLURM_JOB_ID="7", SLURM_RESTART_COUNT="1")
+
+    assert again.wait(60) == 0 and once(group, 5)
+    assert group.ends() == {x: ["lost" if x == 2 else "returned"] for x in range(5)}
+    assert group.outcome(1)["superseded_by"] == 2
+
+
+def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
+    group = Group(bench, 3, 3, waiting=(1,))
+    fenced = group.start(1)
+    until(lambda: group.began(1))
+
+    group.call("conclude", 1, stdin=json.dumps({"kind": "node", "message": "went down", "stage": "scheduler"}))
+
+    assert fenced.wait(60) == 0 and not is_running(group.began(1)[0])
+    assert sorted(group.ends()) == [0] and not group.began(2)
+    group.go()
+    assert group.start(2).wait(60) == 0 and once(group, 3)
+    assert group.ends() == {0: ["returned"], 1: ["node"], 2: ["returned"]}
+
+
+def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench):
+    group = Group(bench, 6, 2, waiting=(0,))
+    alive = group.start(1)
+    until(lambda: group.began(0))
+    verdict = {"kind": "unsatisfiable", "message": "never", "evidence": [], "hint": "less", "stage": "queue"}
+
+    group.call("bury", 5, stdin=json.dumps(verdict))
+
+    assert {x: kinds for x, kinds in group.ends().items()} == {x: ["unsatisfiable"] for x in range(2, 6)}
+    group.go()
+    assert alive.wait(60) == 0 and group.start(2).wait(60) == 0
+    assert [len(group.began(x)) for x in range(6)] == [1, 1, 0, 0, 0, 0]
+    assert group.outcome()["message"] == "6 of 6 ended: 2 returned, 4 unsatisfiable"
+
+
+def test_a_cancelled_element_ends_its_whole_chunk(bench):
+    group = Group(bench, 5, 3, waiting=(1,))
+    element = group.start(1)
+    until(lambda: group.began(1))
+
+    (group.folder / "cancel").touch()
+
+    assert element.wait(60) == 10
+    assert group.ends() == {0: ["returned"], 1: ["cancelled"], 2: ["cancelled"]}
+    assert group.outcome(1)["kind"] == "cancelled" and not group.began(3)
+
+
+def test_no_item_begins_that_would_not_have_its_time(bench):
+    group = Group(bench, 3, 3, resources={"time_s": 60.0}, group={"element_s": 20.0})
+
+    assert group.start(1).wait(60) == 0
+    assert sorted(group.ends()) == [0]
+    assert group.start(2).wait(60) == 0 and group.start(3).wait(60) == 0
+    assert group.ends() == {x: ["returned"] for x in range(3)} and once(group, 3)
+
+
+def test_after_a_killed_supervisor_nothing_of_its_item_is_left(bench):
+    group = Group(bench, 2, 2, waiting=(0,))
+    killed = group.start(1)
+    until(lambda: group.began(0))
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait(20)
+
+    group.call("after", 1, "137")
+
+    until(lambda: not is_running(group.began(0)[0]))
+    assert group.start(2).wait(60) == 0
+    assert group.ends()[1] == ["returned"] and group.ends()[0] == ["lost"]
+
+
+def test_secrets_stay_until_the_whole_group_has_ended(bench):
+    group = Group(bench, 2, 1, waiting=(1,), secret={"TOKEN": "s3cret"}, group={"per_element": 1})
+
+    assert group.start(1).wait(60) == 0
+    assert (group.folder / "secrets").exists()
+    group.go()
+    assert group.start(2).wait(60) == 0
+    assert not (group.folder / "secrets").exists()
+
+
+def test_a_group_is_one_line_of_the_list(bench):
+    group = Group(bench, 3, 1, waiting=(2,))
+    element = group.start(1)
+    until(lambda: group.began(2))
+
+    assert listed(bench, group.folder) == ("RUNNING", "2 of 3 ended: 2 returned")
+    group.go()
+    element.wait(60)
+    assert listed(bench, group.folder) == ("RETURNED", "3 of 3 ended: 3 returned")
+
+
+def listed(bench: Bench, folder: Path) -> tuple[str, str]:
+    argv = [bench.host, "-I", "-S", str(bench.bridge / "supervise.py"), "list", str(bench.root)]
+    done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), check=True)
+    line = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == folder.name)
+    return line["state"], line["message"]

@@ -1,0 +1,72 @@
+#!/bin/sh
+# Written by clusterfn for job 7f3a000011112222. sbatch runs it, or the agent where there is no scheduler.
+# It starts the supervisor; whatever else happens, `ended` lets `supervise.py after` say what can be known.
+trap : TERM INT USR1
+umask 077
+# Which element of the group this is: the number given, and in an array that within it.
+clusterfn_element=$(($1 + ${SLURM_ARRAY_TASK_ID:-0}))
+mkdir -p '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"
+unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
+# Until the supervisor claims the job, this is all that tells whether somebody is at it.
+{
+    read -r clusterfn_boot </proc/sys/kernel/random/boot_id && read -r clusterfn_self <"/proc/$$/stat" &&
+        printf '%s %s\n' "$clusterfn_boot" "$clusterfn_self" >'/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"/started
+} 2>/dev/null
+clusterfn_stage=setup
+# shellcheck disable=SC2317  # called by the trap
+ended() {
+    clusterfn_status=$?
+    trap - EXIT
+    case $clusterfn_stage:$clusterfn_status in
+        supervisor:0 | supervisor:10) exit "$clusterfn_status" ;;
+        supervisor:*) set -- "$clusterfn_status" ;;
+        module:*) set -- "$clusterfn_stage" ;;
+        *) set -- "setup:$clusterfn_status" ;;
+    esac
+    /usr/bin/python3 -I -S '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/bridge/abc123/supervise.py' after '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element" "$1"
+    [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
+    exit "$clusterfn_status"
+}
+trap ended EXIT
+clusterfn_libraries=${LD_LIBRARY_PATH-}
+clusterfn_modules=${PYTHONPATH-}
+export SCRATCH=/scratch/ada
+umask 027
+# Environment modules: a batch shell may lack the function `module`, and old versions return 0 after an error.
+find_module() {
+    for init in "${MODULESHOME:-/usr/share/modules}/init/sh" "${LMOD_PKG:-/usr/share/lmod/lmod}/init/sh" \
+        /etc/profile.d/modules.sh /etc/profile.d/lmod.sh /etc/profile.d/z00_lmod.sh \
+        /usr/share/Modules/init/sh /usr/share/modules/init/sh /opt/ohpc/admin/lmod/lmod/init/sh; do
+        command -v module >/dev/null 2>&1 && return 0
+        # shellcheck disable=SC1090
+        if [ -r "$init" ]; then . "$init"; fi
+    done
+    command -v module >/dev/null 2>&1
+}
+load_module() {
+    clusterfn_stage=module:$1
+    find_module || no_module "$1" "this machine has no environment modules"
+    module load "$1" 2>'/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"/module.err || no_module "$1" "it could not be loaded on $(uname -n)"
+    case $(cat '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"/module.err) in
+        *:ERROR:* | *"Unable to locate a modulefile"*) no_module "$1" "it could not be loaded on $(uname -n)" ;;
+    esac
+    cat '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"/module.err >&2
+    # shellcheck disable=SC2034  # job.sh reads it
+    clusterfn_stage=setup
+}
+no_module() {
+    cat '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"/module.err >&2 2>/dev/null
+    echo "clusterfn: module $1: $2" >&2
+    exit 1
+}
+load_module gcc/12
+load_module cuda/12.4
+nvidia-smi -L || true
+# What these lines set was meant for the function; what was there before was not.
+CLUSTERFN_KEEP=
+[ "${LD_LIBRARY_PATH-}" = "$clusterfn_libraries" ] || CLUSTERFN_KEEP=LD_LIBRARY_PATH
+[ "${PYTHONPATH-}" = "$clusterfn_modules" ] || CLUSTERFN_KEEP="$CLUSTERFN_KEEP PYTHONPATH"
+export CLUSTERFN_KEEP
+clusterfn_stage=supervisor
+/usr/bin/python3 -I -S '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/bridge/abc123/supervise.py' run '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"
+exit "$?"
