@@ -11,7 +11,7 @@ import json
 import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal, TypeVar, cast
 
 from clusterfn import config, dispatch, division, download, items, layout, ledger, send
@@ -126,10 +126,9 @@ def _output(reply: Reply[Any]) -> str:
 def _machine(session: Session, asked: Resources) -> division.Machine:
     facts = session.connection.facts
     by_memory = facts.memory_bytes // asked.memory_bytes if asked.memory_bytes else None
-    cards = session.gpu_count or 0 if asked.gpus else 0
-    by_cards = cards // asked.gpus if asked.gpus else None
+    by_cards = (session.gpu_count or 0) // asked.gpus if asked.gpus else None
     local = session.host.scheduler == "local"
-    return division.Machine(facts.cpus // asked.cores, by_memory, by_cards, cards, local)
+    return division.Machine(facts.cpus // asked.cores, by_memory, by_cards, local)
 
 
 def _tell(one: dispatch.Prepared, group: Group) -> None:
@@ -201,23 +200,31 @@ def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[
     spec, script, payload, data, index = download.read_each(old.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
-    shared = replace(
-        old.spec, count=len(failed), elements=min(old.spec.elements, len(failed)), chunk=1, per_element=None
-    )
-    if len(failed) > _MANY:
-        shared = replace(shared, chunk=old.spec.chunk)
-    job = replace(old.job, id=secrets.token_hex(8), group=shared)
-    job = replace(job, secrets=_secrets_again(json.loads(spec)))
-    labels = [group.label(each) for each in failed]
-    folder = layout.job_dir(job.root, job.id)
-    made: JobGroup[R] = JobGroup(job.id, job.name, group.host, folder, len(failed), on_error, labels)
+    job = replace(old.job, id=secrets.token_hex(8), group=_shared_anew(old.spec, len(failed)))
+    told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
+    files = {
+        layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
+        layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
+        layout.PAYLOAD: payload,
+        **_some(data, json.loads(index), failed),
+    }
+    if told["secrets"]:
+        files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
+    made: JobGroup[R] = JobGroup(
+        job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), on_error,
+        [group.label(each) for each in failed],
+    )  # fmt: skip
     made.on_interrupt = group.on_interrupt
     ledger.remember(made, config.load().path)
-    files = {layout.PAYLOAD: payload, **_some(data, json.loads(index), failed)}
-    _send_again(
-        Gathering(old.session, job, made, Limits()), script.decode("utf-8", "surrogateescape"), files, old.job.id
-    )
+    _send_again(Gathering(old.session, job, made, Limits()), files)
     return made
+
+
+def _shared_anew(group: Group, count: int) -> Group:
+    """How the items of a group are shared out of which only some are left."""
+    chunk = 1 if count <= _MANY else group.chunk
+    elements = min(group.elements, -(-count // chunk))
+    return replace(group, count=count, chunk=chunk, elements=elements, per_element=None)
 
 
 def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:
@@ -234,17 +241,12 @@ def _some(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, 
     return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}
 
 
-def _send_again(gathering: Gathering, script: str, files: Mapping[str, bytes], old: str) -> None:
-    session, job = gathering.session, gathering.job
-    sent = [TreeFile(name, data) for name, data in files.items()]
-    sent += [TreeFile(layout.SPEC, send.spec_json(job))]
-    sent += [TreeFile(layout.SCRIPT, script.replace(old, job.id).encode("utf-8", "surrogateescape"), 0o700)]
-    if job.secrets:
-        sent += [TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode())]
-    before = session.lay_out_bridge()
+def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
+    session = gathering.session
+    sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     queued = session.host.scheduler == "slurm"
-    folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
-    for start in gathering.start(range(1, gathering.spec.elements + 1), [*before, folder]):
+    folder = session.connection.put_tree(gathering.folder, sent, sync=queued)
+    for start in gathering.start(range(1, gathering.spec.elements + 1), [folder]):
         send.finish_before_exit(start, gathering)
     dispatch.remember_going(gathering.group)
 
