@@ -8,30 +8,26 @@ Called by `decorator`, `executor` and the CLI.
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import re
 import secrets
 import sys
-import weakref
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from clusterfn import config, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
 from clusterfn.environments import Ready, Wanted
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError, JobError
-from clusterfn.job import SHORT, Job
+from clusterfn.job import Job
+from clusterfn.live import remember_going
 from clusterfn.session import CALLER, Session, open_session
 from clusterfn.spec import Host, JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
-
-if TYPE_CHECKING:
-    from clusterfn.group import JobGroup
 
 R = TypeVar("R")
 
@@ -103,23 +99,6 @@ def ends_here(error: BaseException) -> BaseException:
     if isinstance(error, ClusterfnError) and not isinstance(error, JobError):
         error.__cause__, error.__suppress_context__ = None, True
     return error.with_traceback(None)
-
-
-_going: weakref.WeakSet[Job[Any] | JobGroup[Any]] = weakref.WeakSet()
-
-
-def remember_going(job: Job[Any] | JobGroup[Any]) -> None:
-    """Whoever leaves before it has ended is to be told."""
-    _going.add(job)
-
-
-@atexit.register
-def _tell_what_goes_on() -> None:
-    """Who leaves while jobs run should know how to find them."""
-    left = sorted((job.host, job.id) for job in _going if not job.done())
-    for host in sorted({host for host, _ in left}):
-        ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)
-        _say(f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n")
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ Output is printed here and not by the reader thread, because redirect_stdout and
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import queue
 import shutil
 import sys
 import threading
 import time
+import weakref
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn.job import PENDING, SHORT, Job
@@ -127,8 +129,26 @@ class _Shown:
             self._redraw("")
 
 
+_going: weakref.WeakSet[Job[Any] | JobGroup[Any]] = weakref.WeakSet()
+
+
+def remember_going(job: Job[Any] | JobGroup[Any]) -> None:
+    """Whoever leaves before it has ended is to be told."""
+    _going.add(job)
+
+
+@atexit.register
+def _tell_what_goes_on() -> None:
+    """Who leaves while jobs run should know how to find them."""
+    left = sorted((job.host, job.id) for job in _going if not job.done())
+    for host in sorted({host for host, _ in left}):
+        ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)
+        say(f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n")
+
+
 def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "result()") -> None:
     """The first Ctrl-C detaches and says so; a second within three seconds stops the job."""
+    _going.discard(job)  # what becomes of it is told here
     if on_interrupt == "stop":
         _stop(job)
         return

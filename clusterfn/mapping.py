@@ -20,6 +20,7 @@ from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup
 from clusterfn.host import Reply, TreeFile
 from clusterfn.job import SHORT
+from clusterfn.live import remember_going
 from clusterfn.payload import Payload
 from clusterfn.scheduler.base import Limits
 from clusterfn.session import Session
@@ -160,7 +161,7 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: JobGroup[Any
         send.finish_before_exit(start, gathering)
     if shipped and queued:
         shipped.tell(cast(Tracker, _Waits(gathering)), cast(Any, made))
-    dispatch.remember_going(made)
+    remember_going(made)
 
 
 class _Waits:
@@ -248,7 +249,7 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued)
     for start in gathering.start(range(1, gathering.spec.elements + 1), [folder]):
         send.finish_before_exit(start, gathering)
-    dispatch.remember_going(gathering.group)
+    remember_going(gathering.group)
 
 
 def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:

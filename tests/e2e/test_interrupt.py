@@ -100,6 +100,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     assert f"clusterfn.attach('{caller.job_id}').result()" in err
     assert f"clusterfn cancel {short}" in err
     assert "KeyboardInterrupt" in err
+    assert f"on {host} goes on: " not in err  # it was told above
     assert "result:" not in out
     job = attach(caller.job_id, host)
     wait_until(lambda: job.state == "RUNNING")
@@ -119,6 +120,7 @@ def test_twice_ends_the_job_and_its_tree(call, lab, host):
 
     _, err = caller.end()
     assert f"{caller.job_id} was stopped" in err
+    assert "goes on: " not in err
     with pytest.raises(Cancelled):
         attach(caller.job_id, host).result(20)
     wait_until(lambda: lab.processes(f"{caller.job_id}/1") == [])
