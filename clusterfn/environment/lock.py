@@ -11,7 +11,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ FORMAT = 1
 INPUT = "clusterfn_input"
 VIRTUAL = "clusterfn_virtual_packages_"
 _CONDA = (".conda", ".tar.bz2")
+_SHA256 = re.compile("[0-9a-f]{64}")
+_NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
 _AGAIN = "restore it from version control, or delete it to have it solved anew"
 
 
@@ -84,13 +86,16 @@ class Lock:
         found = next((each for each in self.on(platform) if each.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
-        major, minor = found.version.split(".")[:2]
-        return int(major), int(minor)
+        parts = found.version.split(".")
+        if not all(part.isdigit() for part in parts[:2]) or len(parts) < 2:
+            raise LockError(f"{self.path}: {found.version} is no version of Python", hint=_AGAIN)
+        return int(parts[0]), int(parts[1])
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """What was taken to be on the host, {"__glibc": "2.28"}; empty for a lock that others made."""
         told = self.custom.get(VIRTUAL + platform, "")
-        return dict(pair.split("=", 1) for pair in told.split(";") if pair)
+        pairs = (pair.partition("=") for pair in told.split(";") if pair)
+        return {name: version for name, _, version in pairs}
 
     @property
     def input_hash(self) -> str | None:
@@ -124,16 +129,28 @@ def parse(data: bytes, path: Path) -> Lock:
     """The lock in a file's content. Raises: LockError, as `read` does."""
     tree = _tree(data, path)
     try:
-        if tree["version"] != FORMAT:
+        if str(tree["version"]) != str(FORMAT):
             raise LockError(
                 f"{path} has version {tree['version']} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
             )
         packages = tuple(_package(each, path) for each in tree["package"] if each.get("category", "main") == "main")
+        _refuse_twins(packages, path)
         metadata = tree["metadata"]
         custom = {str(key): str(value) for key, value in (metadata.get("custom_metadata") or {}).items()}
         return Lock(path, packages, tuple(metadata["platforms"]), custom)
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is no lock of conda-lock: {error!r}", hint=_AGAIN) from error
+
+
+def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
+    """Two branches of version control that were merged without a conflict leave two versions of a package."""
+    seen: dict[tuple[str, str, str], Package] = {}
+    for each in packages:
+        other = seen.setdefault((each.platform, each.manager, each.name), each)
+        if other is not each:
+            raise LockError(
+                f"{path} has {each.name} twice for {each.platform}: {other.version} and {each.version}", hint=_AGAIN
+            )
 
 
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
@@ -158,20 +175,28 @@ def _package(told: Mapping[str, Any], path: Path) -> Package:
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     hashes = told.get("hash") or {}
     name, version = str(told["name"]), str(told["version"])
-    if not hashes.get("sha256"):
-        raise LockError(
-            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
-            hint="its channel or index has none: take it from another, or pin another version",
-        )
+    sha256 = _sha256(hashes, name, version, path)
+    if manager not in ("conda", "pip") or not all(map(_NAME.fullmatch, (name, version, file))):
+        raise LockError(f"{path}: {name} {version} is no package of conda or pip: {manager}, {file}", hint=_AGAIN)
     build = _build(file, name, version, path) if manager == "conda" else ""
     if manager == "pip" and not file.endswith(".whl"):
         raise LockError(
             f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
             hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
-    return Package(
-        name, version, build, manager, file, url, hashes["sha256"], hashes.get("md5") or "", told["platform"]
-    )
+    return Package(name, version, build, manager, file, url, sha256, hashes.get("md5") or "", told["platform"])
+
+
+def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> str:
+    if not hashes.get("sha256"):
+        raise LockError(
+            f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
+            hint="its channel or index has none: take it from another, or pin another version",
+        )
+    found = str(hashes["sha256"]).lower()
+    if not _SHA256.fullmatch(found):
+        raise LockError(f"{path}: {name} {version} has {found!r} for a SHA-256", hint=_AGAIN)
+    return found
 
 
 def _build(file: str, name: str, version: str, path: Path) -> str:

@@ -24,12 +24,12 @@ package:
 """
 PYTHON = """\
 - {name: python, version: 3.11.7, manager: conda, platform: linux-64, dependencies: {}, category: main, optional: false,
-   url: "https://conda.example/conda-forge/linux-64/python-3.11.7-h0_1_cpython.conda", hash: {md5: aa, sha256: bb}}
-"""
+   url: "https://conda.example/conda-forge/linux-64/python-3.11.7-h0_1_cpython.conda", hash: {md5: aa, sha256: HASH}}
+""".replace("HASH", "b" * 64)
 WHEEL = """\
 - {name: torch, version: 2.13.0+cpu, manager: pip, platform: linux-64, dependencies: {}, category: main,
-   optional: false, url: "file:///opt/wheels/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", hash: {sha256: cc}}
-"""
+   optional: false, url: "file:///opt/wheels/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", hash: {sha256: HASH}}
+""".replace("HASH", "c" * 64)
 SPEC = from_packages(["python"])
 HOST = Target("linux-64", "2.28", "11.8", "3.11")
 
@@ -48,10 +48,10 @@ def test_packages_are_read_with_file_build_and_hashes():
     assert (conda.file, conda.build, conda.sha256, conda.md5) == (
         "python-3.11.7-h0_1_cpython.conda",
         "h0_1_cpython",
-        "bb",
+        "b" * 64,
         "aa",
     )
-    assert (wheel.file, wheel.build, wheel.sha256) == ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", "cc")
+    assert (wheel.file, wheel.build, wheel.sha256) == ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", "c" * 64)
     assert lock(PYTHON).python("linux-64") == (3, 11)
 
 
@@ -76,9 +76,13 @@ def test_packages_for_development_are_left_out():
         ("- 1", "is no lock of conda-lock"),
         ("version: 3", "has version 3 of conda-lock's format"),
         ("version: 1\nmetadata: {}\npackage: []", "is no lock of conda-lock: KeyError('platforms')"),
-        (HEAD % "x" + PYTHON.replace(", sha256: bb", ""), "python 3.11.7 has no SHA-256"),
+        (HEAD % "x" + PYTHON.replace("sha256", "sha1"), "python 3.11.7 has no SHA-256"),
         (HEAD % "x" + PYTHON.replace(".conda\"", ".zip\""), "is no archive of conda"),
         (HEAD % "x" + WHEEL.replace(".whl", ".tar.gz"), "torch 2.13.0+cpu is there as source only"),
+        (HEAD % "x" + PYTHON.replace("b" * 64, "1" * 63), "has '" + "1" * 63 + "' for a SHA-256"),
+        (HEAD % "x" + PYTHON.replace("manager: conda", "manager: npm"), "is no package of conda or pip"),
+        (HEAD % "x" + WHEEL.replace("name: torch", "name: ../x"), "../x 2.13.0+cpu is no package"),
+        (HEAD % "x" + PYTHON + PYTHON.replace("3.11.7", "3.12.1"), "has python twice for linux-64: 3.11.7 and 3.12.1"),
     ],
 )  # fmt: skip
 def test_a_damaged_lock_says_what_is_wrong_and_what_to_do(text: str, message: str):
@@ -87,6 +91,11 @@ def test_a_damaged_lock_says_what_is_wrong_and_what_to_do(text: str, message: st
 
     assert message in caught.value.message
     assert caught.value.hint
+
+
+def test_a_python_without_a_minor_says_so():
+    with pytest.raises(LockError, match="3 is no version of Python"):
+        lock(PYTHON.replace("3.11.7", "3")).python("linux-64")
 
 
 def test_a_lock_without_python_says_so():
