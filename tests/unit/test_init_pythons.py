@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ import pytest
 
 from clusterfn.cli.init import pythons
 from clusterfn.cli.init.answers import Answers
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="hosts have a POSIX shell")
 MINOR = f"3.{sys.version_info[1]}"
@@ -97,3 +98,37 @@ def test_where_there_is_none_that_is_said(tmp_path, monkeypatch, capsys):
 
     assert pythons.environment(session(tmp_path), None, Answers(yes=True)) is None
     assert "There is no python9.9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("2", "python:/e/python"), ("/f/python", "python:/f/python"), ("~/f/python", "python:~/f/python"),
+     ("conda:ml", "conda:ml"), ("none", "none"), ("/f/environment.yml", "/f/environment.yml"), ("3", "3")],
+)  # fmt: skip
+def test_a_number_and_a_path_are_answers(typed, meant):
+    assert pythons._meant(typed, ["/d/python", "/e/python"]) == meant
+
+
+def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, capsys):
+    put(tmp_path / "miniconda3" / "bin" / f"python{MINOR}")
+    stdin = io.StringIO("yes\n7\nenvironment.yml\nconda:gone\n/gone/python\n")
+    stdin.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
+
+    with pytest.raises(ConfigError, match="no usable answer"):
+        pythons.environment(session(tmp_path), None, Answers(yes=False))
+    assert capsys.readouterr().err.count("names no environment") == 3
+
+    stdin = io.StringIO("yes\nconda:ml\n")
+    stdin.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert pythons.environment(session(tmp_path), None, Answers(yes=False)) == "conda:ml"
+
+
+def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
+    said = SimpleNamespace(out=b"/usr/bin/python3.9\n/opt/x/bin/python3.9\nnonsense\n/usr/bin/python3.9\n")
+    reply = SimpleNamespace(result=lambda timeout: said)
+
+    assert pythons.find(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
+        "/opt/x/bin/python3.9", "/usr/bin/python3.9"
+    ]  # fmt: skip

@@ -6,11 +6,15 @@ there is none, a call has one made for what its function imports. Called by `ini
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from clusterfn.cli.init.answers import Answers, say
+from clusterfn.config.advice import names_a_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, Existing
 from clusterfn.environments import Wanted
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.host import HostConnection
 from clusterfn.session import Session
 
@@ -18,6 +22,7 @@ NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 _TIMEOUT_S = 60.0
 _MOST = 6
+_NEEDS = "by packages of a channel that can be reached from here"
 
 # $1 is pythonX.Y, $2 is X.Y. A folder that is not there stays a pattern, which -x then refuses.
 _LOOK = r"""
@@ -54,7 +59,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
         return given
     own = _own(session.connection)
     if own is None:
-        return _elsewhere(session.connection, answers)
+        return _elsewhere(session, answers)
     say(f"Functions run under {own}, of the same version as here.")
     return None
 
@@ -69,22 +74,44 @@ def _own(connection: HostConnection) -> str | None:
         return None
 
 
-def _elsewhere(connection: HostConnection, answers: Answers) -> str | None:
-    found = find(connection)
+def _elsewhere(session: Session, answers: Answers) -> str | None:
+    found = find(session.connection)
     if not found:
         say(f"There is no {PYTHON} there: one is made for what a function imports, when it is first called.")
         return None
     say(f"{PYTHON} is not in the PATH there; it was found as")
-    for path in found:
-        say(f"  python:{path}")
-    question = f"Environment that runs your functions ({NONE}: one is made for what they import)"
-    chosen = answers.text(question, "--environment", f"python:{found[0]}")
+    for number, path in enumerate(found, 1):
+        say(f"  {number}  python:{path}")
+    question = f"Environment that runs your functions (a number; {NONE}: one is made for what they import, {_NEEDS})"
+    default = f"python:{found[0]}"
+    chosen = _meant(
+        answers.text(question, "--environment", default, lambda it: _try(session, _meant(it, found))), found
+    )
     return None if chosen == NONE else chosen
 
 
+def _meant(typed: str, found: Sequence[str]) -> str:
+    """An environment as clusterfn.yml writes it: a number is one of the list, a path is that of a Python."""
+    if typed.isdecimal() and 0 < int(typed) <= len(found):
+        return f"python:{found[int(typed) - 1]}"
+    return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed
+
+
+def _try(session: Session, text: str) -> None:
+    """Raises ConfigError where that is no environment, or is not there."""
+    if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
+        return
+    existing.parse(text, "bare")
+    try:
+        session.environment(Wanted(text))
+    except EnvironmentBuildError as error:
+        raise ConfigError(error.message, hint=error.hint) from error
+
+
 def find(connection: HostConnection) -> list[str]:
-    """Their absolute paths, each once, the likeliest first."""
+    """Their absolute paths, each once, the likeliest first: into the system's own nobody may install."""
     argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python")]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()
-    return list(dict.fromkeys(line for line in lines if line.startswith("/")))[:_MOST]
+    paths = dict.fromkeys(line for line in lines if line.startswith("/"))
+    return sorted(paths, key=lambda path: path.startswith("/usr/bin/"))[:_MOST]
