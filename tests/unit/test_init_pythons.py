@@ -110,6 +110,7 @@ def test_a_number_and_a_path_are_answers(typed, meant):
 
 
 def test_what_is_no_environment_there_is_asked_for_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     put(tmp_path / "miniconda3" / "bin" / f"python{MINOR}")
     stdin = io.StringIO("yes\n7\nenvironment.yml\nconda:gone\n/gone/python\n")
     stdin.isatty = lambda: True  # type: ignore[method-assign]
