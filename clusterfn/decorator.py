@@ -130,6 +130,7 @@ class ClusterFunction(Generic[P, R]):
         cwd: str | None = None,
         name: str | None = None,
         on_interrupt: str | None = None,
+        stall_timeout: spec.Time | None = None,
     ) -> ClusterFunction[P, R]:
         """The same function with some options changed; those not named stay. See `cluster` for what they mean."""
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
@@ -158,7 +159,7 @@ class ClusterFunction(Generic[P, R]):
 
 
 def _fields(given: Mapping[str, object]) -> list[str]:
-    renamed = {"memory": "memory_bytes", "time": "time_s"}
+    renamed = {"memory": "memory_bytes", "time": "time_s", "stall_timeout": "stall_s"}
     return [renamed.get(name, name) for name in given]
 
 
@@ -182,6 +183,7 @@ def cluster(
     cwd: str | None = None,
     name: str | None = None,
     on_interrupt: str | None = None,
+    stall_timeout: spec.Time | None = None,
 ) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
 def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
@@ -202,6 +204,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         cwd: Folder in which the function runs; else a folder of the job's own, empty.
         name: Name of the job; else the function's.
         on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
+        stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
+            stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
 
     Returns:
         A `ClusterFunction`.

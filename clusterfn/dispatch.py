@@ -160,6 +160,7 @@ def prepare_packed(
         secrets=hidden,
         outputs=options.outputs,
         cwd=options.cwd,
+        stall_s=options.stall_s,
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)

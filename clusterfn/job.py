@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import download, layout, outcome
+from clusterfn import download, layout, outcome, whereabouts
 from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
 FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
 SHORT = 4
+_MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 
 Listener = Callable[[str, Any], None]
@@ -122,6 +123,27 @@ class Job(concurrent.futures.Future[R]):
             ClusterfnError: Nothing there has such a name; the message lists what there is.
         """
         return download.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+
+    def stack(self) -> str:
+        """Where the job is now: the stack of every thread of its Python processes. The job goes on.
+
+        Returns:
+            The text, with the lines of your files where they are known.
+
+        Raises:
+            ClusterfnError: The job does not run, or nobody there answers.
+        """
+        said = whereabouts.ask(self._tracker.connection, self.folder, self._may_answer)
+        if said is None:
+            not_now = self.done() or self.state == PENDING
+            raise ClusterfnError(
+                f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
+                hint="ask while it runs" if not_now else "try again; then look at its machine",
+            )  # fmt: skip
+        return outcome.own_files(said)
+
+    def _may_answer(self, waited_s: float) -> bool:
+        return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
 
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""

@@ -45,6 +45,7 @@ SCRIPT = "job.sh"
 STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
 CLAIM = "claim"
 CANCEL = "cancel"
+STACK = "stack"  # who wants to know where the job is, as 16 hex digits; answered by stack.<digits>
 SECRETS = "secrets"
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
@@ -67,6 +68,7 @@ WORK = "work"
 EVENTS = "events.jsonl"
 HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
+STACKS = "stacks"  # what the worker's processes answered when asked where they are
 OUTCOME = "outcome.json"
 JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
 VALUES = "values"  # of an element: value.pkl of each item, one after another
@@ -78,6 +80,9 @@ WORKER = "worker.py"
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
+
+# Makes the worker and what it forks write their stacks; a process that does not expect it ignores it.
+STACK_SIGNAL = "SIGURG"
 
 # Exit codes of the supervisor that job.sh understands; anything else makes job.sh call `supervise.py after`.
 EXIT_RETURNED = 0
@@ -176,6 +181,10 @@ def element_log(which):  # type: (object) -> str
     """The scheduler.log of one element, by SLURM's number of it, or by its own where there is no scheduler."""
     return "scheduler-%s.log" % which
 
+
+def stack_answer(token):  # type: (str) -> str
+    """The name of the answer to whoever asked with these digits where the job is."""
+    return "%s.%s" % (STACK, token)
 
 
 def job_name(name, job_id):  # type: (str, str) -> str

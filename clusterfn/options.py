@@ -84,7 +84,7 @@ def _finite(value: object) -> float:
     return float(value)
 
 
-def parse_time(value: object) -> float:
+def parse_time(value: object, name: str = "time") -> float:
     """Seconds in a text with units ("90min", "2 hours", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
 
     Raises:
@@ -96,15 +96,15 @@ def parse_time(value: object) -> float:
     """
     seconds = _seconds(value)
     if seconds is None or seconds <= 0:
-        raise ConfigError(f"time={value!r} is not a duration", hint=_time_hint(value))
+        raise ConfigError(f"{name}={value!r} is not a duration", hint=_time_hint(value, name))
     return seconds
 
 
-def _time_hint(value: object) -> str:
-    number, forms = _number(value), 'time="90min", time="2h" or time="02:00:00"'
+def _time_hint(value: object, name: str) -> str:
+    number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
     if number is None or number >= 1e9:
         return f"write it with a unit: {forms}"
-    return f'write time="{number:.10g}min" or time="{number:.10g}s"; the forms are {forms}'
+    return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'
 
 
 def _seconds(value: object) -> float | None:
@@ -288,6 +288,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
     "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
     "time": ("time_s", lambda _, value: parse_time(value)),
+    "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
     "host": ("host", _matching(HOST_NAME, "tensor01")),
     "environment": ("environment", _text),
     "packages": ("packages", _several(_package)),

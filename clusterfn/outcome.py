@@ -103,6 +103,11 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     return error
 
 
+def own_files(text: str) -> str:
+    """`text` with the user's own modules named as they are here."""
+    return _SENT_SOURCES.sub('File "', text)
+
+
 def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
     attempt = outcome.get("attempt") or 1
     node = outcome.get("node")
@@ -110,7 +115,7 @@ def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
         "host": place.host if not node or node == place.host else f"{place.host} ({node})",
         "job": place.job,
         "stage": outcome.get("stage"),
-        "evidence": outcome.get("evidence") or (),
+        "evidence": [own_files(line) for line in outcome.get("evidence") or ()],
         "hint": outcome.get("hint"),
         "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
         "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
@@ -166,7 +171,7 @@ def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: 
 def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
-    what["traceback"] = _SENT_SOURCES.sub('File "', what["traceback"].rstrip())
+    what["traceback"] = own_files(what["traceback"].rstrip())
     error = _rebuilt(outcome, value)
     if error is None or _must_not_be_raised(error):
         return _function_error(what, _facts(outcome, place))

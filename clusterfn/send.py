@@ -205,6 +205,7 @@ def spec_json(job: JobSpec) -> bytes:
         "keep_days": job.host.keep_days,
         "log_limit_bytes": job.log_limit_bytes,
         "grace_s": job.grace_s,
+        "stall_s": job.stall_s,
     }
     return json.dumps(record, indent=1).encode()
 

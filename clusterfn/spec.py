@@ -55,6 +55,7 @@ class Options:
     cwd: str | None = None
     name: str | None = None
     on_interrupt: str = "detach"
+    stall_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ class JobSpec:
     group: Group | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
+    stall_s: float | None = None
 
 
 def parse_options(given: Mapping[str, object]) -> Options:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import errno
 import faulthandler
-import fcntl
 import json
 import os
-import resource
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from types import CoroutineType, ModuleType
@@ -22,12 +21,13 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, VALUE
+from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACK_SIGNAL, STACKS, VALUE
+from .descriptors import out_of_reach
 
-_HIGH_FDS = (5000, 900, 200, 3)  # the first that the limits allow: above what daemons close in a loop
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
+_STACKS = "CLUSTERFN_STACKS"  # and where to write their stacks
 
 
 class Refused(Exception):
@@ -42,7 +42,7 @@ class Report:
     """One JSON line per fact, to the supervisor; silent in forked children."""
 
     def __init__(self, fd: int) -> None:
-        self._fd = _out_of_reach(fd)
+        self._fd = out_of_reach(fd)
         self._pid = os.getpid()
 
     def say(self, **facts: Any) -> None:
@@ -72,10 +72,11 @@ def main(argv: list[str]) -> None:
     attempt, fd = argv[1], int(argv[-1])
     job = argv[2] if argv[3:] else os.path.dirname(os.path.dirname(attempt))
     report = Report(fd)
-    value_fd = _out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
+    value_fd = out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
     sys.argv = [""]
     _speak_utf8()
     _explain_crashes()
+    _show_stacks(os.path.join(attempt, STACKS))
     try:
         facts = _work(job, [int(number) for number in argv[3:5]], report, value_fd)
     except Refused as refused:
@@ -97,33 +98,6 @@ def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str,
     return _keep(kind, result, value_fd, caller, report)
 
 
-def _out_of_reach(fd: int) -> int:
-    """A copy of `fd` with a high number that children started by exec do not hold."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for least in _HIGH_FDS:
-        try:
-            copy = _copy_above(least, fd, soft, hard)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: above the limit of open files
-                raise
-            continue
-        os.close(fd)
-        return copy
-    return fd
-
-
-def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
-    """The limit that programs find is mostly 1024; a descriptor made under a raised one stays when it is back."""
-    raised = soft != resource.RLIM_INFINITY and soft <= least + 8
-    if raised:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (least + 9, hard))
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, least)
-    finally:
-        if raised:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def _native(value: Any) -> Any:
     """`value` with its strings as this interpreter's own file system calls want them."""
     if isinstance(value, str):
@@ -141,7 +115,14 @@ def _speak_utf8() -> None:
 
 
 def _explain_crashes() -> None:
-    faulthandler.enable(file=_out_of_reach(os.dup(2)))
+    faulthandler.enable(file=out_of_reach(os.dup(2)))
+
+
+def _show_stacks(path: str) -> None:
+    """Let a signal write the stack of every thread, here, in what is forked, and in multiprocessing's children."""
+    fd = out_of_reach(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    faulthandler.register(getattr(signal, STACK_SIGNAL), file=fd)
+    os.environ[_STACKS] = path
 
 
 def _check_version(spec: dict[str, Any]) -> None:
@@ -275,6 +256,8 @@ def shipped_names() -> dict[str, Any]:
     path = os.environ.get(_SHIPPED)
     if path is None or not os.path.exists(path):
         return {}
+    if os.path.exists(os.environ.get(_STACKS, "")):
+        _show_stacks(os.environ[_STACKS])
     root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
     sys.meta_path.append(LastResort())
     function, _, _ = _read(path, root, {})

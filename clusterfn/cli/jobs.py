@@ -1,4 +1,4 @@
-"""`clusterfn jobs`, `logs`, `result`, `attach` and `cancel`: jobs that were started earlier, or elsewhere."""
+"""`clusterfn jobs`, `logs`, `result`, `attach`, `stack` and `cancel`: jobs that were started earlier, or elsewhere."""
 
 from __future__ import annotations
 
@@ -118,6 +118,15 @@ def attach(given: argparse.Namespace) -> int:
     else:
         live.result(job, f"{job.name} on {job.host}")
     print(f"clusterfn: {job.id} has returned; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
+    return 0
+
+
+def stack(given: argparse.Namespace) -> int:
+    """The stack of every thread of a running job."""
+    job = find(given.id, given.host)
+    if not isinstance(job, Job):
+        raise ConfigError(f"{job.id} is a group", hint="stacks are shown of single jobs")
+    sys.stdout.write(job.stack())
     return 0
 
 

@@ -182,6 +182,7 @@ def _jobs(commands: Any) -> None:
     command = _add_job(commands, "result", jobs.result, "wait for a job and print its value")
     command.add_argument("--json", action="store_true", help="print the value as JSON")
     _add_job(commands, "attach", jobs.attach, "follow a job until its end")
+    _add_job(commands, "stack", jobs.stack, "where a running job is: the stack of every thread; the job goes on")
     _add_job(commands, "cancel", jobs.cancel, "withdraw a job that waits, or end a running one with all its processes",
              aliases=["stop"])  # fmt: skip
 

@@ -219,6 +219,16 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     assert run("logs", one_home, "--host", "a").stdout == "adding\n"
 
 
+def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started):
+    job = started("work.py::tick", "15")
+
+    ran = run("stack", job)
+
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "in tick\n      time.sleep(0.2)\n" in ran.stdout
+    assert run("result", job).stdout == "15\n"
+
+
 def test_cancel_ends_a_running_job_and_says_so(run, started):
     job = started("work.py::tick", "300")
 

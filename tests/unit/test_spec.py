@@ -85,11 +85,12 @@ def test_every_keyword_is_read():
         "cores": 4, "memory": "16GB", "gpus": 0, "time": timedelta(hours=2), "host": "tensor01",
         "environment": "conda:torch", "modules": ["cuda/12.4"], "env": {"A": ""}, "secrets": ("HF_TOKEN",),
         "outputs": ["*.pt"], "cwd": "~/data", "name": "train", "on_interrupt": "stop",
+        "stall_timeout": "10min",
     }  # fmt: skip
     assert parse_options(given) == Options(
         cores=4, memory_bytes=2**34, gpus=0, time_s=7200.0, host="tensor01", environment="conda:torch",
         modules=("cuda/12.4",), env={"A": ""}, secrets=("HF_TOKEN",), outputs=("*.pt",), cwd="~/data", name="train",
-        on_interrupt="stop",
+        on_interrupt="stop", stall_s=600.0,
     )  # fmt: skip
 
 
@@ -126,6 +127,7 @@ BAD = [
     ({"name": "a b"}, "name='a b' is not possible"),
     ({"name": "a" * 65}, "is not possible"),
     ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
+    ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
 ]
 
 

@@ -32,6 +32,11 @@ class Pump:
         self._lost = 0
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 
+    @property
+    def seen(self) -> int:
+        """How many bytes have come, kept or not."""
+        return self._kept + self._lost
+
     def move(self) -> bool:
         """Move what is there, at most one chunk; False if there was nothing."""
         try:

@@ -9,7 +9,7 @@ import signal
 import time
 
 from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
-from . import child, environ, judge, memory, tree
+from . import child, environ, judge, memory, stacks, stall, tree
 from .attempt import let_in
 from .pump import Pump, copy
 from .text import last_lines, masked
@@ -30,7 +30,8 @@ _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn_wire/container.py")
+_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn/bridge/descriptors.py",
+           "_clusterfn_wire/container.py")  # fmt: skip
 _LEFT_NAMED, _LEFT_LOOKED_AT = 20, 200
 
 
@@ -54,9 +55,12 @@ class Run:
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = memory.Sampler(self._limit)
         self._killer = memory.Killer()
+        self._stall = stall.Stall(job.spec.get("stall_s"))
+        self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
         self._held: "list[Cards]" = []
         self._cores: "Optional[Cores]" = None
+        self.notes += self._stall.note()
         self._child: "Optional[child.Child]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
@@ -215,6 +219,9 @@ class Run:
         pids = tree.descendants(os.getpid())
         if self._sampler.over(pids, began) and self._done is None:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
+        self._stacks.answer(pids)
+        if self._done is None and self._stall.over(pids, self._cpu_s, sum(pump.seen for pump in self._pumps)):
+            raise self._stall.verdict(masked(self._stacks.lines(pids), self._secrets))
 
     def _drain(self) -> None:
         for pump in self._pumps:

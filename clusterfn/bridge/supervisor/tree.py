@@ -113,6 +113,26 @@ def parent_of(pid: int) -> int:
     return 0 if stat is None else stat.parent
 
 
+def state_of(pid: int) -> str:
+    """The kernel's letter for what it does; "?" if it is gone."""
+    stat = _stat(pid)
+    return "?" if stat is None else stat.state
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU time that it used, and those of its children that it has collected."""
+    fields = _read("%s/%d/stat" % (PROC, pid)).rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / float(os.sysconf("SC_CLK_TCK"))
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether it has a handler of its own for a signal."""
+    for line in _read("%s/%d/status" % (PROC, pid)).split("\n"):
+        if line.startswith("SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def name_of(pid: int) -> str:
     """"sleep (pid 123)"."""
     stat = _stat(pid)

@@ -1,0 +1,135 @@
+"""Where a job is: the stack of every thread of its Python processes, with the lines of the user's files.
+
+Each process is asked in its turn by a signal, which faulthandler answers into a file; the worker has set that up, for
+its forked children too. The job goes on. Decides nothing; called by `run`.
+"""
+
+import json
+import linecache
+import os
+import re
+import signal
+import time
+
+from ...layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
+from . import tree
+from .log import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from .attempt import Attempt
+    from .job import Job
+
+_SIGNAL = getattr(signal, STACK_SIGNAL)
+_ASKED_EVERY_S = 0.5
+_ANSWER_S = 2.0
+_IN_ALL_S = 10.0  # the supervisor does nothing else meanwhile
+_QUIET_S = 0.1
+_TICK_S = 0.01
+_FRAME = re.compile(r'  File "(.+)", line (\d+) in ')
+_TOKEN = re.compile(r"[0-9a-f]{16}\Z")
+_STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk or a device", "T": "stopped"}
+
+
+class Stacks:
+    """The stacks of one attempt's processes."""
+
+    def __init__(self, job: "Job", attempt: "Attempt") -> None:
+        self._job = job
+        self._file = attempt.path(STACKS)
+        self._next = 0.0
+
+    def answer(self, pids: "list[int]") -> None:
+        """Answer whoever asks by a file in the job's folder."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _ASKED_EVERY_S
+        token = self._asked()
+        if token is None:
+            return
+        path = self._job.path(stack_answer(token))
+        try:
+            with open(path + ".part", "wb") as file:
+                file.write("\n".join(self.lines(pids) + [""]).encode("utf-8", "surrogateescape"))
+            os.rename(path + ".part", path)
+        except OSError as error:  # whoever asked waits in vain, and the job must not end of that
+            say("no stacks: %s" % error)
+
+    def _asked(self) -> "Optional[str]":
+        path = self._job.path(STACK)
+        try:
+            with open(path, "rb") as file:
+                token = file.read(64).decode("ascii", "replace")
+            os.unlink(path)
+        except OSError:  # nobody asks
+            return None
+        return token if _TOKEN.match(token) else None
+
+    def lines(self, pids: "list[int]") -> "list[str]":
+        """What each of these processes is doing, as lines."""
+        found: "list[str]" = []
+        sources, until = self._sources(), time.monotonic() + _IN_ALL_S
+        for pid in pids:
+            wait_s = min(_ANSWER_S, until - time.monotonic())
+            stack = self._ask(pid, wait_s) if wait_s > 0 and tree.catches(pid, _SIGNAL) else []
+            told = _readable(stack, self._job.spec["bridge"], sources)
+            found += ["%s:" % tree.name_of(pid)] + told if told else [_without(pid)]
+        linecache.clearcache()
+        return found
+
+    def _ask(self, pid: int, wait_s: float) -> "list[str]":
+        try:
+            with open(self._file, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                os.kill(pid, _SIGNAL)
+                return _await(file.fileno(), time.monotonic() + wait_s).decode("utf-8", "replace").splitlines()
+        except OSError:  # it ended meanwhile, or the function removed the file
+            return []
+
+    def _sources(self) -> "dict[str, list[str]]":
+        """The lines of the user's files that exist only where the call was made."""
+        try:
+            with open(self._job.path(PAYLOAD), "rb") as file:
+                header = json.loads(file.readline().decode("utf-8"))
+            return {str(name): text.splitlines() for name, text in header["sources"].items()}
+        except (OSError, ValueError, LookupError, AttributeError):  # the function can reach the file
+            return {}
+
+
+def _await(fd: int, until: float) -> bytes:
+    """What is written from here on, until nothing more comes for a moment."""
+    found, last = b"", time.monotonic()
+    while time.monotonic() < (min(until, last + _QUIET_S) if found else until):
+        more = os.read(fd, 65536)
+        if more:
+            found, last = found + more, time.monotonic()
+        else:
+            time.sleep(_TICK_S)
+    return found
+
+
+def _readable(stack: "list[str]", bridge: str, sources: "dict[str, list[str]]") -> "list[str]":
+    """Without the frames of clusterfn itself, and with the text of each line."""
+    shown = []
+    for line in stack:
+        frame = _FRAME.match(line)
+        if frame and frame.group(1).startswith(bridge + "/"):
+            continue
+        shown.append("  " + line)
+        text = _text(frame.group(1), int(frame.group(2)), sources) if frame else ""
+        shown += ["      " + text] if text else []
+    return shown
+
+
+def _text(file: str, number: int, sources: "dict[str, list[str]]") -> str:
+    if file in sources:
+        lines = sources[file]
+        return lines[number - 1].strip() if number <= len(lines) else ""
+    return linecache.getline(file, number).strip()
+
+
+def _without(pid: int) -> str:
+    state = tree.state_of(pid)
+    return "%s: no stack of Python's; it is %s" % (tree.name_of(pid), _STATES.get(state, "in state " + state))

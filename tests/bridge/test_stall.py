@@ -1,0 +1,174 @@
+"""A job that does nothing is ended with the stack of each of its threads; one that does something is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.host import Bench, Job, interpreter, until
+
+# As a module that travels: its file lies on the host, so its lines can be shown.
+STUCK = """import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+lock = threading.Lock()
+
+
+def twice():
+    with lock:
+        print("locked", flush=True)
+        lock.acquire()  # the second time
+
+
+def fork_and_lock():
+    held = threading.Event()
+    threading.Thread(target=keep, args=(held,), daemon=True).start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        with lock:  # held by a thread that the child has not
+            os._exit(0)
+    os.waitpid(child, 0)  # for ever
+
+
+def keep(held):
+    with lock:
+        held.set()
+        time.sleep(1000)
+
+
+def in_a_spawned_child():
+    child = multiprocessing.get_context("spawn").Process(target=twice)
+    child.start()
+    child.join()
+
+
+def beside_a_program(path):
+    program = subprocess.Popen(["sleep", "1000"])
+    while not os.path.exists(path):
+        time.sleep(0.01)  # waits
+    return program.poll()
+
+
+def prints():
+    for _ in range(30):
+        time.sleep(0.1)
+        print(".", flush=True)
+
+
+def computes():
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        pass
+
+
+def children_compute():
+    for _ in range(3):
+        subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.9: pass"], check=True)
+"""
+
+
+@pytest.fixture
+def job(bench: Bench, tmp_path: Path):
+    """Makes a job that calls a function of `STUCK`."""
+    (tmp_path / "stuck.py").write_text(STUCK)
+
+    def make(name: str, *args: str, **spec: object) -> Job:
+        source = f"def f(*args):\n    import stuck\n    return stuck.{name}(*args)\n"
+        return bench.job(source, *args, sys_path=[str(tmp_path)], **spec)
+
+    return make
+
+
+def shown(outcome: dict[str, object]) -> str:
+    assert outcome["kind"] == "stalled", outcome
+    return "\n".join(outcome["evidence"])
+
+
+def test_a_stuck_function_ends_with_the_line_where_it_is(job):
+    outcome = job("twice", stall_s=1.0).run()
+    stack = shown(outcome)
+
+    assert outcome["message"] == "the job printed nothing and used no CPU time for 1 s"
+    assert outcome["stage"] == "function"
+    assert 'stuck.py", line 14 in twice\n      lock.acquire()  # the second time\n' in stack
+    assert "worker.py" not in stack
+
+
+def test_a_forked_child_that_waits_for_a_lock_shows_its_own_stack(job):
+    stuck = job("fork_and_lock", stall_s=1.0)
+    stack = shown(stuck.run())
+
+    assert "os.waitpid(child, 0)  # for ever" in stack
+    assert "with lock:  # held by a thread that the child has not" in stack
+    assert "time.sleep(1000)" in stack
+    assert stuck.tagged() == []
+
+
+@pytest.mark.parametrize("python", ["3.9", "3.13"])
+def test_an_old_supervisor_reads_what_any_worker_writes(bridge: Path, tmp_path: Path, python: str):
+    if interpreter("3.6") is None or interpreter(python) is None:
+        pytest.skip(f"Python 3.6 or {python} is not installed here")
+    bench = Bench(tmp_path / "root", bridge, str(interpreter("3.6")), str(interpreter(python)))
+    (tmp_path / "stuck.py").write_text(STUCK)
+    source = "def f():\n    import stuck\n    return stuck.twice()\n"
+
+    assert "lock.acquire()  # the second time" in shown(bench.run(source, sys_path=[str(tmp_path)], stall_s=1.0)[1])
+
+
+def test_a_spawned_child_does_too(job):
+    assert "lock.acquire()  # the second time" in shown(job("in_a_spawned_child", stall_s=1.0).run())
+
+
+@pytest.mark.parametrize("name", ["prints", "computes", "children_compute"])
+def test_whoever_does_something_is_left_alone(job, name: str):
+    assert job(name, stall_s=1.5).run()["kind"] == "returned"
+
+
+def test_without_a_limit_nothing_is_looked_at(bench: Bench):
+    assert bench.run("def f():\n    import time\n    time.sleep(1)\n")[1]["kind"] == "returned"
+
+
+def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
+    asked = job("beside_a_program", str(tmp_path / "go"))
+    script, token = asked.start(), "0123456789abcdef"
+    asked.wait_for("running")
+    (asked.folder / "stack").write_text(token)
+    answer = asked.folder / f"stack.{token}"
+    stack = until(lambda: answer.exists() and answer.read_text())
+    (tmp_path / "go").touch()
+    script.wait(30)
+
+    assert "in beside_a_program\n      time.sleep(0.01)  # waits\n" in stack
+    assert "sleep (pid " in stack
+    assert "no stack of Python's; it is sleeping" in stack
+    assert asked.outcome()["kind"] == "returned"
+    assert asked.value() is None, "the program was ended by the question"
+    assert not (asked.folder / "stack").exists()
+
+
+@pytest.mark.parametrize("written", ["../../../evil", "", "0123456789abcdeg"])
+def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, written: str):
+    asked = job("beside_a_program", str(tmp_path / "go"))
+    script = asked.start()
+    asked.wait_for("running")
+    (asked.folder / "stack").write_text(written)
+    until(lambda: not (asked.folder / "stack").exists())
+    (tmp_path / "go").touch()
+    script.wait(30)
+
+    assert asked.outcome()["kind"] == "returned"
+    assert not [name for name in os.listdir(asked.folder) if name.startswith("stack.")]
+
+
+def test_a_worker_whose_file_was_removed_is_named_all_the_same(bench: Bench):
+    source = "def f():\n    import os, time\n    os.unlink('../stacks')\n    time.sleep(1000)\n"
+    _, outcome = bench.run(source, stall_s=1.0)
+
+    assert "no stack of Python's" in shown(outcome)
