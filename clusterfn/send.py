@@ -75,23 +75,31 @@ class HasSubmission(Protocol):
     submission: Reply[Any] | None
 
 
-_unanswered: set[Reply[Any]] = set()
+_unanswered: dict[Reply[Any], float] = {}  # -> seconds after which Python ends all the same
 _EXIT_TIMEOUT_S = 60.0
+_REMOVAL_TIMEOUT_S = 5.0
 
 
 def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
-    _unanswered.add(start)
-    start.add_done_callback(_unanswered.discard)
+    _await_at_exit(start, _EXIT_TIMEOUT_S)
+
+
+def _await_at_exit(reply: Reply[Any], timeout_s: float) -> None:
+    def answered(reply: Reply[Any]) -> None:
+        del _unanswered[reply]
+
+    _unanswered[reply] = timeout_s
+    reply.add_done_callback(answered)
 
 
 @atexit.register
 def _finish_all() -> None:
-    until = time.monotonic() + _EXIT_TIMEOUT_S
-    for start in list(_unanswered):
+    begun = time.monotonic()
+    for reply, timeout_s in list(_unanswered.items()):
         with contextlib.suppress(ClusterfnError):  # the job's own future has told
-            start.result(max(0.0, until - time.monotonic()))
+            reply.result(max(0.0, begun + timeout_s - time.monotonic()))
 
 
 def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
@@ -273,7 +281,7 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-        tracker.connection.run(["rm", "-rf", "--", tracker.folder])
+        _await_at_exit(tracker.connection.run(["rm", "-rf", "--", tracker.folder]), _REMOVAL_TIMEOUT_S)
     return refused
 
 
