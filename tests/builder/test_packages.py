@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import io
 import json
 import marshal
@@ -225,6 +226,30 @@ def test_an_archive_that_leads_out_of_its_folder(host: Host, shelf: Path, python
     assert answer.rc == 1 and "evil" in answer.last["message"], answer
     assert not (host.root / "outside").exists() and not Path("/tmp/clusterfn-outside").exists()
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
+
+
+@pytest.mark.parametrize("name", ["READY", ".clusterfn/plan.json"])
+def test_no_package_says_that_its_environment_is_whole(host: Host, shelf: Path, python: dict, name: str):
+    plan = host.plan([python, toys.conda(shelf, "sly", {name: b"{}"})])
+
+    assert f"a package brings {name}" in host.build(plan).last["message"]
+    assert not os.path.lexists(host.prefix(plan))
+
+
+def test_a_second_name_of_a_link_is_a_link(host: Host, shelf: Path, python: dict):
+    path = shelf / "linked-1.0-0.tar.bz2"
+    tar_of(path, ("lib/first", "aim"), ("lib/aim", b"x"))
+    with bz2.open(path) as packed:
+        data = io.BytesIO(packed.read())
+    with tarfile.open(fileobj=data, mode="a") as archive:
+        info = tarfile.TarInfo("lib/second")
+        info.type, info.linkname = tarfile.LNKTYPE, "lib/first"
+        archive.addfile(info)
+    path.write_bytes(bz2.compress(data.getvalue()))
+    plan = host.plan([python, entry(path)])
+
+    assert host.build(plan).rc == 0
+    assert os.readlink(host.prefix(plan) / "lib/second") == "aim"
 
 
 def test_one_package_does_not_write_through_the_link_of_another(host: Host, shelf: Path, python: dict, tmp_path: Path):

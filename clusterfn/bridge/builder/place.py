@@ -9,6 +9,7 @@ import os
 import shutil
 from typing import NamedTuple
 
+from ...layout import ABOUT, READY
 from .failure import Failed
 from .prefix import TooLong, in_binary, in_text, shebang
 
@@ -81,7 +82,13 @@ class Layout:
         self.targets: "dict[str, Target]" = {}
 
     def add(self, target: Target) -> None:
-        """A package's file; a later package's stands over an earlier one's."""
+        """A package's file; a later package's stands over an earlier one's.
+
+        Raises:
+            Failed: It would be taken for what the builder itself says of the environment.
+        """
+        if os.path.normpath(target.path).partition("/")[0] in (READY, ABOUT):
+            raise Failed("a package brings %s, which only the builder may write" % target.path, stage="link")
         self.targets[target.path] = target
 
     def sources(self) -> "list[Target]":

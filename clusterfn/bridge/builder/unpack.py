@@ -90,8 +90,9 @@ def extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, move
         if member.path in found and found[member.path].link is None:
             os.unlink(path)
         if member.same is not None:
-            shutil.copy(os.path.join(folder, member.same), path)
-            member = found[member.same]._replace(path=member.path)
+            source, member = member.same, found[member.same]._replace(path=member.path)
+            if member.link is None:
+                shutil.copy(os.path.join(folder, source), path)
         elif stream is not None:
             _write(path, stream, member.executable, moved)
         found[member.path] = member
