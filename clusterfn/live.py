@@ -152,12 +152,12 @@ def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "re
     if on_interrupt == "stop":
         _stop(job)
         return
-    say(
-        f"\nclusterfn: {job.id} goes on on {job.host}.\n"
-        f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).{how}\n"
-        f"  to stop it:  clusterfn cancel {job.id[:SHORT]}   or  Ctrl-C again within 3 s\n"
-    )
     try:
+        say(
+            f"\nclusterfn: {job.id} goes on on {job.host}.\n"
+            f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).{how}\n"
+            f"  to stop it:  clusterfn cancel {job.id[:SHORT]}   or  Ctrl-C again within 3 s\n"
+        )
         _time_for_a_second(job)
     except KeyboardInterrupt:
         _stop(job)
