@@ -21,7 +21,6 @@ def hold(seconds, n=0):
     """What a job sees of its cards, and from when to when it ran."""
 
     import os
-    import time
 
     begin = time.time()
     time.sleep(seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import shutil
-import sys
 import sysconfig
 import threading
 from pathlib import Path
