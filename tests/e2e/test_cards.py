@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,7 @@ class Site:
     root: Path
     host: str
     cards: gpubox.GpuBox
+    seen: set[str] = field(default_factory=set)
 
     def configure(self, *lines: str) -> None:
         """Write clusterfn.yml, and let it count."""
@@ -82,9 +83,10 @@ class Site:
         return made(self.session, spec, gpus, CALLER, lambda _: None).cuda
 
     def submissions(self) -> int:
-        """Batch jobs of this site that slurmctld knows: it forgets none within five minutes."""
+        """Batch jobs of this site, also those that slurmctld knew before: it forgets in five minutes."""
         told = self.lab.slurm.run("scontrol", "-o", "show", "job").stdout.splitlines()
-        return sum(str(self.root) in line for line in told)
+        self.seen |= {line.split()[0] for line in told if str(self.root) in line}
+        return len(self.seen)
 
 
 def _site(lab: Any, hosts: Hosts, channel: Any, tmp_path: Path, host: str, cards: Path) -> Iterator[Site]:
