@@ -88,11 +88,20 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
 
     host, done = address.begin("tensor01", None, YES).host, init.Done()
 
-    init._leave_script(host, done)
+    assert init._leave_script(host, done) == "python first.py"
     assert '@cluster(host="tensor01"' in (folder / "first.py").read_text()
     assert done.notes == ["wrote first.py, a function that runs on tensor01"]
 
     (folder / "first.py").write_text("mine")
-    init._leave_script(host, done)
+    assert init._leave_script(host, done) == "clusterfn run --host tensor01 FILE.py::FUNCTION"
     assert (folder / "first.py").read_text() == "mine"
     assert "first.py is there already, and stays as it is." in capsys.readouterr().out
+
+
+def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):
+    from clusterfn.cli import init
+
+    init._leave_script(address.begin("tensor01", None, YES).host, init.Done())
+    second = address.begin("uni", None, YES).host
+
+    assert init._leave_script(second, init.Done()) == "clusterfn run --host uni first.py::where hello"

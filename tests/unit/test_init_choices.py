@@ -108,6 +108,27 @@ def test_a_choice_is_asked_about_until_it_is_one(typed):
     assert "'nonsense' is none of a, b" in asked()
 
 
+def test_what_is_neither_yes_nor_no_is_asked_again(typed):
+    asked = typed("maybe", "nope", "y")
+
+    assert Answers(yes=False).agree("Sure?", "--yes") is True
+    assert asked().count("Sure? [Y/n]") == 3
+    typed("No")
+    assert Answers(yes=False).agree("Sure?", "--yes") is False
+
+
+def test_a_root_that_cannot_be_made_is_asked_for_again(typed):
+    def try_root(root: str) -> None:
+        if root == "/scratch/me":
+            raise ConfigError("Permission denied")
+
+    asked = typed("/scratch/me", "/scratch/ada")
+
+    lines = choices.keys(Site((HOME,)), "ada", Given(), Answers(yes=False), try_root)
+    assert lines["root"] == "/scratch/ada"
+    assert "Permission denied" in asked()
+
+
 def test_a_root_that_is_none_is_asked_for_again(typed):
     asked = typed("scratch", "/scratch/ada")
 

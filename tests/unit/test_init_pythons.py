@@ -22,11 +22,11 @@ MINOR = f"3.{sys.version_info[1]}"
 class Here:
     """A connection to this machine, with a home of its own, whose bin is all of PATH."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, path: str = "") -> None:
+        self.home, self.path = home, path
 
     def run(self, argv, timeout_s):
-        env = {"HOME": str(self.home), "PATH": f"{self.home}/bin"}
+        env = {"HOME": str(self.home), "PATH": f"{self.home}/bin:{self.path}"}
         ran = subprocess.run(argv, capture_output=True, check=False, env=env)
         reply: Future = Future()
         reply.set_result(SimpleNamespace(rc=ran.returncode, out=ran.stdout, err=ran.stderr))
@@ -133,3 +133,17 @@ def test_the_systems_own_is_the_last_that_is_proposed(monkeypatch):
     assert pythons.find(SimpleNamespace(run=lambda argv, timeout_s: reply)) == [
         "/opt/x/bin/python3.9", "/usr/bin/python3.9"
     ]  # fmt: skip
+
+
+def test_a_root_is_made_before_it_is_written_down(tmp_path):
+    from clusterfn.cli import init
+
+    here = Here(tmp_path, "/bin:/usr/bin")
+    here.host = SimpleNamespace(root="~/.clusterfn")
+    (tmp_path / "file").write_text("")
+
+    init._make_root(here, "~/a/b")
+    init._make_root(here, "$SCRATCH/c")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ConfigError, match="cannot be used: .*Not a directory"):
+        init._make_root(here, f"{tmp_path}/file/b")

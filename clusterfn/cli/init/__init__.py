@@ -21,11 +21,17 @@ from clusterfn.cli.init.answers import Answers, say
 from clusterfn.cli.init.choices import Given
 from clusterfn.config import writing
 from clusterfn.errors import ConfigError
+from clusterfn.host import HostConnection
 from clusterfn.session import open_session
 from clusterfn.spec import Host
 from clusterfn.survey import survey
 
 SCRIPT = "first.py"
+_TIMEOUT_S = 60.0
+_MAKE_ROOT = """
+case $1 in "~/"*) set -- "$HOME/${1#??}" ;; esac
+umask 077; mkdir -p -- "$1" && [ -w "$1" ]
+"""
 
 
 class Done:
@@ -64,8 +70,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
         login.connected(begun.host, answers, given.no_key, done)
     else:
         _add(begun, given, answers, done)
-    _leave_script(begun.host, done)
-    return _check(begun.host)
+    return _check(begun.host, _leave_script(begun.host, done))
 
 
 def _refuse_what_stands_there(begun: Begun, given: argparse.Namespace) -> None:
@@ -85,7 +90,8 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
     choices.say_site(site)
     root = given.root or (connection.host.root if connection.host.root != draft.root else None)
     wanted = Given(given.scheduler, root, given.partition, given.gpu_partition, given.account)
-    keys = choices.keys(site, connection.facts.user, wanted, answers)
+    keys = choices.keys(site, connection.facts.user, wanted, answers, lambda root: _make_root(connection, root))
+    _make_root(connection, keys["root"])
     environment = pythons.environment(open_session(connection.host), given.environment, answers)
     if keys["root"] != connection.host.root:  # made for the agent that has looked around
         connection.run(["rmdir", "--", connection.facts.root])
@@ -97,26 +103,51 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
         print(f"    {line}")
 
 
-def _leave_script(host: Host, done: Done) -> None:
-    """A script that runs there; one of that name that is there is the user's own."""
+def _make_root(connection: HostConnection, root: str) -> None:
+    """Before it is written down. A path with a variable is for the agent to read.
+
+    Raises:
+        ConfigError: It cannot be made, or not be written to.
+    """
+    if "$" in root or root == connection.host.root:
+        return
+    answer = connection.run(["/bin/sh", "-c", _MAKE_ROOT, "sh", root], timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").strip() or "you may not write there"
+        raise ConfigError(f"{root} cannot be used: {said}", hint="name another folder")
+
+
+def _leave_script(host: Host, done: Done) -> str:
+    """A script that runs there; one of that name that is there is the user's own.
+
+    Returns:
+        The command by which a function runs on that host.
+    """
     path = Path(SCRIPT)
     text = resources.files("clusterfn.templates").joinpath(SCRIPT).read_text(encoding="utf-8")
     text = text.replace("HOST", host.name)
     if path.exists():
-        same = path.read_text(encoding="utf-8", errors="replace") == text
-        say(f"{SCRIPT} is there already{'' if same else ', and stays as it is'}.")
-        return
+        there = path.read_text(encoding="utf-8", errors="replace")
+        say(f"{SCRIPT} is there already{'' if there == text else ', and stays as it is'}.")
+        return f"python {SCRIPT}" if there == text else _by_name(host, there)
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     done(f"wrote {SCRIPT}, a function that runs on {host.name}")
+    return f"python {SCRIPT}"
 
 
-def _check(host: Host) -> int:
+def _by_name(host: Host, there: str) -> str:
+    """A script that is there names a host of its own, or none."""
+    called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
+    return f"clusterfn run --host {host.name} {called}"
+
+
+def _check(host: Host, command: str) -> int:
     say()
     say(f"clusterfn check {host.name}")
     code = check.check(argparse.Namespace(host=host.name, environment=None, no_job=False, timeout=None))
     if code == 0:
-        say(f"Now: python {SCRIPT}")
+        say(f"Now: {command}")
     else:
-        say(f"Mend what FAIL names, and see by: clusterfn check {host.name}. Then: python {SCRIPT}")
+        say(f"Mend what FAIL names, and see by: clusterfn check {host.name}. Then: {command}")
     return code

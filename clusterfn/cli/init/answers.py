@@ -65,11 +65,19 @@ class Answers:
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
     def agree(self, question: str, option: str) -> bool:
-        """Yes or no; yes is the default."""
+        """Yes or no; yes is the default.
+
+        Raises:
+            ConfigError: There is nobody to ask, or it was neither.
+        """
         if self._yes:
             return True
         self._refuse_without_terminal(question, option, "yes")
-        return _line(f"{question} [Y/n] ").lower() in ("", "y", "yes")
+        for _ in range(_TRIES):
+            given = _line(f"{question} [Y/n] ").lower()
+            if given in ("", "y", "yes", "n", "no"):
+                return not given.startswith("n")
+        raise ConfigError(f"neither yes nor no to: {question}", hint=f"answer it by {option}")
 
     def _refuse_without_terminal(self, question: str, option: str, default: str | None) -> None:
         if sys.stdin.isatty():

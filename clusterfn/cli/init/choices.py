@@ -5,7 +5,7 @@ Asks the person, never the host. Called by `init` with what `clusterfn.survey` h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,11 +29,14 @@ class Given:
     account: str | None = None
 
 
-def keys(site: Site, user: str, given: Given, answers: Answers) -> dict[str, Any]:
+def keys(
+    site: Site, user: str, given: Given, answers: Answers, try_root: Callable[[str], object] = len
+) -> dict[str, Any]:
     """The lines of the host, but for its address and its environment.
 
     Args:
         user: The name of the account there.
+        try_root: Raises ConfigError where a folder cannot be made there.
 
     Raises:
         ConfigError: An answer does not fit the host.
@@ -41,19 +44,23 @@ def keys(site: Site, user: str, given: Given, answers: Answers) -> dict[str, Any
     scheduler = given.scheduler or site.scheduler
     if scheduler == "slurm" and site.partitions is None:
         raise ConfigError("there is no SLURM on that host: sinfo is not there", hint="leave --scheduler out")
-    lines = {"scheduler": scheduler, "root": given.root or _root(site, user, answers)}
+    lines = {"scheduler": scheduler, "root": given.root or _root(site, user, answers, try_root)}
     options = _options(site, given, answers) if scheduler == "slurm" else {}
     return {**lines, "slurm": options} if options else lines
 
 
-def _root(site: Site, user: str, answers: Answers) -> str:
+def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
+    def check(text: str) -> None:
+        _check_root(text)
+        try_root(text)
+
     proposed = site.proposed_root()
     if proposed is None:
         say("No folder was found there that you may write to, with room in it.")
-        return answers.text("Folder for jobs, results and your code", "--root", check=_check_root)
+        return answers.text("Folder for jobs, results and your code", "--root", check=check)
     path = folder(proposed[0], user)
     say(f"Jobs, results and your code are to lie in {path}: {proposed[1]}")
-    return answers.text("Folder for them", "--root", path, _check_root)
+    return answers.text("Folder for them", "--root", path, check)
 
 
 def folder(volume: Volume, user: str) -> str:
