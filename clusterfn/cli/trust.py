@@ -51,7 +51,8 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
         _show(met)
         chosen = _chosen(host, met, fingerprints, command)
         if not chosen:
-            print("Nothing was written.", file=sys.stderr)
+            again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
+            print(f"Nothing was written. {again}", file=sys.stderr)
             return None
         written.append(keys.remember(host, met, chosen))
         print(f"Written to {written[-1]}")
@@ -77,16 +78,7 @@ def _show(met: Met) -> None:
 def _chosen(host: Host, met: Met, fingerprints: Sequence[str], command: str) -> Sequence[Shown]:
     """The keys to be written: those that a given fingerprint names, or all of them once a person has said yes."""
     if fingerprints:
-        wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
-        chosen = [key for key in met.shown if key.fingerprint in wanted]
-        if not chosen:
-            raise HostKeyError(
-                f"{met.settings.place} shows no key with that fingerprint",
-                host=host.name,
-                evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
-                hint="ask its administrator again; somebody may be listening in between",
-            )
-        return chosen
+        return _named(host, met, fingerprints)
     if not sys.stdin.isatty():
         raise ConfigError(
             "There is no terminal to ask on whether these are the right keys",
@@ -94,5 +86,31 @@ def _chosen(host: Host, met: Met, fingerprints: Sequence[str], command: str) -> 
             evidence=[str(key) for key in met.shown],
             hint=f"{command} --fingerprint SHA256:… with the fingerprint that the administrator says",
         )
-    print("Are these the fingerprints that its administrator says? [y/N] ", end="", file=sys.stderr, flush=True)
-    return met.shown if sys.stdin.readline().strip().lower() in ("y", "yes") else ()
+    question = "Are these the fingerprints that its administrator says? (or paste his) [y/N] "
+    while True:
+        print(question, end="", file=sys.stderr, flush=True)
+        typed = sys.stdin.readline().strip()
+        if typed.startswith("SHA256:"):
+            return _named(host, met, [typed])
+        if typed.lower() in ("y", "yes"):
+            return met.shown
+        if typed.lower() in ("", "n", "no"):
+            return ()
+
+
+def _named(host: Host, met: Met, fingerprints: Sequence[str]) -> Sequence[Shown]:
+    """The keys of these fingerprints.
+
+    Raises:
+        HostKeyError: None of them is shown.
+    """
+    wanted = {"SHA256:" + text.removeprefix("SHA256:").rstrip("=") for text in fingerprints}
+    chosen = [key for key in met.shown if key.fingerprint in wanted]
+    if not chosen:
+        raise HostKeyError(
+            f"{met.settings.place} shows no key with that fingerprint",
+            host=host.name,
+            evidence=[*(f"wanted: {each}" for each in sorted(wanted)), *(f"shown:  {key}" for key in met.shown)],
+            hint="ask its administrator again; somebody may be listening in between",
+        )
+    return chosen

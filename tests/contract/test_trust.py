@@ -91,6 +91,15 @@ def test_anything_else_writes_nothing(hosts: Lines, terminal: Any, capsys: Any, 
     assert "Nothing was written." in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("right", [True, False])
+def test_a_fingerprint_that_is_pasted_is_compared(hosts: Lines, terminal: Any, lab: Any, right: bool) -> None:
+    known = hosts()
+    terminal(f"what?\n{fingerprint(lab, 22006) if right else 'SHA256:other'}\n")
+
+    assert (main(["trust", "py36-bash"]) == 0) is right
+    assert bool(known.read_text()) is right
+
+
 def test_without_a_terminal_it_refuses(hosts: Lines, no_terminal: None, lab: Any, capsys: Any) -> None:
     known = hosts()
 
