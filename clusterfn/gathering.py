@@ -7,26 +7,25 @@ are loaded in a thread of its own, as that runs code of the user's. Made by `map
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import json
 import posixpath
 import queue
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from clusterfn import division, download, layout, outcome
+from clusterfn import division, download, layout, live, outcome
+from clusterfn.elements import Element, Record, Stream
 from clusterfn.errors import ClusterfnError, HostError, ResultError, SubmitError, Unreachable
 from clusterfn.group import Ended, JobGroup, state_of
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply
-from clusterfn.job import PENDING, RETURNED, Job
+from clusterfn.job import PENDING, RETURNED
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Answer, Evidence, Limits, Submission, Verdict
 from clusterfn.send import answer_of, first_of
 from clusterfn.session import Session
 from clusterfn.spec import Group, JobSpec
-from clusterfn.tracker import Tracker
 from clusterfn.watch import Seen, Silent
 
 _TIMEOUT_S = 60.0
@@ -61,7 +60,7 @@ class Gathering:
         self._limits = limits
         self._elements: dict[int, Element] = {}
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
-        self._records: queue.SimpleQueue[_Record | None] = queue.SimpleQueue()
+        self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
         self._lock = threading.RLock()
         self._before = -1
@@ -128,6 +127,7 @@ class Gathering:
         for number in numbers:
             self._elements.pop(number).tracker.end()
         if self._elements:
+            live.say(f"clusterfn: {refused.message}; {len(self._elements)} elements do the work of all\n")
             self._check()
             return
         self.group.on_refused(refused)
@@ -162,7 +162,7 @@ class Gathering:
     def _unbegun(self) -> list[int]:
         return [number for number, element in self._elements.items() if not element.begun]
 
-    def on_lines(self, element: Element, stream: _Stream, data: bytes) -> None:
+    def on_lines(self, element: Element, stream: Stream, data: bytes) -> None:
         """Lines of a journal have come."""
         for line in stream.lines(data):
             if "begin" in line:
@@ -174,10 +174,10 @@ class Gathering:
                 stream.waiting.append(line)
         self.on_values(element, stream, b"")
 
-    def on_values(self, element: Element, stream: _Stream, data: bytes) -> None:
+    def on_values(self, element: Element, stream: Stream, data: bytes) -> None:
         """Values have come; those that are whole are loaded."""
         for line, value in stream.ready(data):
-            self._records.put(_Record(element.number, stream.attempt, line, value))
+            self._records.put(Record(element.number, stream.attempt, line, value))
 
     def _load_all(self) -> None:
         record = self._records.get()
@@ -188,7 +188,7 @@ class Gathering:
             self._bury(self._verdict())
         self._end()
 
-    def _take(self, record: _Record) -> None:
+    def _take(self, record: Record) -> None:
         """Load one item's value or exception; what cannot be loaded is told as that."""
         line, index = record.line, record.line["index"]
         name = f"{self.group.id}[{index}]"
@@ -211,8 +211,8 @@ class Gathering:
         if isinstance(seen, Silent):
             self.waits_for(f"the scheduler is unreachable since {seen.for_s:.0f} s")
             return
-        if seen is not None and seen.phase == base.PENDING:
-            self._turn = self.session.scheduler.in_words(seen)
+        waits = seen is not None and seen.phase == base.PENDING
+        self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
         self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
         verdict = None if seen is None else self.session.scheduler.hopeless(seen)
         gone = seen is None or seen.phase == base.FINAL
@@ -375,159 +375,3 @@ class Gathering:
         number, attempt, _ = self._places.get(index, (1, 1, {}))
         folder = layout.attempt_dir(layout.element_dir(self.folder, number), attempt)
         return posixpath.join(folder, layout.WORK, str(index))
-
-
-class Element:
-    """One element as a `Tracker` sees it: in the place of a Job."""
-
-    def __init__(self, gathering: Gathering, number: int) -> None:
-        self.gathering = gathering
-        self.number = number
-        self.begun = self.over = False
-        self.state, self.reason = PENDING, ""
-        self.host, self.id = gathering.group.host, gathering.group.id
-        self.submitted_at = gathering.group.submitted_at
-        self.tracker = ElementTracker(gathering, number)
-
-    @property
-    def _as_job(self) -> Job[Any]:
-        return cast("Job[Any]", self)
-
-    def begin_when_claimed(self) -> None:
-        """Follow it once it has a claim: until then there is nothing of it."""
-        claim = self.gathering.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
-        self.tracker.awaited = claim
-        claim.add_done_callback(self._claimed)
-
-    def _claimed(self, reply: Reply[bytes]) -> None:
-        if self.tracker.closed:
-            return
-        error = reply.exception(0)
-        if error is not None:
-            self.on_lost(error if isinstance(error, ClusterfnError) else HostError(str(error), host=self.host))
-            return
-        claim = reply.result(0)
-        self.tracker.scheduler_id = claim.decode("ascii", "replace").strip() or self.tracker.scheduler_id
-        self.follow()
-        self.tracker.witness.listen(self.on_refused)
-
-    def follow(self) -> None:
-        """From its first attempt on."""
-        self.begun = True
-        self.tracker.follow(self._as_job, 1)
-
-    def on_state(self, state: str, reason: str = "") -> None:
-        """What it waits for is what the group waits for."""
-        self.state, self.reason = state, reason
-        self.gathering.group.on_state(state, reason if state == PENDING else "")
-
-    def on_connection(self, trouble: str) -> None:
-        """Why nothing can be heard of it."""
-        self.gathering.group.on_connection(trouble)
-
-    def on_outcome(self, published: Mapping[str, Any], _: bytearray) -> None:
-        """It has ended for good."""
-        self.over = True
-        self.gathering.ended(published)
-
-    def on_lost(self, error: ClusterfnError) -> None:
-        """Nothing more can be learnt from here."""
-        if not self.over:
-            self.gathering.group.on_refused(error)
-
-    def on_refused(self, error: ClusterfnError) -> None:
-        """It cannot be concluded."""
-        error.host, error.job = self.host, self.id
-        self.gathering.group.on_refused(error)
-
-
-class ElementTracker(Tracker):
-    """Follows an element: as a job, with the journal and the values of each attempt."""
-
-    def __init__(self, gathering: Gathering, number: int) -> None:
-        super().__init__(gathering.session, gathering.job.id, gathering.job.name, bridge=gathering.job.bridge)
-        self.folder = layout.element_dir(gathering.folder, number)
-        self.scheduler_name = f"{gathering.scheduler_name}.{number}"  # nobody looks for it by itself
-        self.awaited: Reply[Any] | None = None
-        self.closed = False
-        self._gathering, self._number = gathering, number
-
-    def log_path(self, stream: str) -> str:
-        """Of the scheduler: the file of this element."""
-        if stream != "scheduler":
-            return super().log_path(stream)
-        slurm = self.session.host.scheduler == "slurm"
-        name = layout.element_log(self.scheduler_id if slurm else self._number)
-        return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
-
-    def follow(self, job: Job[Any], attempt: int) -> None:
-        """Follow an attempt from its beginning: what it says of its items, their values, its outcome."""
-        self.attempt = attempt
-        self._watch_connection(job)
-        self._partial = b""
-        element, stream = cast(Element, job), _Stream(attempt)
-        lines = self._follow(layout.JOURNAL, lambda data: self._gathering.on_lines(element, stream, data))
-        values = self._follow(layout.VALUES, lambda data: self._gathering.on_values(element, stream, data))
-        self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines, values]
-        waiting = self.connection.wait(posixpath.join(self.attempt_folder, layout.OUTCOME), drain=self._follows)
-        waiting.add_done_callback(lambda reply: None if self.closed else self._on_outcome(job, reply))
-        self.awaited = waiting
-
-    def _follow(self, name: str, on_data: Callable[[bytes], Any]) -> Reply[Any]:
-        return self.connection.follow(posixpath.join(self.attempt_folder, name), on_data)
-
-    def end(self) -> None:
-        """Nothing of it needs to be heard any more."""
-        open_still = [*self._follows, *([self.awaited] if self.awaited else [])]
-        self.closed = True
-        super().end()
-        for reply in open_still:
-            if not reply.done():
-                reply.cancel()
-
-
-class _Record:
-    """A line about an item that has ended, and its value's bytes."""
-
-    def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
-        self.element, self.attempt, self.line, self.value = element, attempt, line, value
-
-
-class _Stream:
-    """One attempt's journal and values as they come; either may be ahead of the other."""
-
-    def __init__(self, attempt: int) -> None:
-        self.attempt = attempt
-        self.waiting: collections.deque[dict[str, Any]] = collections.deque()
-        self._partial = b""
-        self._values = bytearray()
-        self._from = 0
-
-    def lines(self, data: bytes) -> list[dict[str, Any]]:
-        """The whole lines of what has come; one that a crash has torn is passed over."""
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        return [told for told in map(_read, lines) if told]
-
-    def ready(self, data: bytes) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
-        """The lines whose values are here, in order, with them."""
-        self._values += data
-        while self.waiting:
-            size = (self.waiting[0].get("value") or {}).get("size")
-            if size is None:
-                yield self.waiting.popleft(), None
-                continue
-            begin = self.waiting[0]["at"] - self._from
-            if len(self._values) < begin + size:
-                return
-            value = self._values[begin : begin + size]
-            del self._values[: begin + size]
-            self._from += begin + size
-            yield self.waiting.popleft(), value
-
-
-def _read(line: bytes) -> dict[str, Any]:
-    try:
-        told: dict[str, Any] = json.loads(line)
-    except ValueError:
-        return {}
-    return told

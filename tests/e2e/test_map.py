@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,8 +94,9 @@ def began(gate, x):
     return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-@pytest.mark.parametrize("host", ["tensor01", "slurm", "local"])
-@pytest.mark.parametrize("count", [3, 20])
+@pytest.mark.parametrize(
+    ("host", "count"), [("local", 3), ("local", 20), ("tensor01", 20), ("slurm", 3), ("slurm", 20)]
+)
 def test_results_come_in_order(hosts, host, count):
     group = cluster(host=host, memory="256MB")(square).map(range(count), max_parallel=4)
 
@@ -307,3 +311,131 @@ def elements_of(group):
             if words[0] == b"/bin/sh" and words[1].endswith(f"/{group.id}/job.sh".encode()):
                 found.append(int(name))
     return found
+
+
+@pytest.mark.long  # SLURM waits before it starts one again; tests/bridge holds the rest
+def test_a_requeued_element_goes_on_behind_what_it_has_told(hosts, lab, gate):
+    group = cluster(host="slurm")(counted_until_told(gate, (2,))).map(range(5), max_parallel=1, chunksize=5)
+    wait_until(lambda: began(gate, 2), 40)
+
+    claim = hosts.root / "jobs" / group.id / "elements" / "1" / "claim"
+    lab.slurm.run("scontrol", "requeue", claim.read_text())
+    wait_until(lambda: not alive(began(gate, 2)[0][0]))
+    (gate / "go").touch()
+
+    results = group.results(90)
+    assert isinstance(results[2], WorkerLost), results
+    assert [each for each in results if isinstance(each, int)] == [0, 1, 3, 4]
+    assert [len(began(gate, x)) for x in range(5)] == [1] * 5
+
+
+def test_two_items_take_turns_on_one_card(hosts, lab, gpubox_reset, capfd):
+    def card(x):
+        import os
+
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    function = cluster(host="tensor01", gpus=1)(card)
+
+    cards = function.map(range(12)).results(60)
+    assert len(set(cards)) > 1 and "Using PARALLEL processing" in capfd.readouterr().err
+    halves = cluster(host="tensor01", gpus=8)(card).map(range(2)).results(60)
+    assert halves[0] == halves[1]
+    assert "Using SEQUENTIAL processing to avoid GPU deadlock (card: 2)" in capfd.readouterr().err
+
+
+MANY = """
+import os, sys
+from clusterfn import cluster
+
+@cluster(host="tensor01")
+def wait(x):
+    import time
+    print("began", flush=True)
+    time.sleep(30 if x else 0)
+    return x
+
+if __name__ == "__main__":
+    wait.map([0, 1, 2], max_parallel=2).results()
+"""
+
+
+@pytest.fixture
+def waiting(hosts, tmp_path):
+    """A script that waits for a group of which the first item has ended, and the group's id."""
+    path = tmp_path / "many.py"
+    path.write_text(MANY)
+    process = subprocess.Popen(
+        [sys.executable, str(path)], stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
+    assert process.stderr.readline().startswith("[1/3] 0 ✓")
+    yield process, found
+    process.kill()
+    clusterfn.attach(found).stop()
+
+
+def test_ctrl_c_lets_go_of_a_group_and_says_how_to_get_it(waiting):
+    process, short = waiting
+
+    os.killpg(process.pid, signal.SIGINT)
+    said = process.communicate(timeout=30)[1]
+
+    assert f"clusterfn result {short}" in said and ".results()" in said and "KeyboardInterrupt" in said
+    group = clusterfn.attach(short)
+    wait_until(lambda: group.states == ["RETURNED", "RUNNING", "RUNNING"])
+
+
+def test_ctrl_c_twice_ends_a_group(waiting):
+    process, short = waiting
+
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.stderr.readline() == "\n"
+    os.killpg(process.pid, signal.SIGINT)
+    process.communicate(timeout=60)
+
+    group = clusterfn.attach(short)
+    assert group.wait(20) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
+
+
+TEN_THOUSAND = """
+import json, resource, sys
+from clusterfn import cluster
+from clusterfn.scheduler.slurm import Slurm
+
+looks, read = [], Slurm.parse_states
+
+def counted(self, text):
+    looks.append(text)
+    return read(self, text)
+
+Slurm.parse_states = counted
+count = int(sys.argv[1])
+
+@cluster(host="slurm")
+def square(x):
+    return x * x
+
+group = square.map(range(count), max_parallel=8)
+right = group.results() == [x * x for x in range(count)]
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+told = {"right": right, "id": group.id, "elements": group.gathering.spec.elements, "looks": len(looks), "peak_mb": peak}
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_ten_thousand_items_are_few_files_and_few_questions(hosts, lab, run_script):
+    count = 10_000
+    told = run_script(TEN_THOUSAND, str(count), timeout_s=3000)
+
+    folder = hosts.root / "jobs" / told["id"]
+    told["begun"] = len(list((folder / "elements").iterdir()))
+    told["files"] = sum(path.is_file() for path in folder.rglob("*"))
+    print(told)
+    assert told["right"]
+    assert told["elements"] > 1000  # more than one array may have: MaxArraySize is 1001
+    assert told["files"] < count / 2 and told["peak_mb"] < 200
+    assert told["looks"] < 60
