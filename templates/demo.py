@@ -229,7 +229,7 @@ def main() -> int:
         return 1
     print(
         "\nWhat next\n"
-        '  1. Say where your server is: five lines in clusterfn.yml (README.md, "Your own server").\n'
+        '  1. clusterfn init ADDRESS    asks a few questions, and sets your server up (README.md, "Your own server").\n'
         "  2. clusterfn check HOST      tries every step on it, and says how to mend what fails.\n"
         '  3. @cluster(host="HOST")     on your own function: that is all.'
     )
