@@ -175,7 +175,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     error = _rebuilt(outcome, value)
     if error is None or _must_not_be_raised(error):
         return _function_error(what, _facts(outcome, place))
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
         _hint_at_file(error, place)
     note = _note_on(error, outcome, place)
     text = f"{what['traceback']}\n{note}" if note and not _shows_notes() else what["traceback"]
@@ -220,7 +220,15 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
     """What a reader of the function's own exception should know besides."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
         return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
+    if _NO_CARD.search((outcome.get("exception") or {}).get("message") or ""):
+        return "a job sees no card unless it asks for one: @cluster(gpus=1)"
     return _about_missing_module(outcome, place)
+
+
+# What CUDA and those who use it say where no card is to be seen.
+_NO_CARD = re.compile(
+    r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|Torch not compiled with CUDA enabled"
+)
 
 
 def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
@@ -238,7 +246,13 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
     if below:
         return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
     package = _PACKAGES.get(top, top)
-    return f"No module named {name!r} in {python} on {place.host}: install it there ({python} -m pip install {package})"
+    lacking = f"No module named {name!r} in {python} on {place.host}"
+    if python.startswith("/usr/bin/"):
+        return (
+            f"{lacking}, which is the system's own: have an environment made, packages=[{package!r}], or make one "
+            f"there ({python} -m venv ~/v; ~/v/bin/pip install {package}) and name it, environment: venv:~/v"
+        )
+    return f"{lacking}: install it there ({python} -m pip install {package})"
 
 
 # Modules whose package has another name.
@@ -260,7 +274,12 @@ def _end_of_chain(error: BaseException) -> BaseException:
         error = following
 
 
-def _hint_at_file(error: FileNotFoundError, place: Place) -> None:
+def _of_this_home(name: object) -> bool:
+    """Whether it is a path of this machine's user, which says nothing on another machine."""
+    return isinstance(name, str) and name.startswith(os.path.join(os.path.expanduser("~"), ""))
+
+
+def _hint_at_file(error: OSError, place: Place) -> None:
     if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
         name = os.fspath(error.filename)
         absolute = os.path.isabs(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bdb
 import io
+import os
 import pickle
 import sys
 import traceback
@@ -168,6 +169,23 @@ def test_the_hint_at_a_file_that_is_only_here(tmp_path):
     assert "on tensor01; it is here: pass clusterfn.File(" in str(error) and error.errno == 2
 
 
+def test_the_hint_at_a_file_of_this_home_that_nobody_there_may_look_at(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    (tmp_path / "x.csv").touch()
+
+    assert "clusterfn.File(" in str(raised(thrown(PermissionError(13, "Permission denied", str(tmp_path / "x.csv")))))
+    assert "clusterfn.File(" not in str(raised(thrown(PermissionError(13, "Permission denied", os.devnull))))
+
+
+@pytest.mark.parametrize("said", ["No CUDA GPUs are available", "Found no NVIDIA driver on your system. Please check"])
+def test_a_function_that_finds_no_card_is_told_to_ask_for_one(said):
+    error = raised(thrown(RuntimeError(said)))
+
+    assert type(error) is RuntimeError and str(error) == said
+    assert "gpus=1" in error.__notes__[0]
+
+
 def test_the_hint_at_a_file_beside_the_script_names_the_jobs_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()
@@ -210,11 +228,13 @@ def test_a_function_error_shows_its_traceback_once():
     assert text.count("raise error") == 1
 
 
-def missing(module: str, error: BaseException | None = None, kind: str = "raised") -> BaseException:
+def missing(
+    module: str, error: BaseException | None = None, kind: str = "raised", python: str = "/opt/ml/bin/python"
+) -> BaseException:
     """What the caller gets when a module is missing in the environment."""
     error = thrown(error or ModuleNotFoundError(f"No module named {module!r}", name=module))
     about, data = written(exceptions.to_records(error))
-    facts = {**exceptions.summary(error), "missing": {"module": module, "python": "/opt/ml/bin/python"}}
+    facts = {**exceptions.summary(error), "missing": {"module": module, "python": python}}
     return outcome.exception_of({"kind": kind, "value": about, "exception": facts, "message": "m"}, data, PLACE)
 
 
@@ -238,6 +258,13 @@ def test_a_module_missing_before_the_call_has_the_same_hint():
 
     assert type(error) is errors.PayloadError
     assert error.hint.endswith("install it there (/opt/ml/bin/python -m pip install numpy)")
+
+
+def test_nobody_is_told_to_install_into_the_systems_python():
+    error = missing("torch", kind="payload", python="/usr/bin/python3.11")
+
+    assert "/usr/bin/python3.11 -m venv ~/v" in error.hint and "packages=['torch']" in error.hint
+    assert "/usr/bin/python3.11 -m pip" not in error.hint
 
 
 def test_a_missing_part_of_a_package_is_a_matter_of_versions():
