@@ -42,13 +42,17 @@ def test_a_name_is_proposed(folder, given, name):
 
 
 @pytest.mark.parametrize(
-    "given", ["ada:secret@tensor01", "two words", "-oProxyCommand=x", "host:99999", "ssh://ada@b", ""]
+    "given", ["ada:secret@tensor01", "two words", "-oProxyCommand=x", "host:99999", "ssh://ada:secret@b", "", "ssh://"]
 )
 def test_what_is_no_address_is_refused(folder, given):
     with pytest.raises(ConfigError) as caught:
         address.begin(given, "x", YES)
     assert "secret" not in str(caught.value)
     assert ("password" in str(caught.value)) is ("secret" in given)
+
+
+def test_an_address_may_be_pasted_with_its_scheme(folder):
+    assert address.begin("ssh://ada@127.0.0.1:22028/", "x", YES).host.address == "ada@127.0.0.1:22028"
 
 
 @pytest.mark.parametrize("name", ["two words", "-x", "a/b"])

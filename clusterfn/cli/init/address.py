@@ -50,6 +50,7 @@ def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
         _say_aliases()
         question = "Address of the host (user@name, user@name:port, or an alias of ~/.ssh/config)"
         address = answers.text(question, "ADDRESS, the word after `clusterfn init`", check=_check_address)
+    address = address.removeprefix("ssh://").rstrip("/")
     _check_address(address)
     same = next((each for each in known.named if known.hosts[each].address == address), None)
     if name is None:
@@ -78,7 +79,10 @@ def _draft(name: str, address: str) -> Host:
     Raises:
         ConfigError: clusterfn.yml could not hold it.
     """
-    if ":" in address.rpartition("@")[0].removeprefix("ssh://"):
+    address = address.removeprefix("ssh://").rstrip("/")
+    if not address:
+        raise ConfigError("that is no address", hint="write user@name, user@name:port, or an alias of ~/.ssh/config")
+    if ":" in address.rpartition("@")[0]:
         raise ConfigError("a password in an address is never read", hint="give user@name; it is asked for when needed")
     try:
         host = writing.host(name, {"address": address, "scheduler": "bare"}, Path("clusterfn.yml"))
