@@ -140,8 +140,8 @@ class Existing:
             return EnvironmentBuildError(
                 f"no environment was named, and the host has no {_CALLERS_PYTHON} in its PATH",
                 evidence=said, stage="environment",
-                hint='name one: environment="python:/path/to/python" (or "venv:…", "prefix:…", "conda:…"), or have one '
-                'made: environment="environment.yml" or packages=["numpy"]',
+                hint="name one below the host in clusterfn.yml, `environment: python:/path/to/python` (or venv:…, "
+                'prefix:…, conda:…), or have one made: environment="environment.yml" or packages=["numpy"]',
             )  # fmt: skip
         return EnvironmentBuildError(
             f"environment '{self.spec.kind}:{self.spec.value}' has no interpreter that runs (exit {rc})",
