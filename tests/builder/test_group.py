@@ -118,3 +118,18 @@ def test_a_job_that_another_user_cannot_see_keeps_its_environment(both: tuple[Ho
     assert bob.call("list", str(bob.root)).last["used_by"] == [job.name]
     lease_of(bob, BOB, plan, folder / "bob", "def")
     assert alice.call("list", str(bob.root)).last["used_by"] == [job.name, "def"]
+
+
+def test_what_one_has_seen_of_the_cards_the_other_reads(both: tuple[Host, Host], folder: Path):
+    alice, bob = both
+    path = alice.root / "cards" / "gpu.json"
+    code = (
+        f"import sys; sys.path.insert(0, {str(alice.bridge)!r})\n"
+        "from _clusterfn.bridge.supervisor import cuda\n"
+        f"cuda._write({str(alice.root)!r}, {str(path)!r}, sys.argv[1])"
+    )
+    for host in both:
+        subprocess.run([*host.before, host.python, "-I", "-c", code, host.before[1]], check=True, cwd="/")
+
+    seen = subprocess.run([*alice.before, "cat", str(path)], capture_output=True, text=True, check=True)
+    assert seen.stdout == bob.before[1]

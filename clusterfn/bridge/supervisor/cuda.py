@@ -9,6 +9,7 @@ import os
 import subprocess
 
 from ...layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
+from ..builder import group
 from . import nvidia
 from .text import last_lines
 from .verdict import Verdict
@@ -59,7 +60,7 @@ def check(job: "Job", environ: "Mapping[str, str]") -> None:
     _remember(job, cards)
     if found["problem"]:
         raise _does_not_run(job, found, cards)
-    _write(marker, driver)
+    _write(job.spec["building"]["root"], marker, driver)
 
 
 def _marker(job: "Job") -> str:
@@ -114,10 +115,10 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str
 
 def _remember(job: "Job", cards: "Optional[dict[str, Any]]") -> None:
     """What the cards of this node are, for the next choice on its partition."""
-    folder = os.path.join(job.spec["building"]["root"], CARDS)
+    root = job.spec["building"]["root"]
     partition = os.environ.get("SLURM_JOB_PARTITION") or DEFAULT
     for name in [partition, DEFAULT] if cards else []:
-        _write(os.path.join(folder, name + ".json"), json.dumps(dict(cards or {}, node=job.node)))
+        _write(root, os.path.join(root, CARDS, name + ".json"), json.dumps(dict(cards or {}, node=job.node)))
 
 
 def _read(path: str) -> str:
@@ -128,13 +129,14 @@ def _read(path: str) -> str:
         return ""
 
 
-def _write(path: str, text: str) -> None:
+def _write(root: str, path: str, text: str) -> None:
     """Whole or not at all; not at all is no harm."""
     aside = "%s.%d" % (path, os.getpid())
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.rename(aside, path)
+        with group.opened(root):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(aside, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.rename(aside, path)
     except OSError:
         return
