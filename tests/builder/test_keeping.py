@@ -233,3 +233,24 @@ def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
 
     assert told["removed"]
     assert leases.users(root, plan["id"]) == [job.name]
+
+
+def test_a_job_that_comes_between_the_looks_keeps_its_environment(
+    host: Host, plan: dict, monkeypatch: pytest.MonkeyPatch
+):
+    from clusterfn.bridge.builder import holder, housekeeping, leases
+
+    root, job, users = str(host.root), lease(host, plan), leases.users
+    leases.drop(root, plan["id"], str(job))
+
+    def then_it_comes(*of: str) -> list[str]:
+        found = users(*of)
+        leases.add(*of, str(job))
+        return found
+
+    monkeypatch.setattr(leases, "users", then_it_comes)
+    with holder.Holder(root) as me:
+        told = housekeeping.remove(root, plan["id"], me)
+
+    assert (told["removed"], told["used_by"]) == (False, [job.name])
+    assert (host.prefix(plan) / "READY").exists()
