@@ -81,8 +81,10 @@ class Config:
         return LOCAL.name, f"{self.path} names no host" if self.path else f"there is no {FILE}"
 
     def _known(self) -> str:
-        where = f"add it to {self.path}" if self.path else f"make a {FILE} that defines it"
-        return f"the hosts are {', '.join(self.hosts)}; choose one of them or {where}"
+        if not self.path:
+            found = f"there is no {FILE} in {Path.cwd()} or above: go to your project's folder"
+            return f"{found}, set ${places.VARIABLE}, or set a host up by `clusterfn init ADDRESS`"
+        return f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.path}"
 
 
 def running(script: Path) -> None:

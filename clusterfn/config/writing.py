@@ -21,7 +21,7 @@ from clusterfn.spec import Host
 
 Keys = Mapping[str, Any]
 _STEP = "  "
-_NEW = "# Where functions run. All keys: docs/reference/configuration.md; what works there: clusterfn check {name}\n"
+_NEW = "# Where functions run. What works there: clusterfn check {name}; another host: clusterfn init ADDRESS\n"
 _WIDE = 10**6
 
 

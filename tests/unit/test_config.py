@@ -413,3 +413,12 @@ def test_how_environments_are_made_can_be_configured():
 
 def test_the_size_limit_is_that_of_the_reference():
     assert yamlfile.LIMIT_BYTES == 2**20
+
+
+def test_without_a_file_an_unknown_host_leads_to_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match="there is no host 'uni'") as caught:
+        config.Config({"local": config.LOCAL}).resolve("uni")
+    assert f"there is no clusterfn.yml in {tmp_path}" in caught.value.hint
+    assert "clusterfn init ADDRESS" in caught.value.hint and "$CLUSTERFN_CONFIG" in caught.value.hint
