@@ -103,7 +103,10 @@ def login_refused(
         message += f" ({', '.join(allowed)})"
     else:
         message = f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})"
-    hint = f"make `{_batch(settings)} true` work, say with ssh-copy-id or ssh-add"
+    how = "ssh-copy-id or ssh-add"
+    if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
+        how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
+    hint = f"make `{_batch(settings)} true` work, say with {how}"
     return AuthenticationError(
         message, host=host_name, evidence=evidence, hint=_by_login(host_name, asked) if by_person else hint
     )

@@ -152,6 +152,14 @@ def test_a_login_names_the_keys_that_were_tried(settings: Settings) -> None:
     )
 
 
+@pytest.mark.parametrize(("allowed", "helps"), [("publickey", False), ("publickey,password", True)])
+def test_ssh_copy_id_is_named_only_where_it_gets_in(settings: Settings, allowed: str, helps: bool) -> None:
+    error = error_of(HOST, settings, f"me@10.0.0.8: Permission denied ({allowed}).", 255)
+
+    assert ("ssh-copy-id" in (error.hint or "")) is helps
+    assert ("sent to the administrator" in (error.hint or "")) is not helps
+
+
 def test_the_key_of_a_jump_host_is_named_as_its_own(settings: Settings) -> None:
     jumped = replace(settings, proxy_jump=("me@10.0.0.7:2222",))
     text = (
