@@ -115,6 +115,19 @@ def test_a_file_that_was_cut_off_is_a_hole(host: Host, plan: dict):
     assert path.read_text() == "11\n"
 
 
+def test_the_list_of_files_may_be_purged_too(host: Host, plan: dict):
+    purge(host.prefix(plan), 20)
+    (host.prefix(plan) / ".clusterfn" / "manifest").unlink()
+
+    first = host.build({**plan, "purged": True})
+    (host.prefix(plan) / "bin/where").unlink()
+    second = host.build({**plan, "purged": True})
+
+    assert (first.rc, second.rc) == (0, 0), (first, second)
+    assert first.last["mended"]["relinked"] >= 20 and second.last["mended"]["relinked"] == 1
+    assert host.run(plan, "where") == "1"
+
+
 def test_an_environment_without_its_ready_is_mended_not_made_anew(host: Host, plan: dict):
     inode = (host.prefix(plan) / "bin/where").stat().st_ino
     (host.prefix(plan) / "READY").unlink()

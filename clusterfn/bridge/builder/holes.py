@@ -9,7 +9,7 @@ import json
 import os
 
 from ...layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
-from ..supervisor.text import native
+from ..supervisor.text import native, portable
 from . import housekeeping, layouts, plan, pyc, sync
 from .failure import Failed, Stopped
 from .lock import Lock
@@ -81,8 +81,8 @@ class _Mending:
         self._prefix = environment_dir(what.root, what.id)
 
     def run(self, stop: "Any") -> "dict[str, Any]":
-        expected = self._expected()
         there = housekeeping.sizes(self._prefix)
+        expected = self._expected(there)
         missing = [path for path, size in expected.items() if there.get(path) != size]
         if missing and self._plan.installer != plan.CLUSTERFN:
             raise Failed(
@@ -92,6 +92,7 @@ class _Mending:
         if missing:
             self._again(set(missing), stop)
         lost = [path for path in missing if not os.path.lexists(os.path.join(self._prefix, path))]
+        self._restore_sizes()
         self._restore_ready()
         return {
             "id": self._plan.id, "files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost),
@@ -105,16 +106,35 @@ class _Mending:
                 sync.write(ready + ".new", file.read())
             os.rename(ready + ".new", ready)
 
-    def _expected(self) -> "dict[str, int]":
+    def _expected(self, there: "dict[str, int]") -> "dict[str, int]":
         path = os.path.join(self._prefix, ABOUT, SIZES)
         try:
             with open(path) as file:
                 return dict(native(json.load(file)))
         except FileNotFoundError:
+            return self._by_packages(there)
+
+    def _by_packages(self, there: "dict[str, int]") -> "dict[str, int]":
+        """The list of sizes itself was taken: what the packages have must be there; what is, counts as whole."""
+        if self._plan.installer != plan.CLUSTERFN:
             raise Failed(
-                "%s has lost its manifest: remove it and build it anew" % self._plan.id, stage="link",
-                hint="clusterfn env remove, then build",
-            ) from None  # fmt: skip
+                "%s has lost its manifest" % self._plan.id, stage="link", hint="clusterfn env remove, then build"
+            )
+        for _ in range(_TRIES):
+            try:
+                names = layouts.layout(self._plan, self._prefix).targets
+                return dict(dict.fromkeys(names, -1), **there)
+            except Holed as holed:
+                self._packages.provide(again=[os.path.basename(holed.package)])
+        raise Failed("the packages lose their files while they are read", stage="link")
+
+    def _restore_sizes(self) -> None:
+        path = os.path.join(self._prefix, ABOUT, SIZES)
+        if not os.path.exists(path):
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            found = {name: size for name, size in housekeeping.sizes(self._prefix).items() if not _is_ours(name)}
+            sync.write(path + ".new", json.dumps(portable(found)).encode())
+            os.rename(path + ".new", path)
 
     def _again(self, missing: "set[str]", stop: "Any") -> None:
         for _ in range(_TRIES):
@@ -138,3 +158,7 @@ class _Mending:
         for target in pyc.compile_missing(layout, self._prefix, self._token, stop):
             if target.path in missing:
                 maker.make(target)
+
+
+def _is_ours(path: str) -> bool:
+    return path == READY or path.startswith(ABOUT + "/")
