@@ -48,12 +48,21 @@ def _append(path: Path, job: Job[Any] | JobGroup[Any], config: Path | None) -> N
 
 def entries(job_id: str) -> set[Entry]:
     """Where jobs whose id begins so were sent from here."""
-    try:
-        lines = _path().read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return set()
-    found = [_read(line) for line in lines if f'"id": "{job_id}' in line]
+    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
     return {entry for entry in found if entry is not None}
+
+
+def hosts(config: Path | None) -> list[str]:
+    """The hosts of that file to which jobs were sent from here."""
+    found = [_read(line) for line in _lines()]
+    return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
+
+
+def _lines() -> list[str]:
+    try:
+        return _path().read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
 
 
 def _read(line: str) -> Entry | None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clusterfn import live
+from clusterfn import ledger, live
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ConfigError
@@ -32,7 +32,7 @@ _END_S = 60.0
 
 def jobs(given: argparse.Namespace) -> int:
     """The jobs of a host, newest first."""
-    _, host, _ = target.host(given.host, "jobs")
+    known, host, _ = target.host(given.host, "jobs")
     found = list_jobs(host.name)
     if given.json:
         print(json.dumps([asdict(job) for job in found], ensure_ascii=False))
@@ -40,6 +40,9 @@ def jobs(given: argparse.Namespace) -> int:
         print(screen.table(_HEAD, _rows(found)))
     else:
         print(f"clusterfn: no jobs on {host.name}", file=sys.stderr)
+    others = [name for name in ledger.hosts(known.path) if name in known.hosts and name != host.name]
+    if others and not given.host and not given.json:
+        print(f"clusterfn: jobs were sent to {', '.join(others)} too: clusterfn jobs {others[0]}", file=sys.stderr)
     return 0
 
 

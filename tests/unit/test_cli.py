@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterfn import ledger
 from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
@@ -99,6 +100,19 @@ def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys
     assert main([command]) == 2
     expected = f"next:  clusterfn {command} tensor01; or add `default_host: tensor01` to {two_hosts}\n"
     assert capsys.readouterr().err.endswith(expected)
+
+
+def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("clusterfn.ledger._path", lambda: tmp_path / "jobs.jsonl")
+    monkeypatch.setattr(jobs, "list_jobs", lambda host: [])
+    monkeypatch.setenv("CLUSTERFN_HOST", "tensor01")
+    for name, config in (("cluster", two_hosts), ("tensor01", two_hosts), ("gone", two_hosts), ("local", "other.yml")):
+        ledger.remember(SimpleNamespace(id="7f3a", host=name, name="f"), config)
+
+    assert main(["jobs"]) == 0
+    assert "jobs were sent to cluster too: clusterfn jobs cluster\n" in capsys.readouterr().err
+    main(["jobs", "tensor01"])
+    assert "were sent" not in capsys.readouterr().err
 
 
 @pytest.fixture(autouse=True)
