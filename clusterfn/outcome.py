@@ -247,6 +247,8 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
         return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
+    if _MADE.search(python):
+        return f"{lacking}, which was made: add {package} to environment.yml or packages=[…], and call again"
     if python.startswith("/usr/bin/"):
         return (
             f"{lacking}, which is the system's own: have an environment made, packages=[{package!r}], or make one "
@@ -254,6 +256,9 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
         )
     return f"{lacking}: install it there ({python} -m pip install {package})"
 
+
+# The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made anew.
+_MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
 
 # Modules whose package has another name.
 _PACKAGES = {

@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -36,7 +37,17 @@ def _channels(names: Sequence[str]) -> list[str]:
     return [url for name in names if _FAKE not in name for url in places.get(name, [name])]
 
 
+# An exact version as conda-lock writes it, without its operator, which py-rattler wants: "numpy 2.1.3 py311h012_0".
+_EXACT = re.compile(r"(?P<name>(?:\S+::)?[\w.-]+) +(?P<version>\d[^\s*,|<>=!~]*)(?P<build>(?: +\S+)?)")
+
+
 def _spec(text: str, names: Sequence[str]) -> str:
+    """As py-rattler reads it: exact versions with their operator, and each channel with its address."""
+    exact = _EXACT.fullmatch(text.strip())
+    return _addressed(f"{exact['name']} =={exact['version']}{exact['build']}" if exact else text, names)
+
+
+def _addressed(text: str, names: Sequence[str]) -> str:
     """With its channel's address: conda-lock leaves the last part of that, and py-rattler knows no mirrors."""
     channel, separator, rest = text.partition("::")
     if not separator or "://" in channel:

@@ -46,6 +46,21 @@ def test_a_lock_is_written_beside_its_file_with_hashes_and_what_was_supposed(ben
     assert any(line.startswith("solving environment.yml for linux-64 (glibc 2.28, no card)") for line in bench.said)
 
 
+@pytest.mark.parametrize(
+    "pinned", ["numpy==2.1.3", "numpy 2.1.3", "numpy=2.1.3=py311h0123456_0", "numpy =2.1", "numpy 2.1.*"]
+)
+def test_a_version_may_be_pinned_in_each_way_that_conda_knows(bench: Bench, pinned: str):
+    lock = bench.lock(f"  - {pinned}\n")
+
+    assert names(lock)["numpy"] == "2.1.3 py311h0123456_0"
+
+
+def test_an_exact_version_that_is_nowhere_is_named(bench: Bench):
+    with pytest.raises(LockError) as caught:
+        bench.lock("  - numpy==99\n")
+    assert "No candidates were found for numpy ==99" in " ".join(caught.value.evidence)
+
+
 def test_a_lock_that_fits_needs_no_solver(bench: Bench, no_solver):
     first = bench.lock("  - numpy\n  - six\n")
     no_solver()

@@ -260,6 +260,13 @@ def test_a_module_missing_before_the_call_has_the_same_hint():
     assert error.hint.endswith("install it there (/opt/ml/bin/python -m pip install numpy)")
 
 
+def test_nobody_is_told_to_install_into_an_environment_that_was_made():
+    error = missing("rich", kind="payload", python="/home/ann/.clusterfn/envs/f715bb8dda3a37296bca/bin/python")
+
+    assert "add rich to environment.yml or packages=[…], and call again" in error.hint
+    assert "pip install" not in error.hint
+
+
 def test_nobody_is_told_to_install_into_the_systems_python():
     error = missing("torch", kind="payload", python="/usr/bin/python3.11")
 

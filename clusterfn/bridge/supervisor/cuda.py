@@ -24,6 +24,9 @@ STAGE = CARDS_STAGE
 _PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
 _DRIVER = "/proc/driver/nvidia/version"
 _MARK = "clusterfn cards "
+# No other build would see more.
+_NO_CARD = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No CUDA GPUs are available")
+_HIDDEN = "no card or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
 _UNKNOWN = "unknown"
 _PROGRAM = """
 import json, torch
@@ -106,10 +109,12 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str
         evidence.append("driver %s, compute capability %s" % (cards["driver"], ", ".join(cards["capabilities"])))
     if found.get("codes"):
         evidence.append("it has code for %s" % ", ".join(found["codes"]))
+    hidden = any(words in found["problem"] for words in _NO_CARD)
     return Verdict(
-        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node), stage=STAGE,
-        evidence=evidence + found.get("lines", []),
-        hint="call again: what the cards are is known now, and the environment is chosen for them",
+        ENVIRONMENT, "%s does not run on the cards of %s" % (build, job.node),
+        stage="environment" if hidden else STAGE, evidence=evidence + found.get("lines", []),
+        hint=_HIDDEN % job.node if hidden
+        else "call again: what the cards are is known now, and the environment is chosen for them",
     )  # fmt: skip
 
 
