@@ -51,8 +51,13 @@ class Parser(argparse.ArgumentParser):
             near = f"; did you mean {other}?" if other else did_you_mean(wrong[1], self.commands)
             message = f"there is no command {wrong[1]!r}{near}"
         elif message.startswith(_UNKNOWN):
-            message += self._as_an_argument(message[len(_UNKNOWN) :].split(" ")[0])
+            message += self._as_written(message[len(_UNKNOWN) :].split(" ")[0])
         super().error(message)
+
+    def _as_written(self, word: str) -> str:
+        if word.startswith("-p") and "init" in self.typed:
+            return "; a port is written user@name:22028"
+        return self._as_an_argument(word)
 
     def _as_an_argument(self, word: str) -> str:
         """`--x 12` after `run FILE.py::f` was meant for the function: how that is written."""

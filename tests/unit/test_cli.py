@@ -65,6 +65,11 @@ def test_an_option_for_the_function_is_told_how_it_is_written(words, written, ca
     assert capsys.readouterr().err.endswith(f"; an argument of the function is written {written}\n")
 
 
+def test_a_port_as_ssh_takes_it_is_told_how_it_is_written(capsys):
+    assert main(["init", "-p", "22028", "ada@tensor01"]) == 2
+    assert capsys.readouterr().err.endswith("; a port is written user@name:22028\n")
+
+
 def test_an_unknown_option_elsewhere_is_no_argument_of_a_function(capsys):
     main(["jobs", "--x", "12"])
 
