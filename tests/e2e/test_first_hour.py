@@ -262,7 +262,7 @@ def test_where_only_ssh_can_go_and_takes_no_password_it_says_what_to_do(
 
     shown = terminal.command(f"clusterfn init cfbash@127.0.0.1:{port} --name c", TRUSTS)
 
-    assert "did not let cfbash in" in shown and "ssh-copy-id" in shown
+    assert "did not let cfbash in" in shown and "sent to the administrator" in shown
     assert laptop.files() == {"home/.ssh/known_hosts"}
 
 
