@@ -1,4 +1,4 @@
-"""Many calls at once: an Executor sends each as a job of its own, and the results come back in order.
+"""Many calls at once: `map` sends them as one group, an Executor sends each as a job of its own.
 
 python examples/many_calls.py [HOST]
 """
@@ -9,9 +9,10 @@ import concurrent.futures
 import random
 import sys
 
-from clusterfn import Executor
+from clusterfn import Executor, cluster
 
 
+@cluster(cores=1, memory="512MB")
 def estimate_pi(seed: int, points: int = 200_000) -> float:
     """Pi, roughly, by throwing points at a square."""
     chance = random.Random(seed)
@@ -20,16 +21,20 @@ def estimate_pi(seed: int, points: int = 200_000) -> float:
 
 
 def main() -> None:
-    """The same function with eight seeds, first in order, then as each becomes ready; one call fails."""
+    """The same function with eight seeds in order, then with items of which one fails, then job by job."""
     host = sys.argv[1] if len(sys.argv) > 1 else None
-    with Executor(host, cores=1, memory="512MB") as executor:
-        estimates = list(executor.map(estimate_pi, range(8)))
-        print("mean of", len(estimates), "estimates:", round(sum(estimates) / len(estimates), 3))
+    function = estimate_pi.on(host) if host else estimate_pi
+    estimates = function.map(range(8)).results()
+    print("mean of", len(estimates), "estimates:", round(sum(estimates) / len(estimates), 3))
 
-        jobs = {executor.submit(estimate_pi, seed, points): points for seed, points in [(1, 1000), (2, 0), (3, 2000)]}
-        for job in concurrent.futures.as_completed(jobs):
-            error = job.exception()
-            print(jobs[job], "points:", round(job.result(), 1) if error is None else repr(error))
+    points = [1000, 0, 2000]
+    for index, estimate in function.map([1, 2, 3], points):
+        print(points[index], "points:", repr(estimate) if isinstance(estimate, Exception) else round(estimate, 1))
+
+    with Executor(host, cores=1, memory="512MB") as executor:
+        jobs = [executor.submit(estimate_pi, seed) for seed in range(3)]
+        first = next(concurrent.futures.as_completed(jobs)).result()
+        print("one of", len(jobs), "jobs:", round(first, 1))
 
 
 if __name__ == "__main__":

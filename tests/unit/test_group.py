@@ -1,0 +1,149 @@
+"""A JobGroup by itself, and the two files of an element as they come: no host is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import sys
+import types
+
+import pytest
+
+from clusterfn import SweepError
+from clusterfn.elements import Stream
+from clusterfn.group import Ended, JobGroup
+from clusterfn.items import pack
+
+
+def group(count: int, on_error: str = "collect") -> JobGroup:
+    return JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", count, on_error)
+
+
+def ended(*values: object, on_error: str = "collect") -> JobGroup:
+    made = group(len(values), on_error)
+    for index, value in enumerate(values):
+        failed = isinstance(value, Exception)
+        made.on_end(
+            index, Ended("RAISED" if failed else "RETURNED", None if failed else value, value if failed else None)
+        )
+    return made
+
+
+def test_results_stand_in_order_whatever_came_first():
+    made = group(3)
+    for index in (2, 0, 1):
+        made.on_end(index, Ended("RETURNED", index * 10))
+
+    assert made.results() == [0, 10, 20]
+    assert list(made) == [(2, 20), (0, 0), (1, 10)]
+
+
+def test_the_first_end_of_an_item_is_its_end():
+    made = ended(1)
+    made.on_end(0, Ended("DIED", None, RuntimeError("late")))
+    made.on_begin(0)
+
+    assert made.results() == [1] and made.states == ["RETURNED"]
+
+
+def test_waiting_has_an_end():
+    made = group(2)
+    made.on_end(1, Ended("RETURNED", 1))
+
+    assert not made.wait(0.01) and not made.done()
+    with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
+        made.results(timeout=0.01)
+
+
+def test_raise_raises_the_first_and_collect_keeps_it_in_its_place():
+    error = ValueError("no")
+
+    assert ended(1, error, 3).results() == [1, error, 3]
+    with pytest.raises(ValueError, match="no"):
+        ended(1, error, 3, on_error="raise").results()
+
+
+def test_none_succeeded_counts_each_cause():
+    made = ended(*[ValueError(n % 2) for n in range(5)])
+
+    with pytest.raises(SweepError) as caught:
+        made.results()
+    assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
+
+
+def test_a_group_of_nothing_has_ended():
+    made = group(0)
+
+    assert made.done() and made.results() == [] and list(made) == [] and made.state == "RETURNED"
+
+
+def test_what_is_known_is_told_in_one_line():
+    made = group(3)
+    assert made.status == "PENDING (0 of 3 ended)"
+    made.on_begin(1)
+    made.on_end(0, Ended("RETURNED", 1))
+    made.on_state("PENDING", "waiting for its turn")
+
+    assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
+    assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
+
+
+def test_async_for_gives_each():
+    async def gather():
+        return [index async for index, _ in ended(1, 2, 3)]
+
+    assert asyncio.run(gather()) == [0, 1, 2]
+
+
+def test_a_table_has_a_row_for_each_item(monkeypatch):
+    pandas = types.SimpleNamespace(DataFrame=lambda rows, index: rows, RangeIndex=range)
+    monkeypatch.setitem(sys.modules, "pandas", pandas)
+
+    rows = ended({"loss": 0.1}, ValueError("no"), 3).to_dataframe()
+
+    assert rows[0]["loss"] == 0.1 and rows[1]["error"] == "ValueError: no" and rows[2]["result"] == 3
+
+
+def lines(*values: bytes) -> bytes:
+    told, at = b"", 0
+    for index, value in enumerate(values):
+        record = {"index": index, "kind": "returned", "value": {"size": len(value)}, "at": at}
+        told += json.dumps(record).encode() + b"\n"
+        at += len(value)
+    return told
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+@pytest.mark.parametrize("values_first", [True, False])
+def test_values_find_their_lines_whichever_comes_first_and_in_what_pieces(size, values_first):
+    values = [b"a" * 3, b"", b"b" * 20, b"c"]
+    data, stream, found = lines(*values), Stream(1), []
+    pieces = [data[n : n + size] for n in range(0, len(data), size)]
+
+    def take(more):
+        found.extend((line["index"], bytes(value)) for line, value in stream.ready(more))
+
+    if values_first:
+        take(b"".join(values))
+    for piece in pieces:
+        stream.waiting.extend(stream.lines(piece))
+        take(b"")
+    if not values_first:
+        for byte in b"".join(values):
+            take(bytes([byte]))
+
+    assert found == list(enumerate(values))
+
+
+def test_a_line_that_a_crash_has_torn_is_passed_over():
+    stream = Stream(1)
+
+    assert stream.lines(b'{"index": 1, "ki\n{"begin": 2}\n{"beg') == [{"begin": 2}]
+    assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
+
+
+def test_ten_thousand_items_are_packed_small():
+    packed = pack(lambda a: a, [(n,) for n in range(2000)])
+
+    assert len(packed.data) < 2000 * 300 and len(packed.ends) == 2000
