@@ -95,9 +95,10 @@ def pack(
 
 
 def imports_of(payload: Payload) -> frozenset[str]:
-    """The top-level names of all modules that a call needs: its own, and those that the modules it brings import."""
+    """The top-level names of modules that a call needs and does not bring, and those that its own modules import."""
     files = payload.sources.files if payload.sources else {}
-    return payload.needs.union(*(modules.imported(data) for name, data in files.items() if name.endswith(".py")))
+    names = payload.needs.union(*(modules.imported(data) for name, data in files.items() if name.endswith(".py")))
+    return frozenset(name for name in names if not modules.is_own(name))
 
 
 def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
