@@ -11,15 +11,17 @@ import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusterfn import config, download, layout, ledger, mapping
+from clusterfn import config, download, layout, ledger
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.group import JobGroup
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
 from clusterfn.spec import Host
 from clusterfn.tracker import Tracker
+
+if TYPE_CHECKING:
+    from clusterfn.group import JobGroup
 
 _HEX = frozenset("0123456789abcdef")
 _TIMEOUT_S = 60.0
@@ -71,6 +73,8 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         raise _no_such(job_id, [session.host])
     spec = json.loads(sent)
     if spec.get("group"):
+        from clusterfn import mapping  # takes time to import
+
         return mapping.attach(session, spec)
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)

@@ -81,7 +81,7 @@ def logs(given: argparse.Namespace) -> int:
 def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
     """What each item has printed, one after another."""
     if given.follow or given.stream == "scheduler":
-        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint="leave out -f and --stream scheduler")
+        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint="leave out -f and --scheduler")
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
         if state != PENDING:
