@@ -127,9 +127,11 @@ class Environments:
         try:
             return self._remembered(Existing(existing.parse(None, self._session.host.scheduler), needed))
         except EnvironmentBuildError as lacking:
+            from clusterfn.environment import making
+
             say(f"{self._session.host.name}: {lacking.message}")
             try:
-                return self._made(imports.automatic(names, CALLER), wanted.gpus, say)
+                return self._made(making.with_own_channels(imports.automatic(names, CALLER)), wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
                 raise lacking from error

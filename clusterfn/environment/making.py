@@ -20,8 +20,9 @@ from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import Cards
 from clusterfn.environment.lock import Lock, Package
 from clusterfn.environment.solving import Target
-from clusterfn.environment.specification import TORCHES, Specification, from_packages
+from clusterfn.environment.specification import TORCHES, USUAL_CHANNEL, Specification, from_packages
 from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.solve import condarc
 from clusterfn.spec import Building, Host, Interpreter
 
 Say = Callable[[str], None]
@@ -114,7 +115,7 @@ def specification(text: str | None, packages: Sequence[str]) -> Specification:
             f"environment={text!r} and packages= are both given", hint="add the packages to the file, or leave one out"
         )
     if packages:
-        return from_packages(packages)
+        return with_own_channels(from_packages(packages))
     if not text or not advice.names_a_file(text):
         raise ConfigError(
             f"environment={text!r} names no environment",
@@ -122,6 +123,15 @@ def specification(text: str | None, packages: Sequence[str]) -> Specification:
             'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
         )
     return environmentyml.from_file(environmentyml.located(text, _folders()))
+
+
+def with_own_channels(spec: Specification) -> Specification:
+    """With the channels of the user's .condarc, if it names some, in place of the usual one."""
+    own = condarc.channels(condarc.settings())
+    if not own or USUAL_CHANNEL not in spec.channels:
+        return spec
+    others = (each for each in spec.channels if each != USUAL_CHANNEL)
+    return replace(spec, channels=tuple(dict.fromkeys([*own, *others])))
 
 
 def _folders() -> list[Path]:

@@ -135,7 +135,8 @@ def from_packages(packages: Sequence[str]) -> Specification:
             sentences.append(f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)")
         else:
             conda.append(found)
-    channels = (USUAL_CHANNEL, *named_channels(conda))
+    named = named_channels(conda)
+    channels = named if conda and len(named) == len(conda) else [USUAL_CHANNEL, *named]
     return Specification(
         title, tuple(dict.fromkeys(channels)), tuple(conda), tuple(pip), sentences=tuple(sentences[:1])
     )
