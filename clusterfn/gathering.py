@@ -352,6 +352,7 @@ class Gathering:
             self.connection.run(argv, unset=scheduler.unset)
 
     def _end(self) -> None:
+        self._records.put(None)
         self.session.watch.remove(self.scheduler_name)
         for element in list(self._elements.values()):
             element.tracker.end()
