@@ -327,7 +327,7 @@ def test_check_shows_what_an_rc_file_prints(folder, run, lab):
     [
         ("unknown-key", "host key", "ssh -o StrictHostKeyChecking=ask"),
         ("changed-key", "host key", "ssh-keygen -R"),
-        ("wrong-user-key", "login", "ssh-copy-id"),
+        ("wrong-user-key", "login", "IdentityFile"),
         ("twofactor-bash", "login", "clusterfn login twofactor-bash"),
         ("refused", "connection", "is sshd running there, and is 22099 its port?"),
         ("no-such-name", "name", "`HostName no-such-name.invalid` of no-such-name in /opt/clusterfn-lab/client/ssh_co"),

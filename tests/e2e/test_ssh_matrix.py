@@ -232,10 +232,10 @@ REFUSALS = {
     "an unknown host key": Refusal("unknown-key", errors.HostKeyError, "The host key .* is unknown", "clusterfn trust"),
     "a changed host key": Refusal("changed-key", errors.HostKeyError, CHANGED, "clusterfn trust there --replace"),
     "an authority of others": Refusal("unknown-authority", errors.HostKeyError, NOT_SIGNED, "clusterfn trust there"),
-    "an unknown key": Refusal("wrong-user-key", errors.AuthenticationError, NOT_IN, "ssh-copy-id"),
+    "an unknown key": Refusal("wrong-user-key", errors.AuthenticationError, NOT_IN, "IdentityFile"),
     "a key without certificate": Refusal("unsigned", errors.AuthenticationError, NOT_IN, "ssh-add"),
     "a certificate that is over": Refusal("expired-certificate", errors.AuthenticationError, NOT_IN, "ssh-add"),
-    "a key of another kind": Refusal("ecdsa-key", errors.AuthenticationError, NOT_IN, "ssh-copy-id"),
+    "a key of another kind": Refusal("ecdsa-key", errors.AuthenticationError, NOT_IN, "IdentityFile"),
     "no login shell": Refusal("py36-nologin", errors.HostError, "The account on there has no login shell", "account"),
 }
 

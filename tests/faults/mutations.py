@@ -59,7 +59,7 @@ MUTATIONS: list[Mutation] = [
     _one("only Exception is caught", WORKER, "except BaseException as error:  # whatever the function raises",
          "except Exception as error:  # whatever the function raises", "KeyboardInterrupt-bare", "sys.exit(2)-bare"),
     _one("no stack of a crash", WORKER, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
-    _one("descriptors stay low", "bridge/descriptors.py", "_HIGH_FDS = (5000, 900, 200, 3)", "_HIGH_FDS = (3,)",
+    _one("descriptors stay low", "bridge/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
          "closes its output-bare"),
     _one("the version is not looked at", WORKER, "if wanted != here:", "if False:", "environment changed-bare"),
     _one("an exception that finds no room is lost", WORKER,
