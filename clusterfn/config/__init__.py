@@ -9,6 +9,7 @@ Every complaint is a ConfigError that names file, line and column. No network, a
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -117,6 +118,7 @@ def read(path: Path) -> Config:
     return parse(data, path)
 
 
+@functools.lru_cache(maxsize=8)  # each call of a function reads the file; parsing takes longer than packing the call
 def parse(data: bytes, path: Path) -> Config:
     """The configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
