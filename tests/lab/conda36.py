@@ -6,6 +6,7 @@ able to use it too. Called by tests that want an old installer.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
@@ -30,11 +31,15 @@ def provide() -> Path:
     Raises:
         LabError: The lab has no Python 3.6, or pip finds a package no more.
     """
-    if not (HOME / "complete").exists():
-        pythons = State.load().pythons
-        if "3.6" not in pythons:
-            raise LabError("conda 4.3 needs the lab's Python 3.6")
-        _make(pythons["3.6"]["path"])
+    if (HOME / "complete").exists():
+        return CONDA
+    pythons = State.load().pythons
+    if "3.6" not in pythons:
+        raise LabError("conda 4.3 needs the lab's Python 3.6")
+    with (ROOT / "conda36.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # tests run side by side
+        if not (HOME / "complete").exists():
+            _make(pythons["3.6"]["path"])
     return CONDA
 
 
