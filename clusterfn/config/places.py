@@ -116,8 +116,7 @@ def _refuse_misnamed(folders: Iterable[Path]) -> None:
 def cache_folder() -> Path:
     """Where clusterfn keeps what can be fetched or made again, by the custom of the platform. It need not exist."""
     home = Path("~").expanduser()
-    if sys.platform == "darwin":
-        return home / "Library" / "Caches" / "clusterfn"
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache") / "clusterfn"
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "cache"
+    usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "clusterfn"

@@ -23,6 +23,7 @@ from typing import Any
 
 import clusterfn.solve
 from clusterfn.bridge.builder.fetch import masked
+from clusterfn.config import places
 from clusterfn.environment import lock as locks
 from clusterfn.environment import toolbox
 from clusterfn.environment.lock import Lock
@@ -116,7 +117,7 @@ def lock_path(spec: Specification, target: Target) -> Path:
         return spec.given_lock
     if spec.file:
         return spec.file.with_name(f"{spec.file.stem}.conda-lock.yml")
-    return toolbox.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
+    return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
 
 
 def why_not(lock: Lock, spec: Specification, target: Target) -> str:

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from clusterfn.config import places
 from clusterfn.errors import LockError
 
 REQUIREMENTS = ("conda-lock>=4,<5", "py-rattler>=0.20,<1")
@@ -26,15 +27,6 @@ _LEAST_CONDA = (4, 6)  # older ones answer conda-lock otherwise
 _CONDAS = ("mamba", "micromamba", "conda")
 _VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 _HAS = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
-
-
-def cache_folder() -> Path:
-    """Where this user's programs keep what can be made again, by the custom of the platform. It need not exist."""
-    home = Path("~").expanduser()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "clusterfn" / "cache"
-    usual = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or usual) / "clusterfn"
 
 
 def conda(say: Callable[[str], None]) -> str:
@@ -94,7 +86,7 @@ def _own(say: Callable[[str], None]) -> Path:
     """The interpreter of our virtual environment, which is made if it is missing."""
     base = _base_python()
     digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
-    place = cache_folder() / "solver" / digest
+    place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
         say(f"installing conda-lock and py-rattler into {place}, once (about 60 packages)")
         _make(base, place)

@@ -24,6 +24,7 @@ import yaml
 
 from clusterfn import EnvironmentBuildError, cluster
 from clusterfn.cli import main
+from clusterfn.config import places
 from clusterfn.environment import toolbox
 from tests.e2e.conftest import MINOR, Hosts, give_to, wait_until
 from tests.lab.condapackage import Entry, Package, write
@@ -235,7 +236,7 @@ def test_who_fetches_can_be_said(fresh, channel, fetch_on):
         assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 
         fetched = json.loads(fresh.environments[0].read_text())["fetched"]
-        here = list(toolbox.cache_folder().glob("pkgs/*"))
+        here = list(places.cache_folder().glob("pkgs/*"))
         assert (fetched > 10**6, len(here)) == ((True, 0) if fetch_on == "host" else (False, 3))
 
 

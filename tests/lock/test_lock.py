@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
+from clusterfn.config import places
 from clusterfn.environment import environmentyml, toolbox
 from clusterfn.environment.solving import Target, lock_for
 from clusterfn.environment.specification import from_packages
@@ -243,7 +244,7 @@ def test_packages_are_locked_in_the_users_cache_from_where_condarc_says(
     lock = lock_for(spec, HOST, said.append)
 
     assert names(lock)["numpy"] == "2.1.3 py312h0123456_0"
-    assert lock.path.is_relative_to(toolbox.cache_folder())
+    assert lock.path.is_relative_to(places.cache_folder())
     no_solver()
     assert lock_for(spec, HOST, said.append) == lock
 
