@@ -7,5 +7,6 @@ from .cable import Cable
 from .handle import Daemon, Lab, LabHost, LabMissing, SlurmControls
 from .network import DelayProxy
 from .newcomer import Newcomer
+from .ownbox import OwnBox
 
-__all__ = ["Cable", "Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "Newcomer", "SlurmControls"]
+__all__ = ["Cable", "Daemon", "DelayProxy", "Lab", "LabHost", "LabMissing", "Newcomer", "OwnBox", "SlurmControls"]

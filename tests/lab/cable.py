@@ -11,14 +11,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from . import hosts
-from .layout import CABLE_LIST, SSHD, Host
+from .layout import CABLE_LIST, HOSTS, SSHD, Host
 from .processes import LabError, Record, held_if_free, is_alive, run, send, start
 
 FAR_END = "eth0"
+PATIENCE_S = 120.0  # others' tests give theirs back
 
 
 def namespace(host: Host) -> str:
@@ -27,6 +28,11 @@ def namespace(host: Host) -> str:
 
 def near_end(host: Host) -> str:
     return f"cf-{host.name}"
+
+
+def smi(host: Host) -> Path:
+    """Where its nvidia-smi lies while it is somebody's GPU box (ownbox.py)."""
+    return HOSTS / host.name / "bin" / "nvidia-smi"
 
 
 def is_laid(host: Host) -> bool:
@@ -65,6 +71,11 @@ class Cable:
         """Every process that the host runs: its sshd, the sessions, what they started."""
         return pids(self._host)
 
+    def names(self) -> set[str]:
+        """The abstract unix sockets that are bound there now, without the leading NUL."""
+        lines = Path(f"/proc/{self._record.pid}/net/unix").read_text().splitlines()[1:]
+        return {words[7][1:] for line in lines if len(words := line.split()) > 7 and words[7].startswith("@")}
+
     def pause(self) -> None:
         """SIGSTOP to its sshd: connections are taken by the kernel and nothing answers. Open sessions go on."""
         send(self._record, signal.SIGSTOP)
@@ -101,6 +112,7 @@ def remove(host: Host) -> None:
     if is_laid(host):
         end_processes(host)
         run(["ip", "netns", "delete", namespace(host)])
+    smi(host).unlink(missing_ok=True)
 
 
 def near_address(host: Host) -> str:
@@ -109,8 +121,8 @@ def near_address(host: Host) -> str:
     return f"{network}.{int(last) - 1}"
 
 
-def lay(host: Host) -> Record:
-    """Namespace, veth pair, addresses, and an sshd that answers at the far end."""
+def lay(host: Host, apart: Sequence[str]) -> Record:
+    """Namespace, veth pair, addresses, and an sshd that answers at the far end; `apart` as for `laid`."""
     inside = ["ip", "-n", namespace(host)]
     run(["ip", "netns", "add", namespace(host)])
     run(["ip", "link", "add", near_end(host), "type", "veth", "peer", "name", FAR_END, "netns", namespace(host)])
@@ -120,28 +132,34 @@ def lay(host: Host) -> Record:
     run(["ip", "address", "add", f"{near_address(host)}/30", "dev", near_end(host)])
     run(["ip", "link", "set", near_end(host), "up"])
     enter = ["/usr/bin/nsenter", f"--net=/run/netns/{namespace(host)}"]
-    record = start(Record(f"sshd-{host.name}", [*enter, *hosts.sshd_argv(host)]))
+    record = start(Record(f"sshd-{host.name}", [*enter, *apart, *hosts.sshd_argv(host)]))
     hosts.wait_for(host)
     return record
 
 
 @contextlib.contextmanager
 def free_host() -> Iterator[Host]:
-    """One of the cables that nobody holds, held. Raises: LabError if all are in use."""
-    for host in CABLE_LIST:
-        with held_if_free(SSHD / f"{host.name}.lock") as free:
-            if free:
-                yield host
-                return
+    """One of the cables that nobody holds, held. Raises: LabError if all are in use all the time."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for host in CABLE_LIST:
+            with held_if_free(SSHD / f"{host.name}.lock") as free:
+                if free:
+                    yield host
+                    return
+        time.sleep(0.5)
     raise LabError(f"all {len(CABLE_LIST)} cables are in use")
 
 
 @contextlib.contextmanager
-def laid() -> Iterator[Cable]:
-    """A host of one's own for the length of a with block; all its processes end with it."""
+def laid(apart: Sequence[str] = ()) -> Iterator[Cable]:
+    """A host of one's own for the length of a with block; all its processes end with it.
+
+    `apart` are words before its sshd's, such as run it in further namespaces.
+    """
     with free_host() as host:
         remove(host)
         try:
-            yield Cable(host, lay(host))
+            yield Cable(host, lay(host, apart))
         finally:
             remove(host)

@@ -17,10 +17,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounts, cable, layout, newcomer
+from . import accounts, cable, layout, newcomer, ownbox
 from .cable import Cable
 from .gpubox import GpuBox
 from .newcomer import Newcomer
+from .ownbox import OwnBox
 from .processes import LabError, Record, State, is_alive, send, start, stat_fields, stop
 from .totp import Totp
 
@@ -220,6 +221,10 @@ class Lab:
     def cable(self) -> AbstractContextManager[Cable]:
         """A host of one's own whose cable can be pulled, for the length of a with block."""
         return cable.laid()
+
+    def own_gpubox(self) -> AbstractContextManager[OwnBox]:
+        """A machine with eight cards of one's own, for the length of a with block."""
+        return ownbox.provided()
 
     def newcomer(self) -> AbstractContextManager[Newcomer]:
         """An account with a password that nobody has used yet, for the length of a with block."""
