@@ -17,6 +17,7 @@ import time
 
 from ...layout import MACHINES, UNSATISFIABLE
 from . import nvidia
+from .candidates import candidates
 from .text import duration
 from .verdict import Verdict
 
@@ -173,9 +174,7 @@ def take(job: "Job", attempt: "Attempt", watch: "Watch", wanted: int) -> Cards:
         Verdict: The machine has fewer, waiting took too long, nvidia-smi fails, or the job was ended meanwhile.
     """
     attempt.beat()
-    every = nvidia.cards()
-    if len(every) < wanted:
-        raise _too_few(len(every), wanted)
+    every = candidates(job.spec["resources"])
     limit = job.spec["queue_timeout_s"]
     until = None if limit is None else time.monotonic() + limit
     told = ""
@@ -258,14 +257,6 @@ def _wait(watch: "Watch", holders: "list[Holder]", until: "Optional[float]") -> 
         holder.connection.close()
     if gone:
         time.sleep(os.getpid() % 16 / 1000.0)  # all are woken at once: let them not take each other's cards in turn
-
-
-def _too_few(every: int, wanted: int) -> Verdict:
-    has = "none" if every == 0 else "only %d" % every
-    return Verdict(
-        UNSATISFIABLE, "the job asks for %d GPUs, and the host has %s" % (wanted, has), stage="lease",
-        hint="ask for fewer, or choose another host",
-    )  # fmt: skip
 
 
 def _waited(limit: float, reason: str) -> Verdict:

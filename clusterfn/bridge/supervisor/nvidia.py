@@ -4,6 +4,7 @@ import os
 import subprocess
 
 from ...layout import ENVIRONMENT, UNSATISFIABLE
+from .eligible import Card
 from .text import last_lines
 from .tree import PROC
 from .verdict import Verdict
@@ -24,6 +25,19 @@ def cards() -> "list[str]":
     """
     rows = query("--query-gpu=pci.bus_id,uuid", 2)
     return [uuid for _, uuid in sorted((bus, uuid) for bus, uuid in rows)]
+
+
+def described() -> "list[Card]":
+    """All cards with what they are, in PCI order.
+
+    Raises:
+        Verdict: As `cards`.
+    """
+    rows = query("--query-gpu=pci.bus_id,index,uuid,memory.total,name", 5)
+    return [
+        Card(int(index) if index.isdigit() else 0, uuid, name, int(mib) if mib.isdigit() else 0)
+        for _, index, uuid, mib, name in sorted(rows)
+    ]
 
 
 def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
@@ -77,10 +91,9 @@ def query(question: str, columns: int) -> "list[list[str]]":
 
 def _unlike(question: str, rows: "list[list[str]]") -> bool:
     """Whether rows name no card, where they should."""
-    if "uuid" not in question:
-        return False
-    column = 1 if "pci.bus_id" in question else 0
-    return any(not row[column].startswith(("GPU-", "MIG-")) for row in rows)
+    fields = question.partition("=")[2].split(",")
+    columns = [column for column, field in enumerate(fields) if field in ("uuid", "gpu_uuid")]
+    return any(not row[column].startswith(("GPU-", "MIG-")) for row in rows for column in columns)
 
 
 def _ask(argv: "list[str]") -> str:
