@@ -11,7 +11,7 @@ import json
 import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
 from clusterfn import config, dispatch, division, download, items, layout, ledger, send
@@ -33,9 +33,26 @@ _TIMEOUT_S = 60.0
 _MANY = 500
 
 
+def _tell_nobody(_: JobGroup[Any]) -> None:
+    """For callers who need not know."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a caller that knows its items says of them.
+
+    Attributes:
+        labels: What a person calls each item; else its plain arguments.
+        before_send: Is told of the group when its id is known and nothing has been sent.
+    """
+
+    labels: Sequence[str] = ()
+    before_send: Callable[[JobGroup[Any]], None] = _tell_nobody
+
+
 def run(
     function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, max_parallel: int,
-    chunksize: int | Literal["auto"], on_error: OnError,
+    chunksize: int | Literal["auto"], on_error: OnError, caller: Caller = Caller(),
 ) -> JobGroup[R]:  # fmt: skip
     """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
 
@@ -45,7 +62,8 @@ def run(
     _check(max_parallel, chunksize, on_error, options)
     calls = list(zip(*iterables))
     try:
-        return _run(function, calls, options, (max_parallel, None if chunksize == "auto" else chunksize), on_error)
+        wanted = (max_parallel, None if chunksize == "auto" else chunksize)
+        return _run(function, calls, options, wanted, on_error, caller)
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
         raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
@@ -66,10 +84,10 @@ def _check(max_parallel: object, chunksize: object, on_error: str, options: Opti
 
 def _run(
     function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wanted: tuple[int, int | None],
-    on_error: OnError,
+    on_error: OnError, caller: Caller,
 ) -> JobGroup[R]:  # fmt: skip
     name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
-    labels = [items.label(args) for args in calls]
+    labels = caller.labels or [items.label(args) for args in calls]
     if not calls:
         return JobGroup("", name, "", "", 0, on_error)
     one, packed = _prepare(function, calls, options)
@@ -86,6 +104,7 @@ def _run(
     )
     made.on_interrupt = options.on_interrupt
     ledger.remember(made, one.config)
+    caller.before_send(made)
     _send(replace(one, job=job), packed.files(), made, Gathering(session, job, made, limits))
     return made
 

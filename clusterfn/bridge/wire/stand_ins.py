@@ -28,6 +28,11 @@ def plain_by_name(module: str, qualname: str) -> Any:
     return getattr(found, "__wrapped__", found)
 
 
+def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
+    """What `function` gives for one configuration of a sweep."""
+    return function(**keywords)
+
+
 def come_back(module: str, qualname: str) -> Any:
     """The decorated function of that name where the call was made; anywhere else one without content, for `fill`."""
     found: Any = sys.modules.get(module)
