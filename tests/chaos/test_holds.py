@@ -1,0 +1,134 @@
+"""The checker of holds finds each kind of violation in a forged journal, and nothing in a good one."""
+
+from __future__ import annotations
+
+from tests.chaos import holds
+from tests.chaos.holds import Asked, Seen, Turn
+
+UIDS = {"ada": 1, "bob": 2}
+
+
+def turn(job: str, order: int, taken: float | None, released: float | None, *cards: str, **more: object) -> Turn:
+    """One of ada's, in ms of submission; it asks for as many cards as it names."""
+    facts = {"user": "ada", "asked": Asked(len(cards)), "waits": order / 1000, **more}
+    return Turn(job=job, order=order * 10**6, taken=taken, released=released, cards=cards, **facts)  # type: ignore[arg-type]
+
+
+def seen(*turns: Turn, wait: tuple[float, float, str] | None = None, until: float = 20.0) -> Seen:
+    """What an honest watcher sees ten times a second of such jobs, and a name that somebody who waits has bound."""
+    found = Seen()
+    for tick in range(int(until * 10)):
+        when = tick / 10 + 0.01
+        names = {holds.GPU + card for each in turns for card in each.cards if _holds(each, when)}
+        if wait and wait[0] <= when < wait[1]:
+            names.add(wait[2])
+        found.add(when, names)
+    return found
+
+
+def _holds(each: Turn, when: float) -> bool:
+    return each.taken is not None and each.taken - 0.05 <= when < (each.released or each.taken + 2)
+
+
+def test_a_card_that_goes_from_hand_to_hand_is_held_once() -> None:
+    good = [turn("1", 1, 1.0, 2.0, "a", "b"), turn("2", 2, 2.0, 3.0, "a"), turn("3", 3, 2.5, 3.0, "b")]
+    saw = seen(*good)
+    assert holds.doubly_held(good, saw) == []
+    assert holds.unwitnessed(good, saw) == []
+    assert holds.never_released(good, ()) == []
+    assert holds.ill_given(good) == []
+    assert holds.overtaken(good, saw, 2, UIDS) == []
+
+
+def test_a_card_in_two_hands_is_found() -> None:
+    bad = [turn("1", 1, 1.0, 2.0, "a"), turn("2", 2, 1.9, 3.0, "a")]
+    assert holds.doubly_held(bad, Seen()) == ["2 of ada took a at 1.900, and 1 of ada held it until 2.000"]
+
+
+def test_the_card_of_one_who_was_killed_may_be_taken_by_the_next() -> None:
+    turns = [turn("1", 1, 1.0, None, "a"), turn("2", 2, 1.4, 3.0, "a")]
+    assert holds.doubly_held(turns, seen(*turns)) == []
+    assert holds.never_released(turns, ["1"]) == []
+
+
+def test_a_hold_without_an_end_is_found_unless_its_holder_was_killed() -> None:
+    assert holds.never_released([turn("1", 1, 1.0, None, "a")], ["2"]) == [
+        "1 of ada took ['a'] and never gave them back"
+    ]
+
+
+def test_too_few_cards_and_one_card_twice_are_found() -> None:
+    bad = [turn("1", 1, 1.0, 2.0, "a", "a"), turn("2", 2, 1.0, 2.0, "b", asked=Asked(2))]
+    assert [line.split(" asked ")[0] for line in holds.ill_given(bad)] == ["1 of ada", "2 of ada"]
+
+
+def test_a_hold_that_nobody_saw_is_found() -> None:
+    invented = turn("1", 1, 1.0, 1.25, "a")
+    assert len(holds.unwitnessed([invented], seen(turn("2", 2, 1.0, 1.15, "a")))) == 1
+
+
+def test_a_card_that_a_stranger_was_on_before_it_was_marked_is_found() -> None:
+    mine = turn("1", 1, 5.0, 6.0, "a")
+    saw = seen(mine)
+    saw.strangers.append(("a", 4.0, 7.0))
+    assert holds.beside_strangers([mine], saw) == ["1 of ada took a at 5.000, where a stranger was since 4.000"]
+
+
+def test_a_stranger_who_came_after_the_look_or_left_before_the_hold_is_nobodys_fault() -> None:
+    mine = turn("1", 1, 5.0, 6.0, "a", "b")
+    saw = seen(mine)
+    saw.strangers += [("a", 4.99, 7.0), ("b", 3.0, 4.9)]
+    assert holds.beside_strangers([mine], saw) == []
+
+
+def test_a_later_job_that_left_no_card_for_an_older_one_is_found() -> None:
+    turns = [turn("0", 0, 0.5, 3.0, "b"), turn("1", 1000, 3.0, 4.0, "a"), turn("2", 2000, 2.5, 3.0, "a")]
+    found = holds.overtaken(turns, seen(*turns), 2, UIDS)
+    assert found == ["2 of ada was let in at 2.500 before 1 of ada: 0 cards were left"]
+
+
+def test_who_asks_for_less_or_leaves_room_has_overtaken_nobody() -> None:
+    small = [turn("1", 1000, 3.0, 4.0, "a", "b"), turn("2", 2000, 2.5, 3.0, "a")]
+    beside = [turn("1", 1000, 2.6, 4.0, "b"), turn("2", 2000, 2.5, 3.0, "a")]
+    for turns in (small, beside):
+        assert holds.overtaken(turns, seen(*turns), 2, UIDS) == []
+
+
+def test_two_older_jobs_must_both_have_room() -> None:
+    turns = [turn("1", 1000, 2.7, 4, "b"), turn("2", 1100, 3, 4, "a"), turn("3", 2000, 2.5, 3, "a")]
+    assert len(holds.overtaken(turns, seen(*turns), 2, UIDS)) == 1
+
+
+def test_the_cards_of_one_who_was_killed_count_until_they_were_seen_free() -> None:
+    turns = [turn("0", 0, 1.0, None, "b"), turn("1", 1000, 4.0, 5.0, "b"), turn("2", 2000, 2.5, 6.0, "a")]
+    assert len(holds.overtaken(turns, seen(*turns), 2, UIDS)) == 1
+    late = [turns[0], turns[1], turn("2", 2000, 3.5, 6.0, "a")]
+    assert holds.overtaken(late, seen(*late), 2, UIDS) == []
+
+
+def test_cards_with_strangers_are_no_room() -> None:
+    turns = [turn("1", 1000, 4.0, 5.0, "b"), turn("2", 2000, 2.5, 6.0, "a")]
+    saw = seen(*turns)
+    assert holds.overtaken(turns, saw, 2, UIDS) == []
+    saw.strangers.append(("b", 2.0, 4.0))
+    assert len(holds.overtaken(turns, saw, 2, UIDS)) == 1
+
+
+def test_an_older_job_of_another_user_counts_while_its_name_can_be_read() -> None:
+    older = turn("1", 1000, 4.0, 5.0, "a")
+    later = turn("2", 2000, 2.5, 4.0, "a", user="bob")
+    name = f"{holds.WAIT}1/1000/1/1/0"
+    for since, count in ((1.0, 1), (2.48, 0)):
+        saw = seen(older, later, wait=(since, 4.0, name))
+        assert len(holds.overtaken([older, later], saw, 1, UIDS)) == count, since
+    assert holds.overtaken([older, later], seen(older, later), 1, UIDS) == []
+
+
+def test_what_is_still_bound_at_the_end_is_found() -> None:
+    assert holds.leaked(["other", holds.GPU + "a"]) == ["clusterfn/gpu/a is still bound"]
+
+
+def test_no_end_two_ends_and_a_wrong_end_are_found() -> None:
+    may = {job: frozenset(["returned"]) for job in ("good", "none", "two", "wrong")}
+    finals = {"good": ["returned"], "two": ["returned", "returned"], "wrong": ["lost"]}
+    assert [line.split()[0] for line in holds.ill_ended(finals, may)] == ["none", "two", "wrong"]
