@@ -9,8 +9,9 @@ import signal
 import time
 
 from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
-from . import child, environ, judge, memory, stacks, stall, tree
+from . import child, environ, gauge, judge, memory, stacks, stall, tree
 from .attempt import let_in
+from .left import files_in
 from .pump import Pump, copy
 from .text import last_lines, masked
 from .verdict import Verdict
@@ -30,9 +31,8 @@ _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py", "_clusterfn/bridge/descriptors.py",
-           "_clusterfn_wire/container.py")  # fmt: skip
-_LEFT_NAMED, _LEFT_LOOKED_AT = 20, 200
+_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn_wire/container.py",
+           *("_clusterfn/bridge/%s.py" % name for name in ("worker", "children", "descriptors")))  # fmt: skip
 
 
 class Run:
@@ -58,6 +58,7 @@ class Run:
         self._stall = stall.Stall(job.spec.get("stall_s"))
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
+        self._gauge = gauge.Gauge([], self.notes)
         self._held: "list[Cards]" = []
         self._cores: "Optional[Cores]" = None
         self.notes += self._stall.note()
@@ -73,6 +74,7 @@ class Run:
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self._see_kernel_run(env)
+        self._gauge = gauge.Gauge(gauge.names_of(cards, spec["resources"]["gpus"], env), self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
@@ -164,6 +166,7 @@ class Run:
         self._hear()
         self._reap()
         self._sample()
+        self._gauge.look()
 
     def _hear(self) -> None:
         """Take the worker's lines."""
@@ -207,6 +210,8 @@ class Run:
                 return
             if pid == 0:
                 return
+            if gauge.reaped(pid):
+                continue
             self._cpu_s += usage.ru_utime + usage.ru_stime
             if self._child is not None and pid == self._child.pid:
                 self._status = status
@@ -216,7 +221,7 @@ class Run:
             return
         self._killer.look()
         began = time.process_time()
-        pids = tree.descendants(os.getpid())
+        pids = self._tree()
         if self._sampler.over(pids, began) and self._done is None:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
         self._stacks.answer(pids)
@@ -274,8 +279,12 @@ class Run:
         self._turn_once()
         self.notes += ["could not be ended: %s" % name for name in left]
 
+    def _tree(self) -> "list[int]":
+        """Every process of the job."""
+        return gauge.without_askers(tree.descendants(os.getpid()))
+
     def _living(self) -> "list[int]":
-        found = tree.descendants(os.getpid())
+        found = self._tree()
         if self._child is not None and self._status is None and self._child.pid not in found:
             found.append(self._child.pid)
         return found
@@ -313,6 +322,7 @@ class Run:
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", self._cpu_s), 3),
             "peak_memory_bytes": peak,
+            "gpus": self._gauge.usage(),
         }
         return facts
 
@@ -320,7 +330,7 @@ class Run:
         """Processes that made themselves independent of the worker: they end with the job."""
         own = os.getpid()
         worker = self._child.pid if self._child else 0
-        left = [pid for pid in tree.descendants(own) if pid != worker and tree.parent_of(pid) == own]
+        left = [pid for pid in self._tree() if pid != worker and tree.parent_of(pid) == own]
         return ["left behind by the function, ended with the job: %s" % tree.name_of(pid) for pid in left]
 
     def evidence(self) -> "list[str]":
@@ -346,7 +356,7 @@ class Run:
         until = time.monotonic() + self.job.spec["grace_s"]
         while self._status is None and time.monotonic() < until and not self._asked_to_stop():
             self._turn()
-        left = [tree.name_of(pid) for pid in tree.descendants(os.getpid())]
+        left = [tree.name_of(pid) for pid in self._tree()]
         if left:
             self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
         self.end_tree()
@@ -365,31 +375,8 @@ class Run:
 
     def release(self) -> None:
         """Give the cards back."""
+        self._gauge.close()
         for held in self._held:
             held.release()
         if self._cores is not None:
             self._cores.release()
-
-
-def files_in(folder: str) -> "list[list[Any]]":
-    """Names and sizes of the first files below a folder; what would take long to find is left out.
-
-    It stands between the function's end and its result, so it looks at few entries, and at links not at all.
-    """
-    found: "list[list[Any]]" = []
-    waiting, looked = [""], 0
-    while waiting:
-        prefix = waiting.pop(0)
-        try:
-            with os.scandir(os.path.join(folder, prefix)) as entries:
-                for entry in entries:
-                    looked += 1
-                    if len(found) == _LEFT_NAMED or looked > _LEFT_LOOKED_AT:
-                        return sorted(found)
-                    if entry.is_file(follow_symlinks=False):
-                        found.append([prefix + entry.name, entry.stat(follow_symlinks=False).st_size])
-                    elif entry.is_dir(follow_symlinks=False):
-                        waiting.append(prefix + entry.name + "/")
-        except OSError:  # removed by the function, or meanwhile
-            continue
-    return sorted(found)

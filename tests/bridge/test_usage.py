@@ -1,0 +1,164 @@
+"""What a job used, in every outcome: its cards as well, measured beside the job and never at its cost."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.host import Bench, Job, until
+
+# The first argument of a query says which; what the cards are asked while the job runs is written down.
+SMI = """#!/bin/sh
+case $1 in
+--query-gpu=pci.bus_id,uuid) echo "00000000:01:00.0, {uuid}" ;;
+--query-gpu=uuid,name,memory.used,utilization.gpu) echo "$$ $*" >>{folder}/asked; . {folder}/answer ;;
+--query-gpu=*) echo "{uuid}, NVIDIA Toy, 24576" ;;
+esac
+"""
+WAIT = "    import os, time\n    while not os.path.exists(go):\n        time.sleep(0.02)\n"
+ENDS = {
+    "returned": WAIT + "    return 1\n",
+    "raised": WAIT + "    raise ValueError(go)\n",
+    "exited": WAIT + "    os._exit(3)\n",
+}
+
+
+class Measured:
+    """A machine with one card whose nvidia-smi answers `answer` while a job runs."""
+
+    def __init__(self, folder: Path, bench: Bench) -> None:
+        self.uuid = f"GPU-{os.urandom(16).hex()}"
+        self.go = folder / "go"
+        self._folder, self._bench = folder, bench
+        self.answers(f"echo '{self.uuid}, NVIDIA Toy, 20000, 97'")
+        program = folder / "nvidia-smi"
+        program.write_text(SMI.format(uuid=self.uuid, folder=folder))
+        program.chmod(0o755)
+
+    def answers(self, line: str) -> None:
+        """From now on, by this shell line."""
+        (self._folder / "answer").write_text(line + "\n")
+
+    def job(self, body: str, gpus: int = 1, **spec: Any) -> Job:
+        return self._bench.job("def f(go):\n" + body, str(self.go), resources={"gpus": gpus}, **spec)
+
+    def start(self, job: Job) -> Job:
+        job.start(PATH=f"{self._folder}:{os.environ['PATH']}")
+        return job
+
+    def asked(self) -> list[str]:
+        """What was asked about while the job ran: pid and arguments."""
+        path = self._folder / "asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def await_answer(self) -> int:
+        """Until one has answered and was collected; its pid."""
+        pid = int(until(self.asked)[0].split()[0])
+        until(lambda: not Path(f"/proc/{pid}").exists())
+        return pid
+
+
+@pytest.fixture
+def machine(bench: Bench, tmp_path: Path) -> Measured:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return Measured(folder, bench)
+
+
+def ended(job: Job) -> dict[str, Any]:
+    assert job.script is not None
+    job.script.wait(60)
+    return job.outcome()
+
+
+@pytest.mark.parametrize("kind", sorted(ENDS))
+def test_every_end_of_a_worker_says_what_its_cards_were_used(machine: Measured, kind):
+    job = machine.start(machine.job(ENDS[kind]))
+    machine.await_answer()
+    machine.go.touch()
+
+    outcome = ended(job)
+
+    assert (outcome["kind"], outcome["notes"]) == (kind, [])
+    (card,) = outcome["usage"]["gpus"]
+    assert card == {
+        "uuid": machine.uuid, "name": "NVIDIA Toy", "peak_memory_bytes": 20000 * 2**20,
+        "peak_use_percent": 97, "mean_use_percent": 97.0,
+    }  # fmt: skip
+    assert machine.asked()[0].endswith(f"-i {machine.uuid}")
+
+
+def test_what_was_not_measured_is_null_and_not_zero(machine: Measured):
+    machine.go.touch()
+
+    outcome = ended(machine.start(machine.job(ENDS["returned"])))
+
+    (card,) = outcome["usage"]["gpus"]
+    assert card["uuid"] == machine.uuid
+    assert {card[name] for name in ("name", "peak_memory_bytes", "peak_use_percent", "mean_use_percent")} == {None}
+
+
+def test_a_job_without_cards_asks_nobody(machine: Measured):
+    body = "    import time\n    time.sleep(1.5)\n"
+
+    outcome = ended(machine.start(machine.job(body, gpus=0)))
+
+    assert (outcome["usage"]["gpus"], machine.asked()) == ([], [])
+
+
+def test_a_hanging_nvidia_smi_is_none_of_the_jobs(machine: Measured):
+    """Neither its memory nor its processor time; it is not a child that the function left, and delays nothing."""
+    machine.answers("exec sleep 60")
+    body = WAIT + "    import subprocess\n    return subprocess.getoutput('echo done')\n"
+    job = machine.start(machine.job(body))
+    pid = int(until(machine.asked)[0].split()[0])
+    machine.go.touch()
+
+    outcome = ended(job)
+
+    assert (outcome["kind"], outcome["notes"]) == ("returned", [])
+    assert not [event for event in job.events() if event["event"] == "note"]
+    assert outcome["usage"]["gpus"][0]["peak_memory_bytes"] is None
+    until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+@pytest.mark.long
+def test_a_hanging_nvidia_smi_is_given_up_with_one_note(machine: Measured):
+    machine.answers("exec sleep 60")
+    job = machine.start(machine.job(WAIT))
+    pid = int(until(machine.asked)[0].split()[0])
+    until(lambda: not Path(f"/proc/{pid}").exists(), 40)
+    machine.go.touch()
+
+    outcome = ended(job)
+
+    assert outcome["notes"] == [
+        "the use of the cards was not measured to the end: nvidia-smi did not answer within 10 s"
+    ]
+    assert len(machine.asked()) == 1
+
+
+def test_garbage_from_nvidia_smi_is_told_once_and_harms_nothing(machine: Measured):
+    machine.answers("printf '\\377\\376<html>502, [N/A]\\n, , ,\\n'")
+    job = machine.start(machine.job(ENDS["returned"]))
+    machine.await_answer()
+    machine.go.touch()
+
+    outcome = ended(job)
+
+    (note,) = outcome["notes"]
+    assert outcome["kind"] == "returned" and "not a table of cards" in note and "502" in note
+
+
+def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):
+    machine.answers(f"echo '{machine.uuid}, NVIDIA Toy, 512, [N/A]'")
+    job = machine.start(machine.job(ENDS["returned"]))
+    machine.await_answer()
+    machine.go.touch()
+
+    (card,) = ended(job)["usage"]["gpus"]
+
+    assert (card["peak_memory_bytes"], card["peak_use_percent"], card["mean_use_percent"]) == (512 * 2**20, None, None)
