@@ -35,13 +35,13 @@ class Ended:
         state: As `Job.state`.
         value: What it returned; None if it failed.
         error: Why it has no value; None if it has.
-        usage: wall_s, cpu_s, peak_memory_bytes.
+        usage: wall_s, cpu_s, peak_memory_bytes, gpus.
     """
 
     state: str
     value: Any = None
     error: BaseException | None = None
-    usage: Mapping[str, float] = field(default_factory=dict)
+    usage: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def result(self) -> Any:
@@ -182,8 +182,8 @@ class JobGroup(Generic[R]):
         told = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [told, '' if self.done() else self._reason]))})"
 
-    def usage(self, index: int) -> Mapping[str, float]:
-        """What one call used: wall_s, cpu_s, peak_memory_bytes. Empty until it has ended."""
+    def usage(self, index: int) -> Mapping[str, Any]:
+        """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         return self._ended[index].usage if index in self._ended else {}
 
     def logs(self, index: int, stream: str = "stdout") -> str:

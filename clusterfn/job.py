@@ -83,9 +83,9 @@ class Job(concurrent.futures.Future[R]):
         return f"{self.state} ({reason})" if reason else self.state
 
     @property
-    def usage(self) -> Mapping[str, float]:
-        """What it used: wall_s, cpu_s, peak_memory_bytes. Empty until it has ended."""
-        usage: Mapping[str, float] = self._outcome.get("usage") or {}
+    def usage(self) -> Mapping[str, Any]:
+        """What it used: wall_s, cpu_s, peak_memory_bytes, and gpus, a dict for each card. Empty until it has ended."""
+        usage: Mapping[str, Any] = self._outcome.get("usage") or {}
         return usage
 
     @property
