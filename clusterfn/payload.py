@@ -154,12 +154,12 @@ def keep_registrations() -> None:
 def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
     """How a decorated function is pickled: by its name if its module travels, else as the plain function inside."""
     stand_ins = wire.part("stand_ins")
-    if _found_by_name(function) is not None:
+    if found_by_name(function) is not None:
         return stand_ins.by_name, (function.__module__, function.__qualname__)
     return stand_ins.Inside, (), {"function": function}
 
 
-def _found_by_name(function: Any) -> Any:
+def found_by_name(function: Any) -> Any:
     """What the function's module calls by the function's name, if that is the function or wraps it."""
     module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
     if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
@@ -228,7 +228,7 @@ class Needs:
                 self.modules.add(name)
 
     def _function(self, function: types.FunctionType) -> Any:
-        found = _found_by_name(function)
+        found = found_by_name(function)
         if found is None:
             self._by_value(function)
             return NotImplemented
@@ -239,7 +239,7 @@ class Needs:
 
     def _by_value(self, function: types.FunctionType) -> None:
         code = function.__code__
-        for name in _imports(code):
+        for name in imports_inside(code):
             self._note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
@@ -257,7 +257,7 @@ _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clu
 
 
 @functools.lru_cache(maxsize=1024)
-def _imports(code: types.CodeType) -> frozenset[str]:
+def imports_inside(code: types.CodeType) -> frozenset[str]:
     """What a function and those inside it import in their bodies; "" for a relative import."""
     found: set[str] = set()
     before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
@@ -268,7 +268,7 @@ def _imports(code: types.CodeType) -> frozenset[str]:
             before = [before[1], instruction.argval]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            found |= _imports(constant)
+            found |= imports_inside(constant)
     return frozenset(found)
 
 
