@@ -1,7 +1,7 @@
 """The elements of a group as they are followed from here, each as a job is: by a `Tracker` and its `Witness`.
 
-What an element says of its items, and that it has ended, goes to the `Gathering`; nothing is concluded here. Made by
-`gathering`.
+What an element says of its items goes to the `Accounts`, that it has ended to the `Gathering`; nothing is concluded
+here. Made by `gathering`.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class ElementTracker(Tracker):
         self._watch_connection(job)
         self._partial = b""
         element, stream = cast(Element, job), Stream(attempt)
-        lines = self._follow(layout.JOURNAL, lambda data: self._gathering.on_lines(element, stream, data))
-        values = self._follow(layout.VALUES, lambda data: self._gathering.on_values(element, stream, data))
+        lines = self._follow(layout.JOURNAL, lambda data: self._gathering.accounts.on_lines(element, stream, data))
+        values = self._follow(layout.VALUES, lambda data: self._gathering.accounts.on_values(element, stream, data))
         self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines, values]
         waiting = self.connection.wait(posixpath.join(self.attempt_folder, layout.OUTCOME), drain=self._follows)
         waiting.add_done_callback(lambda reply: None if self.closed else self._on_outcome(job, reply))

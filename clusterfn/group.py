@@ -193,17 +193,18 @@ class JobGroup(Generic[R]):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        return self._of_host().logs(index, stream)
+        gathering = self._of_host()
+        return gathering.accounts.logs(gathering.connection, index, stream)
 
     def files(self, index: int) -> list[download.RemoteFile]:
         """The files that one call left in its folder."""
         gathering = self._of_host()
-        return download.list_files(gathering.connection, gathering.work_folder(index))
+        return download.list_files(gathering.connection, gathering.accounts.work_folder(index))
 
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         gathering = self._of_host()
-        return download.fetch(gathering.connection, gathering.work_folder(index), pattern, Path(to))
+        return download.fetch(gathering.connection, gathering.accounts.work_folder(index), pattern, Path(to))
 
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""

@@ -176,8 +176,7 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: JobGroup[Any
     sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     queued = job.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
-    for start in gathering.start(range(1, gathering.spec.elements + 1), [*before, folder]):
-        send.finish_before_exit(start, gathering)
+    gathering.start(range(1, gathering.spec.elements + 1), [*before, folder])
     if shipped and queued:
         shipped.tell(cast(Tracker, _Waits(gathering)), cast(Any, made))
     remember_going(made)
@@ -266,8 +265,7 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     queued = session.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued)
-    for start in gathering.start(range(1, gathering.spec.elements + 1), [folder]):
-        send.finish_before_exit(start, gathering)
+    gathering.start(range(1, gathering.spec.elements + 1), [folder])
     remember_going(gathering.group)
 
 

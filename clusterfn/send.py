@@ -83,10 +83,12 @@ _REMOVAL_TIMEOUT_S = 5.0
 def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
-    _await_at_exit(start, _EXIT_TIMEOUT_S)
+    await_at_exit(start)
 
 
-def _await_at_exit(reply: Reply[Any], timeout_s: float) -> None:
+def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Let Python end only when this has its answer, or after so long."""
+
     def answered(reply: Reply[Any]) -> None:
         del _unanswered[reply]
 
@@ -281,8 +283,13 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-        _await_at_exit(tracker.connection.run(["rm", "-rf", "--", tracker.folder]), _REMOVAL_TIMEOUT_S)
+        remove(tracker.connection, tracker.folder)
     return refused
+
+
+def remove(connection: HostConnection, folder: str) -> None:
+    """Remove the folder of a job that never was, also where the program ends at once."""
+    await_at_exit(connection.run(["rm", "-rf", "--", folder]), _REMOVAL_TIMEOUT_S)
 
 
 def size_of(what: Any) -> int:

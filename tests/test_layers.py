@@ -28,7 +28,7 @@ ROOMS = [
     ["job", "group"],
     ["builder", "builds", "division", "environments", "session", "witness", "tracker", "live", "progress"],
     ["shipping"],
-    ["send", "describe", "dispatch", "elements", "gathering", "mapping"],
+    ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
     ["decorator", "executor", "lookup", "attach", "access"],
     ["__init__"],
     ["cli"],

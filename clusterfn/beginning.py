@@ -1,0 +1,86 @@
+"""Starts elements of a group: spawned or submitted, as its scheduler has it, and tells what was refused.
+
+Called by `gathering`, which follows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.errors import ClusterfnError, SubmitError
+from clusterfn.host import Completed, Reply, SpawnReply
+from clusterfn.scheduler.base import Answer, Submission
+from clusterfn.send import answer_of, await_at_exit, first_of
+from clusterfn.session import Session
+from clusterfn.spec import JobSpec
+
+if TYPE_CHECKING:
+    from clusterfn.tracker import Tracker
+
+_LARGEST_ARRAY = 1000  # SLURM's own default
+
+
+class Beginning:
+    """How elements of one group begin.
+
+    Args:
+        session: Its host.
+        job: What it was sent as.
+        tracker_of: The tracker of an element.
+        refused: Told which elements never were, and why.
+    """
+
+    def __init__(
+        self, session: Session, job: JobSpec, tracker_of: Callable[[int], Tracker],
+        refused: Callable[[range, BaseException], None],
+    ) -> None:  # fmt: skip
+        self._session = session
+        self._job = job
+        self._tracker_of = tracker_of
+        self._refused = refused
+        self._open: list[Reply[Any]] = []
+
+    def start(self, numbers: range, largest: int | None, after: Sequence[Reply[Any]]) -> None:
+        """Start these elements, in arrays of at most `largest`; a script that ends now waits until they are."""
+        for some, request in self._session.scheduler.elements(self._job, numbers, largest or _LARGEST_ARRAY):
+            reply = self._start(some, request, after)
+            self._open.append(reply)
+            await_at_exit(reply)
+
+    def wait(self, timeout_s: float) -> None:
+        """Until each request has its answer: what a scheduler does not know yet cannot be taken from it."""
+        for reply in list(self._open):
+            reply.exception(timeout_s)
+
+    def _start(self, some: range, request: Submission, after: Sequence[Reply[Any]]) -> Reply[Any]:
+        connection = self._session.connection
+        if request.do == "spawn":
+            spawned = connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
+            spawned.add_done_callback(lambda reply: self._spawned(some[0], reply, after))
+            return spawned
+        ran = connection.run(
+            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after
+        )
+        ran.add_done_callback(lambda reply: self._submitted(some, reply, after))
+        return ran
+
+    def _spawned(self, number: int, reply: SpawnReply, after: Sequence[Reply[Any]]) -> None:
+        error = reply.exception()
+        if error is not None:
+            self._refused(range(number, number + 1), first_of(after, error))
+            return
+        process, tracker = reply.result(0), self._tracker_of(number)
+        tracker.scheduler_id = self._session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
+        reply.exited.add_done_callback(lambda exited: None if exited.exception() else tracker.witness.process_ended())
+
+    def _submitted(self, some: range, reply: Reply[Completed], after: Sequence[Reply[Any]]) -> None:
+        scheduler = self._session.scheduler
+        try:
+            answer = answer_of(reply)
+            scheduler.submitted(answer)
+        except SubmitError as refusal:
+            if not scheduler.ambiguous(answer):
+                self._refused(some, refusal)
+        except ClusterfnError as error:
+            self._refused(some, first_of(after, error))
