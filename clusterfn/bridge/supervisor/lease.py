@@ -132,10 +132,11 @@ class Cards:
         return [mark.fileno() for mark in self._marks.values()]
 
     def release(self) -> None:
-        """Give them back."""
+        """Give them back; the journal's time is from before, so that whoever takes one next is later."""
+        released = round(time.time(), 3)
         for mark in self._marks.values():
             mark.close()
-        self._record(round(time.time(), 3))
+        self._record(released)
 
     def _record(self, released: "Optional[float]") -> None:
         """A line per card in the machine's journal, if there is one."""
