@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from clusterfn.group import JobGroup
     from clusterfn.job import Job
     from clusterfn.lookup import attach, jobs
+    from clusterfn.sessions import Session
 
 __all__ = [
     "AuthenticationError",
@@ -80,6 +81,7 @@ __all__ = [
     "PayloadError",
     "Preempted",
     "ResultError",
+    "Session",
     "Stalled",
     "SubmitError",
     "SweepError",
@@ -106,6 +108,7 @@ _HOMES = {
     "Directory": "files",
     "Job": "job",
     "JobGroup": "group",
+    "Session": "sessions",
 }
 
 

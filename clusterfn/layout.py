@@ -58,6 +58,12 @@ CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took i
 DONE = "done"  # <chunk>: each of its items has a line
 ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`
 
+# below jobs/<id> of a session
+CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
+CALL = "call.json"  # of a call: its modules
+TAKEN = "taken"  # of a call: a folder, made by whoever runs or withdraws it
+CLOSE = "close"  # no more calls are to come
+
 # below jobs/<id>/attempts/<n>
 OWNER = "owner"
 WAITING = "waiting"  # for cards, on the host itself
@@ -175,6 +181,11 @@ def attempt_dir(job, attempt):  # type: (str, int) -> str
 def element_dir(job, number):  # type: (str, int) -> str
     """The folder of one element, given the group's folder."""
     return posixpath.join(job, ELEMENTS, str(number))
+
+
+def call_dir(job, number):  # type: (str, int) -> str
+    """The folder of one call, given the session's folder."""
+    return posixpath.join(job, CALLS, str(number))
 
 
 def element_log(which):  # type: (object) -> str

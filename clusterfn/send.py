@@ -47,7 +47,7 @@ def send(
     before = [*lay_out(session, ready), *contents(session, payload, made), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
-    folder = connection.put_tree(place, files, sync=queued, after=before)
+    folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)
     sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
@@ -207,6 +207,7 @@ def spec_json(job: JobSpec) -> bytes:
         "activation": job.interpreter.activation,
         "building": asdict(job.building) if job.building else None,
         **({"group": asdict(job.group)} if job.group else {}),
+        **({"session": asdict(job.serving)} if job.serving else {}),
         "sys_path": list(job.sys_path),
         "env": dict(job.env),
         "secrets": sorted(job.secrets),

@@ -192,6 +192,19 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Serving:
+    """What makes a job a session.
+
+    Attributes:
+        idle_s: It ends after so long without a call.
+        caller: (major, minor) of the Python that calls.
+    """
+
+    idle_s: float
+    caller: tuple[int, int]
+
+
+@dataclass(frozen=True)
 class JobSpec:
     """One job, ready to be written: everything that spec.json and job.sh are made from.
 
@@ -220,6 +233,7 @@ class JobSpec:
     cwd: str | None = None
     building: Building | None = None
     group: Group | None = None
+    serving: Serving | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
     stall_s: float | None = None

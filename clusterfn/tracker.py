@@ -43,6 +43,7 @@ class Tracker:
         bridge: The folder of the bridge that it was sent with; "" for this version's.
 
     Attributes:
+        laid_out: The answer to the sending of its folder, if this process has sent it.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
@@ -56,6 +57,7 @@ class Tracker:
         self.attempt = 1
         self.live = live
         self.submission: Reply[Any] | None = None
+        self.laid_out: Reply[bool] | None = None
         self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None

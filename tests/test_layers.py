@@ -30,6 +30,7 @@ ROOMS = [
     ["shipping"],
     ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
     ["decorator", "executor", "lookup", "attach", "access"],
+    ["sessioncall", "sessions"],
     ["__init__"],
     ["cli"],
     ["__main__"],

@@ -27,6 +27,7 @@ from .descriptors import out_of_reach
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
+_ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
 _STACKS = "CLUSTERFN_STACKS"  # and where to write their stacks
 
 
@@ -72,7 +73,7 @@ def main(argv: list[str]) -> None:
     attempt, fd = argv[1], int(argv[-1])
     job = argv[2] if argv[3:] else os.path.dirname(os.path.dirname(attempt))
     report = Report(fd)
-    value_fd = out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
+    value_fd = value_file(attempt)
     sys.argv = [""]
     _speak_utf8()
     _explain_crashes()
@@ -81,6 +82,16 @@ def main(argv: list[str]) -> None:
         facts = _work(job, [int(number) for number in argv[3:5]], report, value_fd)
     except Refused as refused:
         facts = refused.facts
+    last_word(report, facts)
+
+
+def value_file(attempt: str) -> int:
+    """Where the value will be written, opened before the function runs."""
+    return out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def last_word(report: Report, facts: dict[str, Any]) -> None:
+    """What became of the call; nothing of it is said after this."""
     _flush()
     report.say(**facts, usage=_usage())
 
@@ -89,7 +100,28 @@ def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str,
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     _check_version(spec)
-    _set_path(spec)
+    sys.meta_path.append(LastResort())
+    if spec.get("session"):
+        from .session import serve
+
+        report.say(stage="function")
+        told = serve.serve(job, spec)
+        return _keep(RETURNED, told, value_fd, tuple(spec["session"]["caller"]), report)
+    return perform(job, spec, item, report, value_fd)
+
+
+def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
+    """Load a call, run it and keep what it gives; the facts for the last word.
+
+    Args:
+        job: The folder that its payload lies in.
+        spec: `root`, and the folders of the user's modules as `sys_path`.
+        item: Where its arguments lie in items.pkl; empty if the payload holds them.
+
+    Raises:
+        Refused: It cannot be run here.
+    """
+    sys.path[:0] = spec["sys_path"]
     report.say(stage="load")
     call, caller = _load(job, spec["root"], item)
     report.say(stage="function")
@@ -139,11 +171,6 @@ def _bridge() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def _set_path(spec: dict[str, Any]) -> None:
-    sys.path[:0] = spec["sys_path"]
-    sys.meta_path.append(LastResort())
-
-
 class LastResort:
     """Finds `clusterfn` itself for functions that import it, where the environment does not have it."""
 
@@ -160,6 +187,7 @@ class LastResort:
 def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     """The call, and the version of the Python that made it; `item` is where the arguments of an item lie."""
     path = os.environ[_SHIPPED] = os.path.join(job, PAYLOAD)
+    os.environ[_ROOT] = root
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
         function, args, kwargs = _read(path, root, header)
@@ -258,7 +286,7 @@ def shipped_names() -> dict[str, Any]:
         return {}
     if os.path.exists(os.environ.get(_STACKS, "")):
         _show_stacks(os.environ[_STACKS])
-    root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    root = os.environ[_ROOT]
     sys.meta_path.append(LastResort())
     function, _, _ = _read(path, root, {})
     return dict(_names_of(function))

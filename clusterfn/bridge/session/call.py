@@ -1,0 +1,149 @@
+"""One call of a session, from its fork to its published end, laid out in `calls/<n>` as a job's only attempt is.
+
+It judges its process as a supervisor does its worker, and leaves none behind: cards and memory are the next call's.
+Called by `serve`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+from ...layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, LOST, OUTCOME, RETURNED, STDERR, STDOUT, TAKEN, WORK
+from ..supervisor import judge, publish, tree
+from ..supervisor.text import last_lines, masked, portable
+from ..supervisor.verdict import Verdict, document
+from .child import Child, Place
+
+_TAIL = 65536
+_NOTHING: tuple[int, Any] = (0, None)
+
+
+class Call:
+    """One call.
+
+    Args:
+        folder: `calls/<n>`.
+        spec: The session's.
+
+    Attributes:
+        loaded: Top-level modules that it loaded.
+    """
+
+    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+        with open(os.path.join(folder, CALL), encoding="utf-8") as file:
+            own = json.load(file)
+        self._place = Place(folder, os.path.join(folder, ATTEMPTS, "1"), {**spec, "sys_path": own["sys_path"]})
+        self._stage = "start"
+        self._notes: list[str] = []
+        self._done: dict[str, Any] | None = None
+        self._events = 0
+        self._began = time.monotonic()
+        self.loaded: list[str] = []
+
+    def take(self) -> bool:
+        """Whether it is ours to run; false if somebody withdrew it, or an earlier start of the session had it."""
+        os.makedirs(self._place.path(WORK), mode=0o700, exist_ok=True)
+        try:
+            os.mkdir(os.path.join(self._place.folder, TAKEN), 0o700)
+        except FileExistsError:
+            return False
+        return True
+
+    def run(self) -> None:
+        """Run it, publish how it ended, and end what it left behind."""
+        self._event("starting", node=os.uname()[1], pid=os.getpid())
+        child = Child(self._place)
+        verdict = self._verdict(child)
+        self.publish(verdict, child)
+        if self._done is not None:
+            self._give_time(child)
+        _end_tree(child)
+        child.close()
+
+    def give_up(self) -> None:
+        """Publish what became of a call that was withdrawn, or that an earlier start of the session had begun."""
+        if os.path.exists(os.path.join(self._place.folder, CANCEL)):
+            self.publish(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
+        elif publish.read(self._place.attempt, OUTCOME) is None:
+            self.publish(Verdict(LOST, "the session was started anew while the call ran", hint="call again"))
+
+    def _verdict(self, child: Child) -> Verdict:
+        while self._done is None and child.ended is None:
+            child.turn()
+            self._take(child)
+            if os.path.exists(os.path.join(self._place.folder, CANCEL)):
+                _end_tree(child)
+                return Verdict(CANCELLED, "the call was stopped on request", stage=self._stage)
+        child.turn()
+        self._take(child)
+        if self._done is not None:
+            return judge.reported(self._done)
+        return judge.silent((child.ended or _NOTHING)[0], self._stage, 0, None, None)
+
+    def _take(self, child: Child) -> None:
+        """Heed what its process has said."""
+        while child.heard:
+            said = child.heard.pop(0)
+            if "done" in said and self._done is None:
+                self._done = said
+            elif "loaded" in said:
+                self.loaded = said["loaded"]
+            elif "note" in said:
+                self._notes.append(said["note"])
+            elif "stage" in said:
+                self._stage = said["stage"]
+                self._event("running" if self._stage == "function" else "stage", stage=self._stage)
+
+    def _event(self, name: str, **facts: Any) -> None:
+        self._events += 1
+        line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
+        with open(self._place.path(EVENTS), "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def publish(self, verdict: Verdict, child: Child | None = None) -> None:
+        """Let this verdict be the call's outcome, unless one stands."""
+        facts = {**verdict.facts, "node": os.uname()[1], "by": "supervisor", "notes": self._notes}
+        facts["stage"] = facts.get("stage") or self._stage
+        facts["usage"] = self._usage(child)
+        if verdict.kind != RETURNED:
+            facts["evidence"] = facts.get("evidence") or self._evidence()
+        outcome = document(self._place.spec["id"], 1, verdict.kind or LOST, portable(facts))
+        os.makedirs(self._place.attempt, mode=0o700, exist_ok=True)
+        publish.publish(self._place.attempt, OUTCOME, (json.dumps(outcome) + "\n").encode())
+
+    def _usage(self, child: Child | None) -> dict[str, Any]:
+        used = (child.ended or _NOTHING)[1] if child else None
+        said: dict[str, Any] = (self._done or {}).get("usage") or {}
+        cpu_s = said.get("cpu_s", used.ru_utime + used.ru_stime if used else 0.0)
+        return {"wall_s": round(time.monotonic() - self._began, 3), "cpu_s": round(cpu_s, 3)}
+
+    def _evidence(self) -> list[str]:
+        """The last lines of stderr, or of stdout where there are none."""
+        secrets = [os.environ[name] for name in self._place.spec["secrets"] if name in os.environ]
+        for name in (STDERR, STDOUT):
+            lines = masked(last_lines(_tail(self._place.path(name))), secrets)
+            if lines:
+                return lines
+        return []
+
+    def _give_time(self, child: Child) -> None:
+        """To its threads and exit functions, after its last word."""
+        until = time.monotonic() + self._place.spec["grace_s"]
+        while child.ended is None and time.monotonic() < until:
+            child.turn()
+
+
+def _end_tree(child: Child) -> None:
+    tree.end(lambda: tree.descendants(os.getpid()), child.turn)
+
+
+def _tail(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+            return file.read()
+    except OSError:  # it was forked, and never opened it
+        return b""

@@ -1,0 +1,160 @@
+"""A call in a process of its own: forked, it runs the call as a worker does; its parent hears how far it came.
+
+Called by `call`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import random
+import select
+import signal
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ...layout import STDERR, STDOUT, WORK
+from .. import worker
+from ..supervisor import judge
+from . import warming
+
+_TURN_MS, _BLIND_TURN_MS = 100, 10
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call lies, and what it needs to run.
+
+    Attributes:
+        folder: With its payload.
+        attempt: With what it prints, its value and its outcome.
+        spec: The session's, with the folders of this call's modules.
+    """
+
+    folder: str
+    attempt: str
+    spec: dict[str, Any]
+
+    def path(self, name: str) -> str:
+        """Of a file of the attempt."""
+        return os.path.join(self.attempt, name)
+
+
+class Child:
+    """The process of one call, as its parent sees it.
+
+    Attributes:
+        heard: The worker's lines that nobody has taken yet.
+        ended: Its wait status and what it used; None while it lives.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.heard: list[dict[str, Any]] = []
+        self.ended: tuple[int, Any] | None = None
+        self._partial = b""
+        self._report, writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._report)
+            _live(place, writing)
+        os.close(writing)
+        os.set_blocking(self._report, False)
+        self._end = _end_of(self.pid)
+
+    def turn(self) -> None:
+        """Wait for something for a moment, and take what came."""
+        poll = select.poll()
+        for fd in (self._report, self._end):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        poll.poll(_TURN_MS if self._end >= 0 else _BLIND_TURN_MS)
+        self._hear()
+        self._reap()
+
+    def _hear(self) -> None:
+        if self._report < 0:
+            return
+        try:
+            data = os.read(self._report, 1 << 20)
+        except BlockingIOError:
+            return
+        if not data:
+            os.close(self._report)
+            self._report = -1
+            return
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self.heard += map(judge.from_worker, lines)
+
+    def _reap(self) -> None:
+        """Collect the dead: the call's process, and orphans that became ours."""
+        with contextlib.suppress(ChildProcessError):
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            while pid:
+                if pid == self.pid:
+                    self.ended = status, usage
+                    self._forget_end()
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+
+    def _forget_end(self) -> None:
+        if self._end >= 0:
+            os.close(self._end)
+        self._end = -1
+
+    def close(self) -> None:
+        """Hear nothing more."""
+        self._forget_end()
+        if self._report >= 0:
+            os.close(self._report)
+        self._report = -1
+
+
+def _end_of(pid: int) -> int:
+    """What can be polled until the process ends; -1 where the kernel (before 5.3) has nothing of the kind."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
+
+
+def _live(place: Place, writing: int) -> NoReturn:
+    """The whole life of the forked process."""
+    status = 1
+    try:
+        report = worker.Report(writing)
+        known = list(sys.modules)
+        _settle(place)
+        value = worker.value_file(place.attempt)
+        try:
+            facts = worker.perform(place.folder, place.spec, [], report, value)
+        except worker.Refused as refused:
+            facts = refused.facts
+        report.say(loaded=warming.imported_since(known))
+        worker.last_word(report, facts)
+        status = 0
+        _end_as_python_does()
+    finally:
+        os._exit(status)
+
+
+def _settle(place: Place) -> None:
+    """As a process that was just started for this call: its own output, folder, signals and random numbers."""
+    for name, fd in ((STDOUT, 1), (STDERR, 2)):
+        file = os.open(place.path(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, fd)
+        os.close(file)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    asked: str | None = place.spec["cwd"]
+    os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else place.path(WORK))
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # torch starts from the same seed in every process, forked or not
+
+
+def _end_as_python_does() -> None:
+    """What an interpreter does at its end, which a forked process must not reach by unwinding its parent's frames."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()

@@ -1,0 +1,72 @@
+"""Takes the calls of a session in their order, until it is closed or nobody has called for so long.
+
+Called by `worker` in the place of a job's function. A call comes as a whole folder, `calls/<n>`, by one rename.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ...layout import CALLS, CLOSE
+from ..supervisor import syscalls
+from .call import Call
+from .signs import Signs
+from .warming import Warming
+
+
+def serve(job: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Serve until there is an end; how many calls it served, and why it ended: "closed" or "idle"."""
+    folder = os.path.join(job, CALLS)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    syscalls.become_subreaper()
+    session = Session(folder, spec)
+    why = session.until_over()
+    return {"calls": session.served, "why": why, "loaded beforehand": session.loaded}
+
+
+class Session:
+    """The calls of one session.
+
+    Attributes:
+        served: How many ran.
+        loaded: Modules that calls find loaded.
+    """
+
+    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+        self.served = 0
+        self.loaded: list[str] = []
+        self._folder = folder
+        self._spec = spec
+        self._over: set[int] = set()
+        self._warming = Warming()
+        self._signs = Signs(folder)
+
+    def until_over(self) -> str:
+        """Serve; why there is an end."""
+        while True:
+            number = self._next()
+            if number is not None:
+                self._serve(number)
+                self._signs.busy()
+            elif os.path.exists(os.path.join(self._folder, CLOSE)):
+                return "closed"
+            elif self._signs.silent_s >= self._spec["session"]["idle_s"]:
+                return "idle"
+            else:
+                self._signs.wait()
+
+    def _next(self) -> int | None:
+        """The first call that has not been served; listing is what a network file system hears."""
+        waiting = {int(name) for name in os.listdir(self._folder) if name.isdigit()} - self._over
+        return min(waiting, default=None)
+
+    def _serve(self, number: int) -> None:
+        self._over.add(number)
+        call = Call(os.path.join(self._folder, str(number)), self._spec)
+        if not call.take():
+            call.give_up()
+            return
+        call.run()
+        self.served += 1
+        self.loaded += self._warming.load(call.loaded)

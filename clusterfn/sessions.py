@@ -1,0 +1,308 @@
+"""A session: cards, cores and an interpreter on a host, held for many calls, each still in a process of its own.
+
+On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor. It starts with the first
+call, and again with the next one after it has ended. Called by users.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import posixpath
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from clusterfn import dispatch, layout, live, send, spec
+from clusterfn import payload as payloads
+from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.errors import ClusterfnError, ConfigError, WorkerLost
+from clusterfn.host import Reply, TreeFile
+from clusterfn.job import PENDING, RETURNED, STARTING, Job
+from clusterfn.payload import Payload
+from clusterfn.session import CALLER
+from clusterfn.sessioncall import Call, CallTracker
+from clusterfn.spec import Options
+from clusterfn.tracker import Tracker
+
+R = TypeVar("R")
+_TIMEOUT_S = 60.0
+_PRIVATE = 0o600
+
+
+class Session(concurrent.futures.Executor):
+    """Cards, cores and an interpreter, held for many calls that run one after another.
+
+    Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
+    milliseconds, and nothing that it does to its process is seen by the next. The session lets go when it is closed,
+    or after `idle` without a call; the next call then starts it anew, and says so.
+
+    Args:
+        host: The host's name in clusterfn.yml; None as for `cluster`.
+        idle: After so long without a call it ends, as `time` is written.
+        cores, memory, gpus, environment, packages, modules, env, secrets: As for `cluster`; for the session as a whole.
+        time: How long the session may last.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
+
+    Example:
+        >>> with clusterfn.Session("tensor01", gpus=1) as session:
+        ...     model = session.call(train, 1e-3)
+        ...     scores = list(session.map(evaluate, models))
+    """
+
+    def __init__(
+        self,
+        host: str | None = None,
+        *,
+        idle: spec.Time = "30min",
+        cores: int | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        time: spec.Time | None = None,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        modules: Sequence[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Sequence[str] | None = None,
+    ) -> None:
+        given = {k: v for k, v in locals().items() if k not in ("self", "idle") and v is not None and k[0] != "_"}
+        self._options = spec.parse_options(given)
+        self._idle_s = spec.parse_time(idle, "idle")
+        self._lock = threading.RLock()
+        self._holding: _Holding | None = None
+        self._closed = False
+
+    @property
+    def job(self) -> Job[Any] | None:
+        """The job that holds the cards; None before the first call."""
+        return self._holding.job if self._holding else None
+
+    def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
+
+        Ctrl-C ends the call; the session goes on.
+        """
+        call = self._send(fn, args, kwargs, follow=True)
+        return live.result(call, f"{call.name} in a session on {call.host}", "stop")
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+        """Send `fn(*args, **kwargs)` to the session and return its Job.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: The function is decorated and asks for what the session does not have.
+        """
+        return self._send(fn, args, kwargs, follow=False)
+
+    def _send(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> Call[R]:
+        if inside_job():
+            raise RuntimeError("a session inside a job: call the function directly, it runs here")
+        plain, own = (fn.__wrapped__, fn.options) if isinstance(fn, ClusterFunction) else (fn, Options())
+        try:
+            with self._lock:
+                holding = self._held(own)
+                call: Call[R] = holding.send(plain, args, kwargs, own.name, follow)
+        except BaseException as error:  # noqa: BLE001 - raised again, without our frames
+            raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
+        return call
+
+    def _held(self, wanted: Options) -> _Holding:
+        """The session as it is held; started if it is not, or not any more."""
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        holding = self._holding
+        if holding is not None and not holding.job.done():
+            _refuse_what_it_lacks(wanted, self._options, holding.spec)
+            return holding
+        prepared = dispatch.prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
+        _refuse_what_it_lacks(wanted, self._options, prepared.job)
+        if holding is not None:
+            dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
+        serving = spec.Serving(self._idle_s, CALLER)
+        job = replace(prepared.job, name="session", serving=serving)
+        self._holding = _Holding(replace(prepared, job=job), self._again)
+        return self._holding
+
+    def _again(self, left: list[Call[Any]]) -> None:
+        """Calls whose session ended, as nobody had called for so long, at the moment when they were sent."""
+        with self._lock:
+            holding = self._held(Options())
+            for call in left:
+                holding.take_over(call)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls, and let the cards go once those that were taken have ended.
+
+        Args:
+            wait: Whether to wait for that.
+            cancel_futures: Whether to withdraw those that have not started.
+        """
+        with self._lock:
+            self._closed = True
+            holding = self._holding
+        if holding is not None:
+            holding.close(wait, cancel_futures)
+
+    def stop(self) -> None:
+        """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it anew."""
+        if self._holding is not None:
+            self._holding.job.stop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self.shutdown(wait=not interrupted, cancel_futures=interrupted)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"
+
+
+class _Holding:
+    """One job that serves calls, and its calls."""
+
+    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[Call[Any]]], None]) -> None:
+        self.spec = prepared.job
+        self._version = prepared.ready.interpreter.version
+        self._session = prepared.session
+        self._again = again
+        self._count = 0
+        self._open: set[Call[Any]] = set()
+        self.job = dispatch.start(prepared)
+        self._tracker: Tracker = self.job._tracker
+        self.job.listen(self._heard)
+        self.job.add_done_callback(self._over)
+
+    @property
+    def why_over(self) -> str:
+        """Why it ended, in words."""
+        error = self.job.exception(0)
+        if error is not None:
+            return str(getattr(error, "message", error))
+        return "nobody called" if self.job.result(0)["why"] == "idle" else "it was closed"
+
+    def send(
+        self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
+    ) -> Call[R]:
+        """Send one call."""
+        payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
+        tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
+        call: Call[R] = Call(self.job, payload, tracker)
+        self._put(call, payload)
+        return call
+
+    def take_over(self, call: Call[Any]) -> None:
+        """Send a call of another session here."""
+        payload = call.payload
+        if payload is not None:
+            call.move(self.job, self._next(call.name, call.tracker.live))
+            self._put(call, payload)
+
+    def _next(self, name: str, follow: bool) -> CallTracker:
+        self._count += 1
+        return CallTracker(self._tracker, self._count, name, follow)
+
+    def _put(self, call: Call[Any], payload: Payload) -> None:
+        self._open.add(call)
+        call.add_done_callback(self._open.discard)
+        self._await_folder()
+        before = send.contents(self._session, payload, call)
+        sources = payload.sources
+        own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
+        files = [
+            TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
+            TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
+        ]
+        sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
+        sent.add_done_callback(lambda reply: self._refused(call, [*before, reply], reply))
+        call.tracker.follow(call, 1)
+
+    def _await_folder(self) -> None:
+        """The session's folder appears as a whole: nothing may be made below it before. A refusal ends the session."""
+        laid_out, self._tracker.laid_out = self._tracker.laid_out, None
+        if laid_out is not None:
+            laid_out.exception(_TIMEOUT_S)
+
+    def _refused(self, call: Call[Any], sent: Sequence[Reply[Any]], reply: Reply[bool]) -> None:
+        error = reply.exception()
+        if error is not None and not self.job.done():
+            first = send.first_of(sent, error)
+            call.on_refused(first if isinstance(first, ClusterfnError) else ClusterfnError(str(first)))
+
+    def _heard(self, kind: str, _: object) -> None:
+        if kind == "state" and self.job.state in (PENDING, STARTING):
+            for call in list(self._open):
+                call.on_state(PENDING, f"the session is {self.job.status}")
+
+    # its end
+
+    def close(self, wait: bool, cancel_futures: bool) -> None:
+        """Let go once the calls have ended."""
+        calls = list(self._open)
+        for call in calls if cancel_futures else ():
+            call.cancel()
+        if self.job.done() or (not calls and self.job.cancel()):
+            return
+        place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
+        self._await_folder()
+        put = self._session.connection.put(place, b"", sync=False)
+        if wait:
+            put.result(_TIMEOUT_S)
+            concurrent.futures.wait([*calls, self.job])
+
+    def _over(self, _: concurrent.futures.Future[Any]) -> None:
+        """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
+        threading.Thread(target=self._settle, name="clusterfn-session-over", daemon=True).start()
+
+    def _settle(self) -> None:
+        left = [call for call in list(self._open) if not self._has_ended(call)]
+        unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
+        for call in left:
+            if call not in unserved:
+                call.on_refused(self._lost(call))
+        if unserved:
+            self._again(unserved)
+
+    def _has_ended(self, call: Call[Any]) -> bool:
+        """Its outcome is there, and on its way."""
+        return call.done() or self._is_there(call.tracker.outcome)
+
+    def _was_taken(self, call: Call[Any]) -> bool:
+        return self._is_there(call.tracker.taken)
+
+    def _is_there(self, path: str) -> bool:
+        return self._session.connection.have([path]).result(_TIMEOUT_S)[0]
+
+    def _lost(self, call: Call[Any]) -> ClusterfnError:
+        """The session's own end, as this call's."""
+        error = None if self.job.cancelled() else self.job.exception(0)
+        kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
+        facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
+        message = f"the session of the call has ended: {self.why_over}"
+        return kind(message, host=call.host, job=call.id, **facts)
+
+
+def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) -> None:
+    """A decorated function keeps what it was promised, or is refused."""
+    has = session.resources
+    for name, word in (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus")):
+        asked, held = getattr(wanted, name), getattr(has, name)
+        if asked is not None and held is not None and asked > held:
+            raise _lacks(word, asked, held)
+    for name in ("host", "environment", "packages", "modules", "cwd"):
+        asked = getattr(wanted, name)
+        if asked and asked != getattr(own, name) and asked != getattr(session.host, "name" if name == "host" else name):
+            raise _lacks(name, asked, getattr(own, name))
+    if wanted.time_s is not None and (has.time_s is None or wanted.time_s < has.time_s):
+        raise _lacks("time", f"{wanted.time_s:g} s", "no limit for one call")
+
+
+def _lacks(word: str, asked: object, held: object) -> ConfigError:
+    return ConfigError(
+        f"the function asks for {word}={asked!r}, the session has {held!r}",
+        hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
+    )
