@@ -119,6 +119,8 @@ class ClusterFunction(Generic[P, R]):
         cores: int | None = None,
         memory: str | None = None,
         gpus: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
         time: spec.Time | None = None,
         host: str | None = None,
         environment: str | None = None,
@@ -132,12 +134,14 @@ class ClusterFunction(Generic[P, R]):
         on_interrupt: str | None = None,
         stall_timeout: spec.Time | None = None,
     ) -> ClusterFunction[P, R]:
-        """The same function with some options changed; those not named stay. See `cluster` for what they mean."""
+        """The same function with some options changed; those not named stay. See `cluster` for what they mean.
+
+        With `gpus=0` no type and size of cards stays.
+        """
         given = {key: value for key, value in locals().items() if key != "self" and value is not None}
         changed = spec.parse_options(given)
-        return ClusterFunction(
-            self.__wrapped__, replace(self.options, **{k: getattr(changed, k) for k in _fields(given)})
-        )
+        before = replace(self.options, gpu_type=None, gpu_memory_bytes=None) if gpus == 0 else self.options
+        return ClusterFunction(self.__wrapped__, replace(before, **{k: getattr(changed, k) for k in _fields(given)}))
 
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
@@ -159,7 +163,9 @@ class ClusterFunction(Generic[P, R]):
 
 
 def _fields(given: Mapping[str, object]) -> list[str]:
-    renamed = {"memory": "memory_bytes", "time": "time_s", "stall_timeout": "stall_s"}
+    renamed = {
+        "memory": "memory_bytes", "gpu_memory": "gpu_memory_bytes", "time": "time_s", "stall_timeout": "stall_s",
+    }  # fmt: skip
     return [renamed.get(name, name) for name in given]
 
 
@@ -172,6 +178,8 @@ def cluster(
     cores: int | None = None,
     memory: str | None = None,
     gpus: int | None = None,
+    gpu_memory: str | None = None,
+    gpu_type: str | None = None,
     time: spec.Time | None = None,
     host: str | None = None,
     environment: str | None = None,
@@ -192,6 +200,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         cores: Processor cores of the job (1).
         memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
         gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
+        gpu_memory: The size of each card, at least: "24GB" is what is sold as 24 GB. Needs gpus.
+        gpu_type: Words of each card's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
         time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
         host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
         environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"

@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterfn import config, describe, layout, ledger, live, send
+from clusterfn import config, demand, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
 from clusterfn.environments import Ready, Wanted
 from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError, JobError
 from clusterfn.job import Job
 from clusterfn.live import remember_going
 from clusterfn.session import CALLER, Session, open_session
-from clusterfn.spec import Host, JobSpec, Options, Resources
+from clusterfn.spec import JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
 
 R = TypeVar("R")
@@ -135,7 +135,7 @@ def prepare_packed(
     """
     known = config.load()
     host, because = known.resolve(options.host)
-    resources = resources_of(options, host)
+    resources = demand.resources_of(options, host)
     payload = pack(None)
     hidden = secret_values(options)
     session = open_session(host)
@@ -187,17 +187,6 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     tracker.follow(job, 1)
     remember_going(job)
     return job
-
-
-def resources_of(options: Options, host: Host) -> Resources:
-    """What the decorator asked for, completed by the host's defaults."""
-    defaults = host.defaults
-    return Resources(
-        cores=options.cores or defaults.cores,
-        memory_bytes=options.memory_bytes or defaults.memory_bytes,
-        gpus=defaults.gpus if options.gpus is None else options.gpus,
-        time_s=options.time_s or defaults.time_s,
-    )
 
 
 def secret_values(options: Options) -> dict[str, str]:

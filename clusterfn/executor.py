@@ -20,7 +20,7 @@ class Executor(concurrent.futures.Executor):
 
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
-        cores, memory, gpus, time, environment, modules, env, secrets: As for `cluster`.
+        cores, memory, gpus, gpu_memory, gpu_type, time, environment, modules, env, secrets: As for `cluster`.
 
     Example:
         >>> with Executor("tensor01", cores=1) as executor:
@@ -34,6 +34,8 @@ class Executor(concurrent.futures.Executor):
         cores: int | None = None,
         memory: str | None = None,
         gpus: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
         time: spec.Time | None = None,
         environment: str | None = None,
         modules: Sequence[str] | None = None,

@@ -1,6 +1,6 @@
-"""What a user writes as `@cluster(...)`, read into plain facts: units, types, and what to write instead of a mistake.
+"""What a user writes as `@cluster(...)`, read into plain facts: names, types, and what to write instead of a mistake.
 
-Called by `spec` and `config`. Imports `errors` alone.
+Called by `spec` and `config`. Imports `errors` and `units` alone.
 """
 
 from __future__ import annotations
@@ -14,19 +14,10 @@ from pathlib import PurePosixPath
 from typing import Any, Union
 
 from clusterfn.errors import ConfigError
+from clusterfn.units import NUMBER, finite, parse_memory, parse_time
 
 Time = Union[str, timedelta]
 
-_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
-_MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MEMORY_WITHOUT_B = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])i?", re.IGNORECASE)
-_TIME_PART = re.compile(
-    r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
-    re.IGNORECASE,
-)
-_TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
-_NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 _CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 
 
@@ -41,91 +32,13 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def parse_memory(value: object) -> int:
-    """Bytes in a text such as "16GB" (16 * 2**30), "512MB" or "1.5 TiB".
-
-    Raises:
-        ConfigError: No unit, an unknown unit, zero or not a text.
-
-    Example:
-        >>> parse_memory("2GB")
-        2147483648
-    """
-    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
-    size = int(float(match[1]) * _MEMORY_UNITS[match[2].upper()]) if match else 0
-    if size <= 0:
-        raise ConfigError(f"memory={value!r} is not an amount of memory", hint=_memory_hint(value))
-    return size
-
-
-def _memory_hint(value: object) -> str:
-    lettered = _MEMORY_WITHOUT_B.fullmatch(value.strip()) if isinstance(value, str) else None
-    if lettered and float(lettered[1]):
-        return f'write memory="{lettered[1]}{lettered[2].upper()}B"'
-    number = _number(value)
-    if number is None:
-        return 'write it with a unit: memory="4GB"'
-    if number >= 2**20:  # nobody has that many gigabytes: these are bytes
-        return f'write it with a unit: memory="{math.ceil(number / 2**20)}MB"'
-    return f'write it with a unit: memory="{number:.10g}{"GB" if number < 1024 else "MB"}"'
-
-
-def _number(value: object) -> float | None:
-    """What was written without a unit, as a number above zero; None if it is something else."""
-    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
-    number = float(written[0]) if written else _finite(value)
-    return number if 0 < number < 1e15 else None
-
-
-def _finite(value: object) -> float:
-    """A number as a float; 0.0 for what is none."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
-        return 0.0
-    return float(value)
-
-
-def parse_time(value: object, name: str = "time") -> float:
-    """Seconds in a text with units ("90min", "2 hours", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
-
-    Raises:
-        ConfigError: No unit, an unknown unit, zero or another type.
-
-    Example:
-        >>> parse_time("1h 30min")
-        5400.0
-    """
-    seconds = _seconds(value)
-    if seconds is None or seconds <= 0:
-        raise ConfigError(f"{name}={value!r} is not a duration", hint=_time_hint(value, name))
-    return seconds
-
-
-def _time_hint(value: object, name: str) -> str:
-    number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
-    if number is None or number >= 1e9:
-        return f"write it with a unit: {forms}"
-    return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'
-
-
-def _seconds(value: object) -> float | None:
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if not isinstance(value, str):
-        return None
-    clock = _CLOCK.fullmatch(value.strip())
-    if clock:
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
-    if _TIME_PART.sub("", value).strip():
-        return None
-    return sum(float(number) * _TIME_UNITS[unit[0].lower()] for number, unit in _TIME_PART.findall(value))
-
-
 # What people write for one of our words, from SLURM, PBS and other libraries.
 ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
     **dict.fromkeys(("mem", "ram"), "memory"),
     **dict.fromkeys(("gpu", "ngpus", "num_gpus"), "gpus"),
+    **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
+    **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
@@ -189,13 +102,13 @@ def _whole_hint(name: str, value: object, least: int) -> str:
     if isinstance(value, bool):
         return f"write {name}={max(int(value), least)}"
     if not isinstance(value, str):
-        return f"write {name}={max(math.ceil(_finite(value)), least)}"
-    if _NUMBER.fullmatch(value.strip()):
+        return f"write {name}={max(math.ceil(finite(value)), least)}"
+    if NUMBER.fullmatch(value.strip()):
         return f"write {name}={max(math.ceil(float(value)), least)}, without quotes"
     cards = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
     if not cards:
         return f"write {name}=1: a number, without quotes"
-    kind = f"; the kind stands in clusterfn.yml: `slurm: {{gres: gpu:{cards[1]}}}`" if cards[1] else ""
+    kind = f', gpu_type="{cards[1]}"' if cards[1] else ""
     return f"write gpus={int(cards[2])}{kind}"
 
 
@@ -203,6 +116,7 @@ _ON_INTERRUPT = ("detach", "stop")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 
@@ -287,6 +201,8 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
     "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
     "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
+    "gpu_memory": ("gpu_memory_bytes", lambda name, value: parse_memory(value, name)),
+    "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
     "time": ("time_s", lambda _, value: parse_time(value)),
     "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
     "host": ("host", _matching(HOST_NAME, "tensor01")),

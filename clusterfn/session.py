@@ -11,15 +11,16 @@ import secrets
 import threading
 from collections.abc import Callable
 
+from clusterfn import cards, layout, parcel
 from clusterfn import host as hosts
-from clusterfn import layout, parcel
+from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.environment import existing
 from clusterfn.environments import Environments, Ready, Wanted
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
-from clusterfn.spec import Host, Resources
+from clusterfn.spec import Host, Resources, shown_memory
 from clusterfn.watch import Watch
 
 CALLER = existing.CALLER
@@ -172,6 +173,8 @@ class Session:
         self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
         if asked.gpus and self.gpu_count is not None:
             self._refuse_above("gpus", asked.gpus, self.gpu_count, str)
+            if asked.gpu_type or asked.gpu_memory_bytes:
+                cards.enough(self.cards, asked, self.host.name)
 
     def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
         if asked > there:
@@ -183,6 +186,11 @@ class Session:
             )
 
     @functools.cached_property
+    def cards(self) -> tuple[Card, ...] | None:
+        """What each card is, by nvidia-smi; None if it cannot say."""
+        return cards.ask(self.connection)
+
+    @functools.cached_property
     def gpu_count(self) -> int | None:
         """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""
         try:
@@ -190,16 +198,6 @@ class Session:
         except HostError:
             return 0
         return answer.out.count(b"UUID:") if answer.rc == 0 else None
-
-
-def shown_memory(size: int) -> str:
-    """An amount of memory as a person writes it.
-
-    Example:
-        >>> shown_memory(3 * 2**29)
-        '1.5GB'
-    """
-    return f"{size / 2**30:.1f}GB" if size >= 2**30 else f"{size >> 20}MB"
 
 
 _sessions: dict[str, Session] = {}

@@ -10,7 +10,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.options import ALIASES
 
 _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
-_BELOW_DEFAULTS = ("cores", "memory", "gpus", "time")
+_BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
 _ENVIRONMENTS = ("python", "venv", "prefix", "conda")
 _FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from clusterfn.config import advice
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
+from clusterfn.options import GPU_TYPE
 from clusterfn.spec import Host, Making, Resources, parse_memory, parse_time
 
 SCHEDULERS = ("bare", "slurm", "local")
@@ -157,7 +159,7 @@ def _ssh_config(facts: dict[str, Any], folder: Path) -> None:
 def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     if facts["scheduler"] == "slurm":
         return _slurm_host(keys, facts)
-    for key in ("slurm", "gpu_option", "build_partition"):
+    for key in ("slurm", "gpu_option", "cards", "build_partition"):
         if key in keys:
             raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
     return None
@@ -171,29 +173,25 @@ def _slurm_host(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     defaults = facts.get("defaults", Resources())
     options = facts.get("slurm", {})
     if defaults.memory_bytes is None and not {"mem", "mem-per-cpu", "mem-per-gpu"} & set(options):
-        facts["defaults"] = Resources(defaults.cores, SLURM_MEMORY, defaults.gpus, defaults.time_s)
+        facts["defaults"] = replace(defaults, memory_bytes=SLURM_MEMORY)
 
 
-def _with_place(parse: Callable[[object], Any]) -> Callable[[Value], Any]:
+def _with_place(parse: Callable[[object], Any], quantity: str, example: str) -> Callable[[Value], Any]:
     """A parser of units, whose error then names the line."""
 
     def read(value: Value) -> Any:
         try:
             return parse(value.as_written())
         except ConfigError as error:
-            key = value.name.rpartition(".")[2]
-            hint = "write it with a unit and in quotes: " + _UNITS.get(key, '"2h"')
-            raise value.error(f"{value.written} is not {_QUANTITIES.get(key, 'a duration')}", hint) from error
+            hint = "write it with a unit and in quotes: " + _UNITS.get(value.name.rpartition(".")[2], example)
+            raise value.error(f"{value.written} is not {quantity}", hint) from error
 
     return read
 
 
-_QUANTITIES = {"memory": "an amount of memory"}
-_UNITS = {
-    "memory": '"16GB"', "time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"',
-    "login_ttl": '"8h"',
-}  # fmt: skip
-_memory, _time = _with_place(parse_memory), _with_place(parse_time)
+_UNITS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
+_memory = _with_place(parse_memory, "an amount of memory", '"16GB"')
+_time = _with_place(parse_time, "a duration", '"2h"')
 
 
 def _days(value: Value) -> float:
@@ -230,6 +228,21 @@ def _path(value: Value) -> str:
 def _defaults(value: Value) -> Resources:
     given = value.mapping(_DEFAULTS, advice.OF_DEFAULTS)
     return Resources(**{_DEFAULTS[key][0]: _DEFAULTS[key][1](given[key]) for key in given if key != "environment"})
+
+
+def _gpu_type(value: Value) -> str:
+    text = value.as_written()
+    if not GPU_TYPE.fullmatch(text):
+        raise value.error(f'"{text}" cannot name a type of card', "write one word of its name, such as a6000")
+    return text
+
+
+def _cards(value: Value) -> dict[str, int]:
+    """How large the cards of each type are."""
+    for key, given in value.pairs:
+        _gpu_type(key)
+        _memory(given)
+    return {kind: _memory(given) for kind, given in value.mapping().items()}
 
 
 def _modules(value: Value) -> tuple[str, ...]:
@@ -302,6 +315,8 @@ _DEFAULTS: dict[str, _Key] = {
     "cores": ("cores", _count(1)),
     "memory": ("memory_bytes", _memory),
     "gpus": ("gpus", _count(0)),
+    "gpu_memory": ("gpu_memory_bytes", _memory),
+    "gpu_type": ("gpu_type", _gpu_type),
     "time": ("time_s", _time),
     "environment": ("environment", advice.environment),
 }
@@ -322,6 +337,7 @@ _KEYS: dict[str, _Key] = {
     "env": ("env", _env),
     "slurm": ("slurm", _slurm),
     "gpu_option": ("gpu_option", _choice("gres", "gpus", "gpus-per-node")),
+    "cards": ("cards", _cards),
     "lease": ("lease", _choice("socket", "file")),
     "poll_floor": ("poll_floor_s", _time),
     "queue_timeout": ("queue_timeout_s", _time),

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn import layout
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler import slurm_limits
+from clusterfn.scheduler import slurm_cards, slurm_limits
 from clusterfn.scheduler import slurm_words as words
 from clusterfn.scheduler.base import (
     FINAL,
@@ -136,9 +136,9 @@ class Slurm:
         time_s = job.group.element_s if job.group else resources.time_s
         if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
             options["time"] = math.ceil(time_s / 60) + 1
-        return self._with_the_hosts(options, resources.gpus)
+        return self._with_the_hosts(options, resources.gpus, resources.gpu_type)
 
-    def _with_the_hosts(self, options: dict[str, Any], gpus: int) -> dict[str, Any]:
+    def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
         gres = given.pop("gres", "")
         if gpus and gres is None and self.host.gpu_option == "gres":
@@ -147,7 +147,7 @@ class Slurm:
                 host=self.host.name,
                 hint="remove that line, or set gpu_option: gpus",
             )
-        options.update(_cards(self.host.gpu_option, gpus, gres))
+        options.update(slurm_cards.options(self.host.gpu_option, gpus, gres or "", kind))
         if "mem" in options and given.get("mem", "") is not None:
             given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
         if isinstance(given.get("partition"), Mapping):
@@ -234,21 +234,6 @@ class Slurm:
 
 def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items())
-
-
-def _cards(option: str, gpus: int, gres: str | None) -> dict[str, str]:
-    """The option that asks for cards; `slurm: gres:` may name their kind ("gpu:a100") and other resources."""
-    if gres is None:
-        return {}
-    parts = [part for part in gres.split(",") if part]
-    kinds = [part for part in parts if part.split(":")[0] == "gpu"] or ["gpu"]
-    others = [part for part in parts if part.split(":")[0] != "gpu"]
-    if not gpus:
-        return {"gres": ",".join(others)} if others else {}
-    if option == "gres":
-        return {"gres": ",".join([*others, f"{kinds[0]}:{gpus}"])}
-    kind = kinds[0].partition(":")[2]
-    return {option: f"{kind}:{gpus}" if kind else str(gpus), **({"gres": ",".join(others)} if others else {})}
 
 
 def _state(number: str, state: str, reason: str) -> JobState:

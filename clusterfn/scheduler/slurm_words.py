@@ -123,7 +123,7 @@ _REFUSALS = (
         "ask for no more cores, memory or cards than one node has (`sinfo -o '%N %c %m %G'`)",
     ),
     ("requested time limit", "ask for less `time=`, or set `slurm: partition:`"),
-    ("generic resource", "set `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
+    ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
     ("invalid job array", "ask for fewer elements"),
     ("unrecognized option", "remove that option from `slurm:`"),
     ("no space left", "free space in `root:` there"),

@@ -44,6 +44,13 @@ SUBMISSIONS = {
     "kind-without-cards": job(replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"})),
     "gpus": job(replace(SLURM, gpu_option="gpus", slurm={"gres": "gpu:a100"}), resources=_GPU),
     "gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=_GPU),
+    "type-of-card": job(SLURM, resources=replace(_GPU, gpu_type="a6000")),
+    "type-beats-kind": job(
+        replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"}), resources=replace(_GPU, gpu_type="h100")
+    ),
+    "type-gpus": job(replace(SLURM, gpu_option="gpus"), resources=replace(_GPU, gpu_type="a6000")),
+    "type-gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=replace(_GPU, gpu_type="a6000")),
+    "gpus-without-gres": job(replace(SLURM, gpu_option="gpus", slurm={"gres": None}), resources=_GPU),
     "dropped": job(replace(SLURM, slurm={"mem": None, "time": None, "export": None, "gres": None})),
     "memory-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"})),
     "memory-asked-beats-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"}), resources=_GPU),

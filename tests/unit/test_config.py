@@ -60,23 +60,27 @@ def test_every_key_becomes_its_fact():
     got = host(
         "scheduler: slurm\naddress: ada@hpc.example.org:2222\ntransport: openssh\nssh_config: ssh/config\n"
         'root: $SCRATCH/x y\npython: /usr/bin/python3\nenvironment: "conda:torch"\n'
-        "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00}\nsetup: |\n  if true; then\n    A=1\n  fi\n"
+        "defaults: {cores: 4, memory: 16GB, gpus: 2, time: 02:00:00, gpu_memory: 24GB, gpu_type: a100}\n"
+        "setup: |\n  if true; then\n    A=1\n  fi\n"
         "modules: [gcc/12, cuda]\nprolog: [a, b]\nenv: {A: 4, B: 'no', C: 1.50}\nslurm: {account: x}\n"
-        "gpu_option: gpus\nlease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
+        "gpu_option: gpus\ncards: {a100: 80GB}\n"
+        "lease: file\npoll_floor: 5s\nqueue_timeout: 2h\nkeep: 36h\nlogin_ttl: 1d"
     )
     assert got == Host(
         name="a", address="ada@hpc.example.org:2222", scheduler="slurm", source="/work/clusterfn.yml:2",
         transport="openssh", ssh_config="/work/ssh/config", root="$SCRATCH/x y", python="/usr/bin/python3",
-        environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0),
+        environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0, 24 * 2**30, "a100"),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
-        env={"A": "4", "B": "no", "C": "1.50"}, slurm={"account": "x"}, gpu_option="gpus", lease="file",
+        env={"A": "4", "B": "no", "C": "1.50"}, slurm={"account": "x"}, gpu_option="gpus",
+        cards={"a100": 80 * 2**30}, lease="file",
         poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
 
 
 def test_slurm_always_has_a_memory_limit_unless_dropped():
     assert host("scheduler: slurm").defaults.memory_bytes == 4 * 2**30
-    assert host("scheduler: slurm\ndefaults: {gpus: 1}").defaults == Resources(1, 4 * 2**30, 1)
+    kept = host("scheduler: slurm\ndefaults: {gpus: 1, gpu_type: t4}").defaults
+    assert kept == Resources(1, 4 * 2**30, 1, gpu_type="t4")
     assert host("scheduler: slurm\nslurm: {mem: null}").defaults.memory_bytes is None
     assert host("scheduler: slurm\nslurm: {mem-per-cpu: 2G}").defaults.memory_bytes is None
     assert host("scheduler: bare").defaults.memory_bytes is None
@@ -177,6 +181,10 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenv: {A: no}", "4:14", '"no" means true or false', "in quotes"),
     ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: bare\ncards: {a100: 80GB}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: slurm\ncards: {a100: 80}", "4:19", '"80" is not an amount of memory', '"16GB"'),
+    ("scheduler: slurm\ncards: {'a:b': 80GB}", "4:13", "cannot name a type of card", "such as a6000"),
+    ("scheduler: slurm\ndefaults: {gpu_memory: 24}", "4:28", '"24" is not an amount of memory', '"16GB"'),
     ("scheduler: bare\ngpu_option: gres", "4:17", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: bare\nbuild_partition: cpu", "4:22", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: slurm\nslurm: {-p: x}", "4:13", '"-p" is not an option of sbatch', "long name"),
@@ -387,7 +395,7 @@ def test_the_references_examples_are_accepted():
     rows = re.findall(r"^\| `(\w+)` \| [^|]* \| `([^`]*)` \|", page, re.MULTILINE)
     assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
     for key, example in rows:
-        indent = "defaults: {%s: %s}" if key in ("cores", "memory", "gpus", "time") else "%s: %s"
+        indent = "defaults: {%s: %s}" if key in hosts.DEFAULT_KEYS - {"environment"} else "%s: %s"
         host("scheduler: slurm\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
 
 

@@ -1,0 +1,113 @@
+"""Amounts of memory and durations as people write them, with what to write instead of a mistake.
+
+Called by `options` and, through `spec`, by whoever reads or shows an amount. Imports `errors` alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import timedelta
+
+from clusterfn.errors import ConfigError
+
+_MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
+_MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_MEMORY_WITHOUT_B = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])i?", re.IGNORECASE)
+_TIME_PART = re.compile(
+    r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
+    re.IGNORECASE,
+)
+_TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
+NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
+
+
+def parse_memory(value: object, name: str = "memory") -> int:
+    """Bytes in a text such as "16GB" (16 * 2**30), "512MB" or "1.5 TiB".
+
+    Raises:
+        ConfigError: No unit, an unknown unit, zero or not a text.
+
+    Example:
+        >>> parse_memory("2GB")
+        2147483648
+    """
+    match = _MEMORY.fullmatch(value.strip()) if isinstance(value, str) else None
+    size = int(float(match[1]) * _MEMORY_UNITS[match[2].upper()]) if match else 0
+    if size <= 0:
+        raise ConfigError(f"{name}={value!r} is not an amount of memory", hint=_memory_hint(value, name))
+    return size
+
+
+def _memory_hint(value: object, name: str) -> str:
+    lettered = _MEMORY_WITHOUT_B.fullmatch(value.strip()) if isinstance(value, str) else None
+    if lettered and float(lettered[1]):
+        return f'write {name}="{lettered[1]}{lettered[2].upper()}B"'
+    number = _number(value)
+    if number is None:
+        return f'write it with a unit: {name}="4GB"'
+    if number >= 2**20:  # nobody has that many gigabytes: these are bytes
+        return f'write it with a unit: {name}="{math.ceil(number / 2**20)}MB"'
+    return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
+
+
+def shown_memory(size: int) -> str:
+    """An amount of memory as a person writes it.
+
+    Example:
+        >>> shown_memory(3 * 2**29)
+        '1.5GB'
+    """
+    return f"{round(size / 2**30, 1):g}GB" if size >= 2**30 else f"{size >> 20}MB"
+
+
+def _number(value: object) -> float | None:
+    """What was written without a unit, as a number above zero; None if it is something else."""
+    written = isinstance(value, str) and NUMBER.fullmatch(value.strip())
+    number = float(written[0]) if written else finite(value)
+    return number if 0 < number < 1e15 else None
+
+
+def finite(value: object) -> float:
+    """A number as a float; 0.0 for what is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
+        return 0.0
+    return float(value)
+
+
+def parse_time(value: object, name: str = "time") -> float:
+    """Seconds in a text with units ("90min", "2 hours", "1d 12h", "02:00:00", "1-00:00:00") or a timedelta.
+
+    Raises:
+        ConfigError: No unit, an unknown unit, zero or another type.
+
+    Example:
+        >>> parse_time("1h 30min")
+        5400.0
+    """
+    seconds = _seconds(value)
+    if seconds is None or seconds <= 0:
+        raise ConfigError(f"{name}={value!r} is not a duration", hint=_time_hint(value, name))
+    return seconds
+
+
+def _time_hint(value: object, name: str) -> str:
+    number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
+    if number is None or number >= 1e9:
+        return f"write it with a unit: {forms}"
+    return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if not isinstance(value, str):
+        return None
+    clock = _CLOCK.fullmatch(value.strip())
+    if clock:
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        return float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
+    if _TIME_PART.sub("", value).strip():
+        return None
+    return sum(float(number) * _TIME_UNITS[unit[0].lower()] for number, unit in _TIME_PART.findall(value))
