@@ -199,6 +199,8 @@ def spec_json(job: JobSpec) -> bytes:
             "memory_bytes": asked.memory_bytes,
             "gpus": asked.gpus,
             "time_s": asked.time_s,
+            "gpu_memory_bytes": asked.gpu_memory_bytes,
+            "gpu_type": asked.gpu_type,
         },
         "queue_timeout_s": job.host.queue_timeout_s,
         "lease": job.host.lease,

@@ -13,8 +13,9 @@ from clusterfn import options
 from clusterfn.options import HOST_NAME as HOST_NAME
 from clusterfn.options import Time as Time
 from clusterfn.options import did_you_mean as did_you_mean
-from clusterfn.options import parse_memory as parse_memory
-from clusterfn.options import parse_time as parse_time
+from clusterfn.units import parse_memory as parse_memory
+from clusterfn.units import parse_time as parse_time
+from clusterfn.units import shown_memory as shown_memory
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,16 @@ class Resources:
         memory_bytes: Memory of the whole job.
         gpus: Whole cards; 0 hides CUDA.
         time_s: Seconds until the job is ended.
+        gpu_memory_bytes: The size of each card, at least.
+        gpu_type: Words of each card's name, "a6000"; with SLURM the type of its gres.
     """
 
     cores: int = 1
     memory_bytes: int | None = None
     gpus: int = 0
     time_s: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_type: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Options:
     name: str | None = None
     on_interrupt: str = "detach"
     stall_s: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_type: str | None = None
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class Host:
     env: Mapping[str, str] = field(default_factory=dict)
     slurm: Mapping[str, Any] = field(default_factory=dict)
     gpu_option: str = "gres"
+    cards: Mapping[str, int] = field(default_factory=dict)
     lease: str = "socket"
     poll_floor_s: float = 2.0
     queue_timeout_s: float | None = None

@@ -19,14 +19,17 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
-    ["_version", "errors", "gpu", "layout", "options", "spec"],
+    ["_version", "errors", "gpu", "layout", "options", "spec", "units"],
     ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
     ["items"],
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch", "whereabouts"],
     ["survey"],
     ["job", "group"],
-    ["builder", "builds", "division", "environments", "session", "witness", "tracker", "live", "progress"],
+    [
+        "builder", "builds", "cards", "demand", "division", "environments", "session", "witness", "tracker", "live",
+        "progress",
+    ],
     ["shipping"],
     ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
     ["decorator", "executor", "lookup", "attach", "access"],
@@ -34,7 +37,7 @@ ROOMS = [
     ["__init__"],
     ["cli"],
     ["__main__"],
-]
+]  # fmt: skip
 RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
