@@ -78,7 +78,6 @@ def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: st
 def _gpus(host: "Mapping[str, str]", cards: "Optional[list[str]]", wanted: int, slurm: bool) -> "dict[str, str]":
     if not wanted:
         return {"CUDA_VISIBLE_DEVICES": ""}
-    if slurm or cards is None:
-        given = host.get("CUDA_VISIBLE_DEVICES")
-        return {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(cards), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    given = host.get("CUDA_VISIBLE_DEVICES") if slurm or cards is None else ",".join(cards)
+    visible = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+    return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")  # SLURM counts so too; CUDA would put the fastest first

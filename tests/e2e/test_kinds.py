@@ -1,0 +1,87 @@
+"""Cards by type and size, and what a job sees of them: on a shared server, with SLURM and on this machine."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterfn import ConfigError, SubmitError, Unsatisfiable, cluster
+from tests.bridge import cards as toys
+
+MIXED = (("NVIDIA RTX A1000", 8188), ("NVIDIA RTX A6000", 49140), ("NVIDIA RTX A6000", 49140), ("NVIDIA A100", 81920))
+
+
+def visible():
+    return os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
+
+
+visible.__module__ = "__main__"
+
+
+@pytest.fixture(scope="module")
+def _box(request):
+    with request.getfixturevalue("lab").own_gpubox() as box:
+        box.cards.write({**box.cards.read(), "cards": [toys.card(index, *kind) for index, kind in enumerate(MIXED)]})
+        yield box
+
+
+@pytest.fixture
+def box(_box, lab, hosts, tmp_path, monkeypatch):
+    """A machine with several kinds of cards; its name in clusterfn.yml."""
+    name = _box.alias("cfbash")
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(name,))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    return name
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [({"gpu_type": "a6000", "gpus": 2}, (1, 2)), ({"gpu_memory": "60GB", "gpus": 1}, (3,)), ({"gpus": 1}, (0,))],
+)
+def test_a_call_gets_cards_of_its_type_and_size(box, _box, asked, given):
+    uuids = ",".join(_box.uuids()[index] for index in given)
+
+    assert cluster(host=box, **asked)(visible)() == (uuids, "PCI_BUS_ID")
+
+
+@pytest.mark.lab
+def test_cards_that_are_not_there_are_refused_before_anything_is_sent(box, hosts):
+    before = hosts.jobs()
+
+    with pytest.raises(Unsatisfiable) as caught:
+        cluster(host=box, gpus=3, gpu_type="a600")(visible)()
+
+    there = "1 x NVIDIA RTX A1000 (8 GB), 2 x NVIDIA RTX A6000 (48 GB), 1 x NVIDIA A100 (80 GB)"
+    assert caught.value.message == f"the call asks for 3 GPUs of type a600, and {box} has {there}"
+    assert caught.value.hint == 'did you mean gpu_type="a6000"?'
+    assert hosts.jobs() == before
+
+
+@pytest.mark.lab
+def test_slurms_own_cards_are_kept_and_counted_as_it_counts(hosts):
+    given, order = cluster(host="slurm", gpus=2)(visible)()
+
+    assert len(given.split(",")) == 2
+    assert order == "PCI_BUS_ID"
+    assert cluster(host="slurm")(visible)() == ("", None)
+
+
+@pytest.mark.lab
+def test_a_type_that_slurm_does_not_have_is_refused_with_the_word_to_change(hosts):
+    with pytest.raises(SubmitError) as caught:
+        cluster(host="slurm", gpus=1, gpu_type="a6000")(visible)()
+
+    assert "of a gpu_type= that it has (`sinfo" in caught.value.hint
+    with pytest.raises(ConfigError, match="cannot be asked of SLURM"):
+        cluster(host="slurm", gpus=1, gpu_memory="20GB")(visible)()
+
+
+def test_on_this_machine_too(here, tmp_path, monkeypatch):
+    machine = toys.machine(tmp_path / "bin", *MIXED)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+
+    a100 = machine.uuid(3)
+    assert cluster(gpus=1, gpu_type="a100")(visible)() == (a100, "PCI_BUS_ID")
+    assert cluster(gpus=0)(visible)() == ("", None)
