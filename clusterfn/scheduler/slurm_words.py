@@ -120,7 +120,7 @@ _REFUSALS = (
     ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),
     (
         "requested node configuration",
-        "ask for no more cores, memory or cards than one node has, of a gpu_type= that it has (`sinfo -o '%N %c %m %G'`)",
+        "ask for no more cores, memory or cards, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`)",
     ),
     ("requested time limit", "ask for less `time=`, or set `slurm: partition:`"),
     ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),

@@ -73,7 +73,7 @@ def test_a_type_that_slurm_does_not_have_is_refused_with_the_word_to_change(host
     with pytest.raises(SubmitError) as caught:
         cluster(host="slurm", gpus=1, gpu_type="a6000")(visible)()
 
-    assert "of a gpu_type= that it has (`sinfo" in caught.value.hint
+    assert "or cards, of a gpu_type=, than one node has" in caught.value.hint
     with pytest.raises(ConfigError, match="cannot be asked of SLURM"):
         cluster(host="slurm", gpus=1, gpu_memory="20GB")(visible)()
 
