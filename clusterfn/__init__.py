@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from clusterfn.job import Job
     from clusterfn.lookup import attach, jobs
     from clusterfn.sessions import Session
+    from clusterfn.sweeping import SweepResult, sweep
 
 __all__ = [
     "AuthenticationError",
@@ -85,6 +86,7 @@ __all__ = [
     "Stalled",
     "SubmitError",
     "SweepError",
+    "SweepResult",
     "TimeLimit",
     "Unreachable",
     "Unsatisfiable",
@@ -95,6 +97,7 @@ __all__ = [
     "jobs",
     "login",
     "logout",
+    "sweep",
 ]
 
 # Loaded at first use, so that `import clusterfn` stays light.
@@ -109,6 +112,8 @@ _HOMES = {
     "Job": "job",
     "JobGroup": "group",
     "Session": "sessions",
+    "SweepResult": "sweeping",
+    "sweep": "sweeping",
 }
 
 

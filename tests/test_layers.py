@@ -32,7 +32,7 @@ ROOMS = [
     ],
     ["shipping"],
     ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
-    ["decorator", "executor", "lookup", "attach", "access"],
+    ["decorator", "executor", "lookup", "attach", "access", "sweeping"],
     ["sessioncall", "sessions"],
     ["__init__"],
     ["cli"],
@@ -53,6 +53,8 @@ BLIND = {
     "hostlink/link.py": "a thread's outermost frames",
     "items.py": "pickles the user's arguments",
     "job.py": "a thread's outermost frame; loads the user's value",
+    "sweeping/running.py": "calls the user's way of scoring",
+    "sweeping/store.py": "pickles and loads the user's values",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's.

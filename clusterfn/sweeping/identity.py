@@ -1,0 +1,75 @@
+"""What makes a sweep the same as one before: its function, configurations, seed and way of scoring. Pure.
+
+Written as the first line of a journal, and compared with it by whoever goes on. Called by `story`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from clusterfn.spec import Options
+from clusterfn.sweeping.fingerprint import Unstable, fingerprint
+from clusterfn.sweeping.space import Grid, Listed
+
+_LONG = 200
+_COMPARED = ("function", "max_configs", "sampler", "seed", "score", "minimize")
+
+
+def code_of(function: Callable[..., Any], options: Options) -> str | None:
+    """A digest of a function and of the environment that its decorator names; None where there can be none."""
+    try:
+        return fingerprint(function, options.environment, options.packages, options.modules, dict(options.env))
+    except Unstable:
+        return None
+
+
+def describe(space: Grid | Listed) -> dict[str, dict[str, Any]]:
+    """The configurations for a reader, and as digests; each key apart."""
+    if isinstance(space, Listed):
+        parts: dict[str, Any] = {"configurations": list(space.configurations)}
+    else:
+        parts = {key: space.drawn.get(key) or list(space.values[key]) for key in space.keywords()}
+    return {
+        "space": {key: _short(value) for key, value in parts.items()},
+        "digests": {key: _digest(value) for key, value in parts.items()},
+    }
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONG else f"{text[: _LONG - 1]}…"
+
+
+def _digest(value: Any) -> str | None:
+    try:
+        return fingerprint(value)
+    except Unstable:
+        return None
+
+
+def score_of(by: Any) -> str | None:
+    """A way of scoring as one word."""
+    return (_digest(by) or "a function") if callable(by) else by
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What two first lines of a journal say differently of what was to be done, in words.
+
+    Args:
+        before: What stands in the journal.
+        now: What is asked for.
+    """
+    found = [f"{key}: {before.get(key)} there, {now[key]} here" for key in _COMPARED if before.get(key) != now[key]]
+    if before.get("code") and now["code"] and before["code"] != now["code"]:
+        found.append(f"code: what {now['function']} or anything that it calls does has changed since")
+    here, there = now["digests"], before.get("digests", {})
+    return found + [
+        f"{key}: {_told(before, key)} there, {_told(now, key)} here"
+        for key in dict.fromkeys([*there, *here])
+        if there.get(key) != here.get(key)
+    ]
+
+
+def _told(facts: Mapping[str, Any], key: str) -> str:
+    return str(facts.get("space", {}).get(key, "nothing"))

@@ -1,0 +1,264 @@
+"""Runs a batch of configurations, each end of which is in the journal before it is shown.
+
+Those that ended well before are taken from journal and cache, a group that still runs is followed, the rest is sent.
+
+Called by `story`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterfn import dispatch, live, lookup, mapping, wire
+from clusterfn.decorator import ClusterFunction
+from clusterfn.errors import ConfigError, PayloadError
+from clusterfn.group import Ended, JobGroup
+from clusterfn.job import RUNNING, SHORT
+from clusterfn.sweeping import telling
+from clusterfn.sweeping.fingerprint import Unstable, fingerprint
+from clusterfn.sweeping.journal import Journal
+from clusterfn.sweeping.result import CACHE, JOURNAL, Trial, cause
+from clusterfn.sweeping.scoring import Scoring, sequence
+from clusterfn.sweeping.space import Configuration
+from clusterfn.sweeping.store import Kept, Store
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where values are kept.
+
+    Attributes:
+        values: Of this sweep, by the name of the configuration.
+        cache: Of all sweeps, by what was called with what; None without one.
+        code: What was called, as a digest.
+    """
+
+    values: Store
+    cache: Store | None = None
+    code: str | None = None
+
+    def key(self, config: Mapping[str, Any]) -> str | None:
+        """What a result is found by; None if there is no cache, or nothing to find it by."""
+        if self.cache is None or self.code is None:
+            return None
+        try:
+            return fingerprint(self.code, dict(config))
+        except Unstable as unstable:
+            dispatch.tell(f"this configuration is not cached: {unstable} ({telling.label(config)})")
+            return None
+
+    def look_up(self, config: Configuration) -> Kept | None:
+        """What the cache has of it."""
+        key = self.key(config.values)
+        return self.cache.get(key, config.name) if self.cache and key else None
+
+    def keep(self, trial: Trial[Any]) -> None:
+        """Keep the value of one that ended well."""
+        kept = Kept(trial.value, trial.seconds)
+        self.values.put(trial.name, kept)
+        if self.cache and (key := self.key(trial.config)):
+            self.cache.put(key, kept)
+
+
+class Runner:
+    """Runs batches of one sweep.
+
+    Args:
+        function: What to call.
+        scoring: What its results are worth.
+        journal: Open.
+        shelf: Where values are kept.
+        progress: What is shown.
+        max_parallel: As for `map`.
+    """
+
+    def __init__(
+        self, function: ClusterFunction[Any, Any], scoring: Scoring, journal: Journal, shelf: Shelf,
+        progress: telling.Progress, max_parallel: int,
+    ) -> None:  # fmt: skip
+        self._function = function
+        self._scoring = scoring
+        self._journal = journal
+        self._shelf = shelf
+        self._progress = progress
+        self._max_parallel = max_parallel
+        self._ended, self._open = _history(journal)
+        self.folder = ""
+
+    def run(self, batch: Sequence[Configuration]) -> list[Trial[Any]]:
+        """The trials of a batch, in its order.
+
+        Raises:
+            PayloadError: One of them cannot travel; the message says which.
+            HostError, and whatever `map` raises.
+        """
+        found: dict[str, Trial[Any]] = {}
+        self._take(found, batch, self._known, "had ended well before")
+        self._take(found, batch, self._cached, "in the cache")
+        for record in self._open:
+            waiting = {each.name: each for each in batch if each.name not in found and each.name in record["names"]}
+            group = self._attached(record) if waiting else None
+            if group is not None:
+                found.update(self._follow(group, [waiting.get(name) for name in record["names"]]))
+        rest = [each for each in batch if each.name not in found]
+        if rest:
+            found.update(self._follow(self._send(rest), rest))
+        return [found[each.name] for each in batch]
+
+    def _take(
+        self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
+        known: Callable[[Configuration], Trial[Any] | None], what: str,
+    ) -> None:  # fmt: skip
+        """Add those that need not be run."""
+        rest = [each for each in batch if each.name not in found]
+        taken = {each.name: trial for each in rest if (trial := known(each)) is not None}
+        found.update(taken)
+        for trial in taken.values():
+            self._progress.known(trial)
+        if taken:
+            dispatch.tell(f"{len(taken)} of {telling.counted(len(batch))}: {what}")
+
+    def _known(self, config: Configuration) -> Trial[Any] | None:
+        told = self._ended.get(config.name)
+        kept = self._shelf.values.get(config.name, config.name) if told else None
+        if told is None or kept is None:
+            return None
+        return Trial(
+            config.name, config.values, told["score"], kept.value, None, kept.seconds, tuple(told["scores"]),
+            told["group"], told["item"], told["host"], JOURNAL,
+        )  # fmt: skip
+
+    def _cached(self, config: Configuration) -> Trial[Any] | None:
+        kept = self._shelf.look_up(config)
+        if kept is None:
+            return None
+        trial = self._scored(Trial(config.name, config.values, None, kept.value, seconds=kept.seconds, source=CACHE))
+        if trial.error is not None:
+            return None
+        self._shelf.values.put(config.name, kept)
+        self._write_down(trial)
+        return trial
+
+    def _attached(self, record: Mapping[str, Any]) -> JobGroup[Any] | None:
+        """A group that was sent before and may still run; None if its host has never had it, or no longer has it."""
+        try:
+            group = lookup.attach(record["group"], record["host"])
+        except ConfigError as gone:
+            dispatch.tell(f"{record['group'][:SHORT]} is sent anew: {gone.message}")
+            return None
+        dispatch.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
+        return group if isinstance(group, JobGroup) else None
+
+    def _send(self, batch: Sequence[Configuration]) -> JobGroup[Any]:
+        function = self._function.__wrapped__
+        called: Any = functools.partial(wire.part("stand_ins").with_keywords, function)
+        called.__name__ = getattr(function, "__name__", "function")
+        labels = [f"{each.name} {telling.label(each.values)}" for each in batch]
+        caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
+        try:
+            return mapping.run(
+                called, [[each.values for each in batch]], self._function.options, self._max_parallel, "auto",
+                "collect", caller,
+            )  # fmt: skip
+        except PayloadError as refused:
+            refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
+            raise
+
+    def _about_to_send(self, names: Sequence[str], group: JobGroup[Any]) -> None:
+        self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
+
+    def _follow(self, group: JobGroup[Any], wanted: Sequence[Configuration | None]) -> dict[str, Trial[Any]]:
+        """The ends of those items of a group that are wanted, as they come."""
+        self.folder = f"{group.host}:{group.folder}"
+        following = _Following(group, wanted, self._journal)
+        found = {}
+        try:
+            for _ in range(len(group)):
+                config, index, ended = following.next()
+                if config is not None:
+                    found[config.name] = self._ends(group, index, config, ended)
+        except KeyboardInterrupt:
+            self._progress.close()
+            live.interrupted(group, group.on_interrupt, "results()")
+            telling.line(f"clusterfn: to go on: the same sweep with journal={str(self._journal.path)!r}")
+            raise
+        finally:
+            self._progress.close()
+        return found
+
+    def _ends(self, group: JobGroup[Any], index: int, config: Configuration, ended: Ended) -> Trial[Any]:
+        trial: Trial[Any] = Trial(
+            config.name, config.values, None, ended.value, ended.error, ended.usage.get("wall_s", 0.0),
+            job=group.id, item=index, host=group.host,
+        )  # fmt: skip
+        trial = trial if trial.error is not None else self._scored(trial)
+        if trial.error is None:
+            self._shelf.keep(trial)
+        self._write_down(trial)
+        self._progress.show(trial)
+        return trial
+
+    def _scored(self, trial: Trial[Any]) -> Trial[Any]:
+        try:
+            return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
+        except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
+            return replace(trial, error=error)
+
+    def _write_down(self, trial: Trial[Any]) -> None:
+        self._journal.add(
+            "ended", name=trial.name, score=trial.score, scores=list(trial.scores), seconds=round(trial.seconds, 3),
+            error=None if trial.error is None else cause(trial.error), source=trial.source,
+            group=trial.job, item=trial.item, host=trial.host,
+        )  # fmt: skip
+
+
+class _Following:
+    """The items of one group as they begin and end."""
+
+    def __init__(self, group: JobGroup[Any], wanted: Sequence[Configuration | None], journal: Journal) -> None:
+        self._group = group
+        self._wanted = wanted
+        self._journal = journal
+        self._given = 0
+        self._begun: set[int] = set()
+
+    def next(self) -> tuple[Configuration | None, int, Ended]:
+        """The item that ended after those before; None for one that is not wanted."""
+        while True:
+            self._write_down_begun()
+            try:
+                index, ended = self._group.ended_after(self._given, time.monotonic() + _LOOK_S)
+            except concurrent.futures.TimeoutError:
+                continue
+            self._given += 1
+            return self._wanted[index], index, ended
+
+    def _write_down_begun(self) -> None:
+        for index, state in enumerate(self._group.states):
+            config = self._wanted[index]
+            if state == RUNNING and config is not None and index not in self._begun:
+                self._begun.add(index)
+                self._journal.add("began", name=config.name, group=self._group.id)
+
+
+def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """What a journal says: those that ended well, by name, and the groups of which the end of some is not known."""
+    ended: dict[str, dict[str, Any]] = {}
+    sent: dict[str, dict[str, Any]] = {}
+    for record in journal.records:
+        if record["event"] == "sent":
+            sent.update({name: record for name in record["names"]})
+        elif record["event"] == "ended":
+            sent.pop(record["name"], None)
+            if record["error"] is None:
+                ended[record["name"]] = record
+    still = {record["group"]: record for record in sent.values()}
+    return ended, list(still.values())

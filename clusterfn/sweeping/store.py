@@ -1,0 +1,76 @@
+"""Values on this machine's disk, each in a file of its own that is whole or not there.
+
+Serves the cache, where a file is named by what was called with what, and the journal, where it is named by the
+configuration. What cannot be read costs a line and is computed again. Called by `story`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterfn import dispatch, wire
+from clusterfn.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value and how long it took."""
+
+    value: Any
+    seconds: float
+
+
+class Store:
+    """A folder of values.
+
+    Args:
+        folder: Made if it is not there.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be a folder for values: {error}") from error
+
+    def get(self, key: str, name: str) -> Kept | None:
+        """What was kept under that key; None if there is nothing, or nothing that can be read, which is said."""
+        path = self._path(key)
+        if not path.exists():
+            return None
+        try:
+            value, seconds = wire.part("container").loads(path.read_bytes())
+            return Kept(value, float(seconds))
+        except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
+            dispatch.tell(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
+            return None
+
+    def put(self, key: str, kept: Kept) -> None:
+        """Keep a value; where that fails, it is said."""
+        path = self._path(key)
+        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+        try:
+            with part.open("wb") as file:
+                os.fchmod(file.fileno(), 0o600) if hasattr(os, "fchmod") else None
+                wire.part("container").dump((kept.value, kept.seconds), file)
+            part.replace(path)
+        except Exception as error:  # noqa: BLE001 - pickling a value runs code of the user's
+            dispatch.tell(f"a value cannot be kept ({_said(error)}): {path}")
+            with contextlib.suppress(OSError):
+                part.unlink()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.pkl"
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0][:120]

@@ -1,0 +1,250 @@
+"""The story of a sweep, from top to bottom.
+
+    configurations -> which of them -> journal -> batches, each a group of `map` -> ranking, or one error
+
+Called by users.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import platform
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from clusterfn import dispatch, layout, payload
+from clusterfn._version import __version__
+from clusterfn.config import places
+from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.errors import ConfigError, SweepError
+from clusterfn.sweeping import identity, sampling, scoring, study, telling
+from clusterfn.sweeping.choice import Choice, Study
+from clusterfn.sweeping.journal import FORMAT, Journal
+from clusterfn.sweeping.result import SweepResult, Trial, cause, report
+from clusterfn.sweeping.running import Runner, Shelf
+from clusterfn.sweeping.space import Configuration
+from clusterfn.sweeping.store import Store
+
+R = TypeVar("R")
+_CAUSES = 10
+
+
+def sweep(
+    function: ClusterFunction[..., R],
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    max_configs: int | None = None,
+    sampler: Literal["grid", "random"] | Any = "grid",
+    seed: int | None = None,
+    score: scoring.By = None,
+    minimize: bool = False,
+    top: int = 5,
+    group_by: str | None = None,
+    cache: bool | str | Path = False,
+    journal: str | Path | None = None,
+    max_parallel: int = 50,
+) -> SweepResult[R]:
+    """Call a function with many configurations, each in a process of its own, and rank what it returns.
+
+    Args:
+        function: Decorated by `cluster`. It is called with each configuration as keyword arguments.
+        configurations: Keyword -> list of its values: the grid is their product, in the order written. Or a list of
+            dicts, each a configuration.
+        max_configs: How many are tested, exactly; None tests the whole grid.
+        sampler: "grid" keeps the order of the grid; "random" tests in the order of the draws, and takes functions of
+            a `random.Random` besides lists. Or an `optuna.Study`, which is asked for `max_parallel` at a time.
+        seed: Of the draws: the same seed chooses the same configurations. None takes a new one, and says it.
+        score: What a result is worth: a key of it, or a function of it. None takes a number, or its "score".
+        minimize: Whether the lowest score is the best. A study says itself.
+        top: How many the report ranks.
+        group_by: A keyword; how many configurations have each of its values is said.
+        cache: Whether results are kept for other sweeps of the same code with the same arguments; or the folder.
+        journal: The file that tells each decision. If it is there, the sweep goes on where it stopped. None begins a
+            new one among clusterfn's own files, and says which.
+        max_parallel: As for `map`.
+
+    Returns:
+        A `SweepResult`: `ranking`, `best`, `failed`, `ghosts` and each trial by name.
+
+    Raises:
+        SweepError: No configuration was completed; it lists each distinct cause with its count.
+        ConfigError, PayloadError, TypeError: Before anything is sent; among them a journal of another sweep.
+        HostError: As for `map`; what has ended until then stands in the journal.
+        RuntimeError: Inside a job.
+
+    Example:
+        >>> result = clusterfn.sweep(train, {"lr": [1e-4, 1e-3], "model": ["small", "large"]}, max_configs=3, seed=1)
+        >>> result.best.config
+    """
+    _check_function(function)
+    for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
+        _check_number(name, value)
+    scoring.check(score)
+    choice = _choice(configurations, sampler, max_configs, max_parallel)
+    _check_keywords(function, choice, group_by)
+    ranking = scoring.Scoring(score, choice.minimize(minimize))
+    asked = _Asked(choice, ranking, top, group_by, _folder(cache), max_parallel)
+    with Journal(_path(journal, function)) as book:
+        result = _run(function, asked, book, choice.seed(seed, book))
+        if journal is None:  # nobody is to go on with it; what it says stays
+            shutil.rmtree(_values(book), ignore_errors=True)
+        return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is wanted."""
+
+    choice: Choice | Study
+    scoring: scoring.Scoring
+    top: int
+    group_by: str | None
+    cache: Path | None
+    max_parallel: int
+
+
+def _check_function(function: object) -> None:
+    if not isinstance(function, ClusterFunction):
+        raise ConfigError(
+            f"a sweep needs a function that is decorated by @cluster, not {function!r:.60}",
+            hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
+        )
+    if inside_job():
+        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
+
+
+def _check_number(name: str, value: object) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not whole and not (name == "max_configs" and value is None):
+        raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
+
+
+def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> Choice | Study:
+    if study.is_study(sampler):
+        return Study(configurations, sampler, max_configs, at_once)
+    if sampler not in (sampling.GRID, sampling.RANDOM):
+        raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
+    return Choice(configurations, sampler, max_configs)
+
+
+def _check_keywords(function: ClusterFunction[..., Any], choice: Choice | Study, group_by: str | None) -> None:
+    for keywords in choice.keywords():
+        payload.check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
+    known = choice.space.keywords()
+    if group_by is not None and group_by not in known:
+        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
+
+
+def _folder(cache: bool | str | Path) -> Path | None:
+    if isinstance(cache, bool):
+        return places.cache_folder() / "sweeps" if cache else None
+    return Path(cache).expanduser()
+
+
+def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Path:
+    if journal is not None:
+        return Path(journal)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
+    return places.state_folder() / "sweeps" / name
+
+
+def _values(journal: Journal) -> Path:
+    return journal.path.with_name(f"{journal.path.name}.values")
+
+
+def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, seed: int | None) -> SweepResult[R]:
+    """Batch after batch, each written down before it is run."""
+    code = identity.code_of(function.__wrapped__, function.options)
+    _begin(journal, _facts(function, asked, seed, code))
+    shelf = Shelf(Store(_values(journal)), Store(asked.cache) if asked.cache else None, code)
+    progress = telling.Progress(asked.choice.count, asked.scoring.minimize)
+    runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
+    trials: list[Trial[R]] = []
+    for phase, batch in enumerate(asked.choice.batches(seed, journal), 1):
+        _announce(asked, journal, phase, batch)
+        ended = runner.run(batch)
+        asked.choice.tell(ended)
+        trials += ended
+        if any(each.score is not None for each in trials):
+            telling.line(f"Phase {phase} complete: {telling.counted(len(batch))} tested")
+    result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top)
+    _conclude(journal, result)
+    if not result.ranking:
+        raise _none_completed(result, phase, runner)
+    _report(result)
+    return result
+
+
+def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None, code: str | None) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "function": function.__name__,
+        "code": code,
+        **identity.describe(asked.choice.space),
+        "size": asked.choice.size,
+        "max_configs": asked.choice.count,
+        "sampler": asked.choice.sampler,
+        "seed": seed,
+        "score": identity.score_of(asked.scoring.by),
+        "minimize": asked.scoring.minimize,
+    }
+
+
+def _begin(journal: Journal, facts: dict[str, Any]) -> None:
+    """The first line; in a journal that has one, what is asked for must be the same."""
+    versions = {"clusterfn": __version__, "python": platform.python_version()}
+    known = journal.told("begin")
+    if not known:
+        journal.add("begin", **facts, versions=versions)
+        dispatch.tell(f"journal {journal.path}")
+        return
+    unlike = identity.differences(known[0], facts)
+    if unlike:
+        raise ConfigError(
+            f"{journal.path} is the journal of another sweep", evidence=unlike, hint="give another file: journal="
+        )
+    journal.add("resumed", versions=versions)
+    dispatch.tell(f"going on with {journal.path}")
+
+
+def _announce(asked: _Asked, journal: Journal, phase: int, batch: Sequence[Configuration]) -> None:
+    size = asked.choice.size
+    if size is not None and len(batch) < size:
+        telling.capping(size, len(batch))
+    if asked.group_by is not None:
+        possible = asked.choice.space.possible(asked.group_by)
+        telling.line(telling.distribution(asked.group_by, possible, batch))
+    known = {name for told in journal.told("sampled") for name in told["configurations"]}
+    if not known.issuperset(each.name for each in batch):
+        journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
+
+
+def _conclude(journal: Journal, result: SweepResult[Any]) -> None:
+    for names in result.ghosts:
+        journal.add("ghosts", names=names)
+    journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])
+    journal.add("end", completed=len(result.ranking), tested=len(result))
+
+
+def _report(result: SweepResult[Any]) -> None:
+    for text in report(result):
+        telling.line(text)
+
+
+def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> SweepError:
+    causes = collections.Counter(cause(error) for error in result.failed.values())
+    shown = [f"{count} x {each}" for each, count in causes.most_common(_CAUSES)]
+    shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
+    error = SweepError(
+        f"Phase {phase} aborted: no configurations completed successfully ({len(result)} tested)",
+        stage="function", evidence=shown, hint=f"the journal has each of them: {result.journal}",
+        log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
+    )  # fmt: skip
+    error.__cause__ = next(iter(result.failed.values()))
+    return error
