@@ -1,12 +1,17 @@
-"""`python -m benchmarks`: measure, print, and write benchmarks/results/<date>-<commit>.md."""
+"""`python -m benchmarks`: measure, print, and write benchmarks/results/<date>-<commit>.md.
+
+`python -m benchmarks peers` measures what others need for the same instead.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 from benchmarks import calls, costs, environments, helpers, round_trips
+from benchmarks.peers import measure as peers
 from benchmarks.place import made
 from benchmarks.report import Row, table, write
 
@@ -47,4 +52,7 @@ def main() -> None:
     print(f"\n{write(sections, time.monotonic() - began)}")
 
 
-main()
+if sys.argv[1:2] == ["peers"]:
+    peers.main(*map(int, sys.argv[2:3]))
+else:
+    main()

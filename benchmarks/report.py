@@ -70,8 +70,13 @@ HEADERS = ["what", "median", "min–max", "compared with", "ratio (of the shorte
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown, its columns aligned."""
-    lines = [HEADERS, *(row.cells() for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADERS))]
+    return aligned(HEADERS, [row.cells() for row in rows])
+
+
+def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts in Markdown."""
+    lines = [headers, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headers))]
     texts = [" | ".join(cell.ljust(width) for cell, width in zip(line, widths)) for line in lines]
     texts.insert(1, "-|-".join("-" * width for width in widths))
     return "\n".join(f"| {text} |" if number != 1 else f"|-{text}-|" for number, text in enumerate(texts))

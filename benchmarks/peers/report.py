@@ -1,0 +1,57 @@
+"""The passes as one table for each place, and as a file in benchmarks/results."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.peers import venvs
+from benchmarks.peers.contenders import MACHINE, SLURM, Contender
+from benchmarks.peers.passes import LIMIT_S, Pass
+from benchmarks.report import RESULTS, aligned, commit, machine
+
+Outcome = Sequence[Pass] | str
+_HEADERS = ["what", "process for each call", "passes", "calls", "ms a call", "min–max", "times ours", "we are ahead"]
+
+
+def table(where: str, outcomes: Mapping[Contender, Outcome]) -> str:
+    """Everybody at one place, each compared with our slowest way there."""
+    here = {who: outcome for who, outcome in outcomes.items() if who.where == where}
+    ours = [_middle_s(outcome) for who, outcome in here.items() if not who.peer and not isinstance(outcome, str)]
+    return aligned(_HEADERS, [_cells(who, outcome, max(ours, default=None)) for who, outcome in here.items()])
+
+
+def _cells(who: Contender, outcome: Outcome, ours_s: float | None) -> list[str]:
+    first = [who.name, "yes" if who.fresh else "no, reused"]
+    if isinstance(outcome, str):
+        return [*first, "", "", f"not measured: {outcome}", "", "", ""]
+    each = [one.each_s * 1e3 for one in outcome]
+    ratio = _middle_s(outcome) / ours_s if ours_s and who.peer else None
+    ahead = "" if ratio is None or not who.fresh else "yes" if ratio > 1 else "NO"
+    return [
+        *first, str(len(outcome)), str(min(one.done for one in outcome)), f"{statistics.median(each):.2f}",
+        f"{min(each):.2f}–{max(each):.2f}", "" if ratio is None else f"{ratio:.2g} ×", ahead,
+    ]  # fmt: skip
+
+
+def _middle_s(passes: Sequence[Pass]) -> float:
+    return statistics.median(one.each_s for one in passes)
+
+
+def write(outcomes: Mapping[Contender, Outcome], calls: int, at_once: int, loads: str, took_s: float) -> Path:
+    """Write the report of this commit; its path."""
+    today = datetime.date.today().isoformat()
+    peers = sorted({who.peer for who in outcomes if who.peer})
+    known = ", ".join(text for text in map(venvs.versions, peers) if text)
+    said = (
+        f"{calls} calls that do nothing, {at_once} at a time, after a few that are not counted: connections, workers "
+        f"and byte code are there then. A pass is broken off after {LIMIT_S:.0f} s: then fewer calls were done, and "
+        f"their time is told. Three passes, fewer where they are slow. {took_s:.0f} s in all. {loads}"
+    )
+    parts = [f"# Many calls, by us and by others, on {today}, commit {commit()}", machine(), f"Peers: {known}.", said]
+    parts += [f"## {where}\n\n{table(where, outcomes)}" for where in (MACHINE, SLURM)]
+    path = RESULTS / f"peers-{today}-{commit()}.md"
+    path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    return path
