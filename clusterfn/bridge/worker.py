@@ -15,19 +15,21 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from types import CoroutineType, ModuleType
+from collections.abc import Callable
+from types import CoroutineType
 from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACK_SIGNAL, STACKS, VALUE
+from . import children
 from .descriptors import out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
 _ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
+_ITEM = "CLUSTERFN_ITEM"  # and where in items.pkl its arguments lie
 _STACKS = "CLUSTERFN_STACKS"  # and where to write their stacks
 
 
@@ -78,6 +80,7 @@ def main(argv: list[str]) -> None:
     _speak_utf8()
     _explain_crashes()
     _show_stacks(os.path.join(attempt, STACKS))
+    children.watch_forks()
     try:
         facts = _work(job, [int(number) for number in argv[3:5]], report, value_fd)
     except Refused as refused:
@@ -100,7 +103,7 @@ def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str,
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     _check_version(spec)
-    sys.meta_path.append(LastResort())
+    sys.meta_path.append(children.LastResort())
     if spec.get("session"):
         from .session import serve
 
@@ -167,26 +170,10 @@ def _check_version(spec: dict[str, Any]) -> None:
         )
 
 
-def _bridge() -> str:
-    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-class LastResort:
-    """Finds `clusterfn` itself for functions that import it, where the environment does not have it."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        """The module's spec, if it is `clusterfn`."""
-        if name != "clusterfn":
-            return None
-        from importlib.machinery import PathFinder
-
-        return PathFinder.find_spec(name, [os.path.join(_bridge(), "library")])
-
-
 def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     """The call, and the version of the Python that made it; `item` is where the arguments of an item lie."""
     path = os.environ[_SHIPPED] = os.path.join(job, PAYLOAD)
+    os.environ[_ITEM] = " ".join(map(str, item))
     os.environ[_ROOT] = root
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
@@ -201,18 +188,20 @@ def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], t
         ) from other
     except BaseException as error:  # loading runs the user's own code, which may raise anything
         raise _not_loaded(error, tuple(header["python"])) from error
-    _fill_main(function)
+    children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
 
 
-def _read(path: str, root: str, header: dict[str, Any], part: list[int] | None = None) -> Any:
+def _read(
+    path: str, root: str, header: dict[str, Any], part: list[int] | None = None, read_blob: Any = None
+) -> Any:
     """What lies there, or in that part of it; `header` is filled, and heeded, before anything of it is unpickled."""
 
     def heed(found: Any) -> None:
         header.update(found)
         _log_as_the_caller(found)
 
-    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed, part)
+    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed, part, read_blob)
 
 
 def _log_as_the_caller(header: Any) -> None:
@@ -261,24 +250,6 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     return "compare the versions of the packages here and in the environment"
 
 
-def _fill_main(function: Any) -> None:
-    """Put what travelled by value into __main__, where pickles made here and spawned children look for it."""
-    main = sys.modules["__main__"]
-    for name, value in _names_of(function):
-        main.__dict__.setdefault(name, value)
-
-
-def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
-    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
-        function = getattr(function, "func", None) or function.__wrapped__
-    if getattr(function, "__module__", None) != "__main__":
-        return
-    owned = getattr(function, "__globals__", {})
-    yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
-    if hasattr(function, "__name__"):
-        yield function.__name__, function
-
-
 def shipped_names() -> dict[str, Any]:
     """What a spawned child finds in its __main__: the names that travelled with the call."""
     path = os.environ.get(_SHIPPED)
@@ -287,9 +258,12 @@ def shipped_names() -> dict[str, Any]:
     if os.path.exists(os.environ.get(_STACKS, "")):
         _show_stacks(os.environ[_STACKS])
     root = os.environ[_ROOT]
-    sys.meta_path.append(LastResort())
-    function, _, _ = _read(path, root, {})
-    return dict(_names_of(function))
+    sys.meta_path.append(children.LastResort())
+    call, item = _read(path, root, {}, read_blob=container.map_blob), os.environ[_ITEM].split()
+    if item:  # some classes come with its arguments alone
+        place = [int(number) for number in item]
+        call += (_read(os.path.join(os.path.dirname(path), ITEMS), root, {}, place, container.map_blob),)
+    return children.names_for_main(call[0])
 
 
 def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:

@@ -22,6 +22,7 @@ from . import pickler
 
 FORMAT = 1
 _LARGE = 1 << 20
+ReadBlob = Callable[[str, str, int], Any]  # from a blob's path, SHA-256 and size, its content
 
 
 class Damaged(Exception):
@@ -142,6 +143,7 @@ def load(
     blob_path: Callable[[str], str],
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
     part: Sequence[int] | None = None,
+    read_blob: ReadBlob | None = None,
 ) -> Any:
     """The object in a file; buffers that are blobs are read from `blob_path(sha256)`.
 
@@ -150,6 +152,7 @@ def load(
         blob_path: Where a blob lies.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
         part: Offset and size of what stands in a file with others; None for all of it.
+        read_blob: What gives a blob's content; None for what reads and checks all of it.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -162,7 +165,12 @@ def load(
         line = file.readline(size)
         body = bytearray(size - len(line))
         filled = file.readinto(body)
-    return _load_body(line, memoryview(body)[:filled], blob_path, on_header=on_header)
+    blobs = functools.partial(_blob, blob_path, read_blob or _read_blob)
+    return _load_body(line, memoryview(body)[:filled], blobs, on_header=on_header)
+
+
+def _blob(path: Callable[[str], str], read: ReadBlob, digest: str, size: int) -> Any:
+    return read(path(digest), digest, size)
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
@@ -179,7 +187,7 @@ def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
     return _load_body(bytes(data[:end]), memoryview(data)[end:], _no_blob, same_python)
 
 
-def _no_blob(digest: str) -> str:
+def _no_blob(digest: str, size: int) -> Any:
     raise Damaged("a value refers to the blob %s, which only a payload may" % digest)
 
 
@@ -198,7 +206,7 @@ def _parse_header(line: bytes) -> dict[str, Any]:
 def _load_body(
     line: bytes,
     body: memoryview,
-    blob_path: Callable[[str], str],
+    blobs: Callable[[str, int], Any],
     same_python: bool = True,
     on_header: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Any:
@@ -213,15 +221,15 @@ def _load_body(
     if on_header is not None:
         on_header(header)
     loads = pickler.loads_without_code if as_text else pickler.loads
-    return loads(body[: header["pickle"]], _buffers(header, body, blob_path))
+    return loads(body[: header["pickle"]], _buffers(header, body, blobs))
 
 
-def _buffers(header: dict[str, Any], body: memoryview, blob_path: Callable[[str], str]) -> list[Any]:
+def _buffers(header: dict[str, Any], body: memoryview, blobs: Callable[[str, int], Any]) -> list[Any]:
     buffers: list[Any] = []
     offset = header["pickle"]
     for entry in header["buffers"]:
         if entry["blob"]:
-            buffers.append(_read_blob(blob_path(entry["blob"]), entry["blob"], entry["size"]))
+            buffers.append(blobs(entry["blob"], entry["size"]))
         else:
             buffers.append(body[offset : offset + entry["size"]])
             offset += entry["size"]
@@ -243,6 +251,14 @@ def _read_blob(path: str, digest: str, size: int) -> bytearray:
     if hashlib.sha256(data).hexdigest() != digest:
         raise Damaged("the blob %s was altered: remove it, and call again" % path)
     return data
+
+
+def map_blob(path: str, digest: str, size: int) -> Any:
+    """A blob that this machine has read and checked before: pages are shared with others until they are written to."""
+    import mmap  # here: only spawned children use it
+
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
 
 
 def register_sources(sources: Mapping[str, str]) -> None:

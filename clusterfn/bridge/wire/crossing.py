@@ -233,7 +233,7 @@ def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dic
     cells = state[1]["__closure__"]
     ordered = [cells.get(name, types.CellType()) for name in function.__code__.co_freevars]
     state[1]["__closure__"] = tuple(ordered) or None
-    _core._function_setstate(function, state)
+    pickler.fill_function(function, state)
 
 
 _unfilled: weakref.WeakSet[type] = weakref.WeakSet()

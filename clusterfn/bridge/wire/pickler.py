@@ -68,7 +68,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
             if name in scope and name != "__builtins__":
                 reduction[2][1]["__globals__"].setdefault(name, scope[name])
-        return reduction
+        return (*reduction[:5], fill_function)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
         """How a class is pickled, of which cloudpickle would do `reduction`."""
@@ -131,6 +131,20 @@ def _type_but_code(name: str) -> Any:
 # A class that travels by value is made once in a process and never touched again: neither the caller's own, nor one
 # that objects which arrived earlier are instances of.
 _unfilled: weakref.WeakSet[type] = weakref.WeakSet()
+_functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those that came by value
+
+
+def fill_function(function: types.FunctionType, state: Any) -> None:
+    """Give a function that has just been made its globals and attributes."""
+    _core._function_setstate(function, state)
+    _functions.add(function)
+
+
+def of_main() -> dict[str, Any]:
+    """The functions and classes that came by value from the top level of the caller's __main__, by name."""
+    classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
+    came: list[Any] = [*_functions, *classes]
+    return {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
 
 
 def _by_value(cls: type, reduction: Any) -> Any:
