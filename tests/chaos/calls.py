@@ -1,5 +1,6 @@
 """What the jobs of these tests run. `lane` loads this file as `__main__`, so that it travels by value."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -65,3 +66,26 @@ def restarted(path, seconds, later=0):
     attempt = int(os.environ["CLUSTERFN_JOB"].split("/")[1])
     time.sleep(seconds if attempt == 1 else later)
     return attempt
+
+
+def hold(path, seconds, gpus, witness):
+    """Be on `gpus` cards for so long, with a lock on each that another job would run into; their UUIDs."""
+    note_run(path)
+    cards = os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    if len(set(cards)) != gpus:
+        raise AssertionError(f"{gpus} cards were asked for, and {cards} given")
+    locks = [os.open(os.path.join(witness, card), os.O_RDONLY) for card in cards]
+    for lock in locks:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    time.sleep(seconds)
+    for lock in locks:
+        os.close(lock)
+    return cards
+
+
+def stay(path, over):
+    """Be on the cards until a file is there; their UUIDs."""
+    note_run(path)
+    while not os.path.exists(over):
+        time.sleep(0.05)
+    return os.environ["CUDA_VISIBLE_DEVICES"].split(",")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import bisect
 import collections
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 GPU, WAIT = "clusterfn/gpu/", "clusterfn/wait/"
 OURS = "clusterfn/"
@@ -18,7 +19,7 @@ OURS = "clusterfn/"
 
 @dataclass(frozen=True)
 class Asked:
-    """What a job needs; `memory` in bytes."""
+    """What a job needs; `memory` in MB."""
 
     gpus: int = 0
     cores: int = 1
@@ -214,3 +215,33 @@ def ill_ended(finals: Mapping[str, Sequence[str]], allowed: Mapping[str, frozens
         if len(ended) != 1 or ended[0] not in kinds:
             found.append(f"{job} ended as {ended}, and may only once as one of {sorted(kinds)}")
     return found
+
+
+def turns(user: str, lines: Iterable[Mapping[str, Any]]) -> list[Turn]:
+    """A user's journal as turns: one for each time that a job waited, or was let in, or was given other cards."""
+    found: list[Turn] = []
+    latest: dict[str, Turn] = {}
+    for line in lines:
+        job, turn = line["job"], latest.get(line["job"])
+        if turn is None or turn.taken is not None and line["event"] in ("ticket", "taken"):
+            found.append(turn := Turn(user, job))
+        elif line["event"] == "exchanged":
+            kept = tuple(card for card in turn.cards if card not in line["released"])
+            turn.released = line["t"]
+            found.append(turn := replace(turn, cards=(*kept, *line["cards"]), taken=line["t"], released=None))
+        latest[job] = turn
+        _note(turn, line)
+    return found
+
+
+def _note(turn: Turn, line: Mapping[str, Any]) -> None:
+    event, when = line["event"], line["t"]
+    if event in ("ticket", "taken"):
+        turn.order, asked = line["submitted"], line["asked"]
+        turn.asked = Asked(asked["gpus"], asked["cores"], asked["memory_mb"])
+    if event == "ticket":
+        turn.waits = when
+    elif event == "taken":
+        turn.taken, turn.cards = when, tuple(line["cards"])
+    elif event == "released":
+        turn.released = when

@@ -132,3 +132,30 @@ def test_no_end_two_ends_and_a_wrong_end_are_found() -> None:
     may = {job: frozenset(["returned"]) for job in ("good", "none", "two", "wrong")}
     finals = {"good": ["returned"], "two": ["returned", "returned"], "wrong": ["lost"]}
     assert [line.split()[0] for line in holds.ill_ended(finals, may)] == ["none", "two", "wrong"]
+
+
+def line(event: str, t: float, job: str = "1", **more: object) -> dict[str, object]:
+    return {"event": event, "job": job, "t": t, **more}
+
+
+def test_a_journal_is_read_as_turns() -> None:
+    asked = {"asked": {"gpus": 2, "cores": 1, "memory_mb": 0}, "submitted": 7}
+    read = holds.turns(
+        "ada",
+        [
+            line("ticket", 1.0, **asked, reason=""),
+            line("ticket", 1.5, job="2", **asked, reason=""),
+            line("taken", 2.0, **asked, cards=["a", "b"]),
+            line("withdrawn", 2.5, job="2"),
+            line("exchanged", 3.0, cards=["c"], released=["a"]),
+            line("released", 4.0, cards=["b", "c"]),
+            line("taken", 5.0, **asked, cards=["a", "c"]),
+        ],
+    )
+    both = Asked(2)
+    assert read == [
+        Turn("ada", "1", 7, both, ("a", "b"), 1.0, 2.0, 3.0),
+        Turn("ada", "2", 7, both, (), 1.5),
+        Turn("ada", "1", 7, both, ("b", "c"), 1.0, 3.0, 4.0),
+        Turn("ada", "1", 7, both, ("a", "c"), None, 5.0),
+    ]

@@ -84,6 +84,10 @@ class Cable:
         """SIGCONT."""
         send(self._record, signal.SIGCONT)
 
+    def end(self) -> None:
+        """kill -9 of all that runs there, the sshd too."""
+        end_processes(self._host)
+
     def is_alive(self) -> bool:
         """Its sshd runs."""
         return is_alive(self._record)

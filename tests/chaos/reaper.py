@@ -1,0 +1,101 @@
+"""kill -9 of whoever works on a test's own box: only there, so that nobody else's processes can be met.
+
+Every process in the box's network namespace is the test's. Called by the tests of cards.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import os
+import random
+import re
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.chaos.onhost import parent_of
+from tests.lab import OwnBox
+
+KINDS = ("supervisor", "worker", "agent", "spooler")
+_JOB = re.compile(rb"/jobs/([0-9a-f]{16})(?:/elements/([0-9]+))?")
+
+
+def kind_of(words: list[bytes]) -> str:
+    """What a process is by its command line; empty if it is none of KINDS."""
+    if words[1:2] == [b"-E"] and any(b"os.read(0, 1)" in word for word in words):
+        return "agent"
+    if any(word.endswith(b"/worker.py") for word in words):
+        return "worker"
+    after = words[
+        1 + next((place for place, word in enumerate(words) if word.endswith(b"/supervise.py")), len(words)) :
+    ]
+    return {b"run": "supervisor", b"spool": "spooler"}.get(after[0] if after else b"", "")
+
+
+def job_of(words: list[bytes]) -> str:
+    """The job that a process belongs to, of an element with its number; empty if it is nobody's."""
+    found = next((match for word in words if (match := _JOB.search(word))), None)
+    return "" if found is None else b".".join(part for part in found.groups() if part).decode()
+
+
+def command(pid: int) -> list[bytes]:
+    """Its words; none if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    except OSError:
+        return []
+
+
+def staff(box: OwnBox) -> dict[str, list[int]]:
+    """Kind -> processes on the box."""
+    found: dict[str, list[int]] = collections.defaultdict(list)
+    for pid in box.cable.pids():
+        found[kind_of(command(pid))].append(pid)
+    return found
+
+
+class Reaper:
+    """Kills at random, so many of each kind.
+
+    Attributes:
+        killed: Kind -> the jobs of those killed, "" for an agent.
+    """
+
+    def __init__(self, box: OwnBox, rng: random.Random, quota: Mapping[str, int], pause_s: tuple[float, float]) -> None:
+        self.killed: dict[str, list[str]] = {kind: [] for kind in quota}
+        self._box = box
+        self._rng = rng
+        self._quota = dict(quota)
+        self._pause_s = pause_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._reap)
+
+    def __enter__(self) -> Reaper:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def done(self) -> bool:
+        """Whether everybody is dead who was to die."""
+        return all(len(self.killed[kind]) >= count for kind, count in self._quota.items())
+
+    def _reap(self) -> None:
+        while not self.done() and not self._over.wait(self._rng.uniform(*self._pause_s)):
+            there = staff(self._box)
+            wanted = [kind for kind, count in self._quota.items() if len(self.killed[kind]) < count and there.get(kind)]
+            if wanted:
+                kind = self._rng.choice(wanted)
+                self._kill(kind, self._rng.choice(there[kind]))
+
+    def _kill(self, kind: str, pid: int) -> None:
+        words = command(pid)
+        if kind_of(words) != kind or kind_of(command(parent_of(pid))) == kind:  # a child that has not become itself yet
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            self.killed[kind].append(job_of(words))

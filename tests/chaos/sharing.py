@@ -1,0 +1,188 @@
+"""Two users who share a box of cards: their clients, their jobs, and what both sides say of these at the end.
+
+Called by the tests of cards, which say what goes wrong meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.chaos import holds
+from tests.chaos.lanes import Lane
+from tests.chaos.onhost import JobOnHost, until
+from tests.chaos.world import MINOR
+from tests.lab import Lab, OwnBox
+
+ACCOUNTS = {"ada": "cfbash", "bob": "cfsecond"}
+CARDS = 8
+
+
+@dataclass
+class Sent:
+    """One job as it was ordered."""
+
+    id: str
+    host: str
+    lane: Lane
+    gpus: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a host of clusterfn.yml lies."""
+
+    box: OwnBox
+    account: str
+
+
+@dataclass
+class Sharing:
+    """Boxes, who uses them, and what was sent.
+
+    Attributes:
+        places: host -> its box and account; in most tests each host is a user of the same box.
+        witness: A folder with a file per card, on which jobs lock what they were given.
+        session: The name of the root in each home.
+    """
+
+    lab: Lab
+    places: dict[str, Place]
+    folder: Path
+    session: str = field(default_factory=lambda: f"chaos-{secrets.token_hex(4)}")
+    lanes: list[Lane] = field(default_factory=list)
+    sent: dict[str, Sent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.runs, self.witness = self.folder / "runs", self.folder / "witness"
+        for folder in (self.folder, self.runs, self.witness):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o777)
+        for box in self.boxes():
+            for uuid in box.uuids():
+                (self.witness / uuid).touch()
+        self.config = self.folder / "clusterfn.yml"
+        self.config.write_text("hosts:\n" + "".join(map(self._block, self.places)))
+
+    def _block(self, host: str) -> str:
+        place = self.places[host]
+        lines = [
+            f"address: {place.box.alias(place.account)}",
+            f"ssh_config: {self.lab.ssh_config}",
+            "scheduler: bare",
+            f"root: ~/{self.session}",
+            f'environment: "python:{self.lab.python(MINOR)}"',
+        ]
+        return f"  {host}:\n" + "".join(f"    {line}\n" for line in lines)
+
+    def boxes(self) -> list[OwnBox]:
+        """Each once."""
+        return list({place.box.hostname: place.box for place in self.places.values()}.values())
+
+    @property
+    def box(self) -> OwnBox:
+        """The only one."""
+        (box,) = self.boxes()
+        return box
+
+    def root(self, host: str) -> Path:
+        """Where a host's jobs lie."""
+        return self.lab.home(self.places[host].account) / self.session
+
+    def uid(self, host: str) -> int:
+        """Its user's number."""
+        return pwd.getpwnam(self.places[host].account).pw_uid
+
+    def new_lane(self) -> Lane:
+        """A client in a process of its own."""
+        self.lanes.append(Lane(self.config, self.folder / "state"))
+        return self.lanes[-1]
+
+    def send(self, lane: Lane, host: str, gpus: int, seconds: float) -> Sent:
+        """Order a job that is on its cards for so long, and sees to it that nobody else is."""
+        return self._order(lane, host, "hold", gpus, seconds=seconds, gpus=gpus, witness=str(self.witness))
+
+    def send_until(self, lane: Lane, host: str, gpus: int, over: Path) -> Sent:
+        """Order a job that is on its cards until that file is there."""
+        return self._order(lane, host, "stay", gpus, over=str(over))
+
+    def _order(self, lane: Lane, host: str, call: str, cards: int, **arguments: Any) -> Sent:
+        job = Sent(secrets.token_hex(8), host, lane, cards)
+        self.sent[job.id] = job
+        arguments["path"] = str(self.runs / job.id)
+        lane.order("submit", job.id, host, call=call, args=arguments, options={"gpus": cards})
+        return job
+
+    def there(self, job: Sent) -> JobOnHost:
+        """The same job as it lies on the host."""
+        return JobOnHost(self.root(job.host), job.id, self.runs)
+
+    def turns(self) -> list[holds.Turn]:
+        """What both users' journals say."""
+        found = []
+        for host in self.places:
+            for path in self.root(host).glob("machines/*/holds.jsonl"):
+                found += holds.turns(host, [json.loads(line) for line in path.read_text().splitlines()])
+        return found
+
+    def finals(self) -> dict[str, list[str]]:
+        """Job -> the kinds of its final outcomes."""
+        return {job.id: [final["kind"] for final in self.there(job).finals()] for job in self.sent.values()}
+
+    def told(self, limit_s: float) -> dict[str, dict[str, Any]]:
+        """Job -> what its client said at its end; jobs are missing of which nobody heard."""
+        words = {job.id: job.lane.hear(job.id, "state", limit_s) for job in self.sent.values()}
+        return {job: word for job, word in words.items() if word is not None}
+
+    def left(self) -> list[str]:
+        """Processes that still run for a job of theirs."""
+        return [line for job in self.sent.values() for line in self.there(job).processes()]
+
+    def names(self) -> set[str]:
+        """Names of ours that are bound on the boxes."""
+        return {name for box in self.boxes() for name in box.cable.names() if name.startswith(holds.OURS)}
+
+    def settles(self, limit_s: float = 30.0) -> list[str]:
+        """What is still held or runs when that much time has passed; nothing as soon as there is none."""
+        until(lambda: not self.names() and not self.left(), limit_s, 0.2)
+        return [*holds.leaked(self.names()), *self.left()]
+
+
+@contextlib.contextmanager
+def shared(lab: Lab) -> Iterator[Sharing]:
+    """A box of the test's own with two users; everything goes with the block."""
+    with lab.own_gpubox() as box:
+        places = {user: Place(box, account) for user, account in ACCOUNTS.items()}
+        with played(lab, places) as sharing:
+            yield sharing
+
+
+@contextlib.contextmanager
+def played(lab: Lab, places: dict[str, Place]) -> Iterator[Sharing]:
+    """The same with hosts as they are given."""
+    sharing = Sharing(lab, places, Path(tempfile.mkdtemp(prefix="clusterfn-chaos-")))
+    try:
+        yield sharing
+    finally:
+        for lane in sharing.lanes:
+            lane.kill()
+            lane.close()
+        for box in sharing.boxes():
+            box.cable.end()
+        for path in (sharing.folder, *map(sharing.root, places)):
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    for folder, _, _ in os.walk(path):
+        os.chmod(folder, 0o700)
+    shutil.rmtree(path, ignore_errors=True)
