@@ -1,0 +1,469 @@
+"""What a sweep decides without a host: which configurations, what they are worth, and what is written and said."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import clusterfn
+from clusterfn import ConfigError, cluster
+from clusterfn.sweeping import identity, sampling, scoring, space, telling
+from clusterfn.sweeping.fingerprint import Unstable, fingerprint
+from clusterfn.sweeping.journal import Journal
+from clusterfn.sweeping.result import SweepResult, Trial
+from clusterfn.sweeping.store import Kept, Store
+
+RETRIEVAL = {
+    "embedder": ["e5", "bge", "gte", "minilm", "splade"],
+    "index": ["flat", "ivf", "hnsw"],
+    "pipeline": ["reranker_only", "reranker_then_splade", "vector_only"],
+    "k": [1, 5, 10],
+}
+
+
+def names(chosen):
+    return [each.name for each in chosen]
+
+
+# which configurations
+
+
+def test_a_grid_is_the_product_in_the_order_written():
+    chosen = sampling.choose(space.read(RETRIEVAL), "grid", None, 0)
+
+    assert len(chosen) == 135
+    assert [tuple(each.values.values()) for each in chosen] == list(itertools.product(*RETRIEVAL.values()))
+    assert names(chosen)[::67] == ["GRID_0000", "GRID_0067", "GRID_0134"]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2026])
+def test_a_capped_sample_has_exactly_that_many_in_grid_order_and_the_same_for_the_same_seed(seed):
+    grid = space.read(RETRIEVAL)
+
+    chosen = sampling.choose(grid, "grid", 3, seed)
+
+    assert names(chosen) == names(sampling.choose(space.read(RETRIEVAL), "grid", 3, seed))
+    assert names(chosen) == [f"GRID_{index:04d}" for index in sorted(random.Random(seed).sample(range(135), 3))]
+    assert [each.values for each in chosen] == [grid.at(int(each.name[5:])) for each in chosen]
+
+
+def test_another_seed_chooses_others():
+    found = {tuple(names(sampling.choose(space.read(RETRIEVAL), "grid", 3, seed))) for seed in range(10)}
+
+    assert len(found) == 10
+
+
+@pytest.mark.parametrize("sampler", ["grid", "random"])
+@pytest.mark.parametrize("keys", [9, 30])
+def test_a_grid_of_any_size_is_never_built(keys, sampler):
+    grid = space.read({f"key{number}": range(10) for number in range(keys)})
+
+    chosen = sampling.choose(grid, sampler, 4, 7)
+
+    assert grid.size == 10**keys and len(set(names(chosen))) == 4
+    assert all(len(each.name) == 5 + keys for each in chosen)
+
+
+def test_random_sampling_takes_the_order_of_the_draws_and_functions_that_draw():
+    lists = sampling.choose(space.read(RETRIEVAL), "random", 5, 3)
+    drawn = sampling.choose(space.read({"lr": lambda chance: chance.uniform(1, 2), "m": ["ab"]}), "random", 3, 3)
+
+    assert names(lists) == [f"GRID_{index:04d}" for index in random.Random(3).sample(range(135), 5)]
+    assert names(drawn) == ["RANDOM_0000", "RANDOM_0001", "RANDOM_0002"]
+    assert all(1 <= each.values["lr"] <= 2 and each.values["m"] == "ab" for each in drawn)
+
+
+def test_a_list_of_dicts_is_taken_as_it_is():
+    chosen = sampling.choose(space.read([{"lr": 1}, {"lr": 2, "m": "a"}]), "grid", None, 0)
+
+    assert [(each.name, each.values) for each in chosen] == [
+        ("GRID_0000", {"lr": 1}),
+        ("GRID_0001", {"lr": 2, "m": "a"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": "small"}, r"model='small' is not a list of values\n  next:  write \['small'\]"),
+        ({"lr": 0.1}, r"lr=0.1 is not a list of values\n  next:  write \[0.1\]"),
+        ({"lr": {1, 2}}, r"a set has no order.*\n  next:  write sorted\(lr\)"),
+        ({"lr": []}, "lr has no values"),
+        ({}, "no argument at all"),
+        ([], "no configuration at all"),
+        ([{"lr": 1}, 2], "configuration 1 is 2, not a dict"),
+        ({"learning rate": [1]}, "'learning rate' is not the name of an argument"),
+        ("lr", "a dict of lists or a list of dicts"),
+    ],
+)
+def test_what_is_no_grid_is_refused_with_a_hint(given, says):
+    with pytest.raises(ConfigError, match=says):
+        space.read(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "sampler", "says"),
+    [
+        ({"lr": random.Random.random}, "grid", 'lr is a function that draws values\n.*sampler="random"'),
+        ({"lr": random.Random.random}, "random", "say max_configs="),
+        ({f"key{number}": range(10) for number in range(6)}, "grid", "1000000 configurations\n.*say how many"),
+    ],
+)
+def test_what_has_no_end_is_refused(given, sampler, says):
+    with pytest.raises(ConfigError, match=says):
+        sampling.check(space.read(given), sampler, None)
+
+
+# what the user is refused before anything is sent
+
+
+@cluster(host="local")
+def train(lr, model="small"):
+    return lr
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"max_configs": 0}, ConfigError, "max_configs=0"),
+        ({"max_configs": 2.5}, ConfigError, "max_configs=2.5"),
+        ({"top": 0}, ConfigError, "top=0"),
+        ({"sampler": "bayes"}, ConfigError, "sampler='bayes' is not known"),
+        ({"score": 3}, ConfigError, "score=3 is neither a key nor a function"),
+        ({"group_by": "pipeline"}, ConfigError, "group_by='pipeline' is not among the arguments"),
+        ({"configurations": {"rate": [1]}}, TypeError, r"train\(\) got an unexpected keyword argument 'rate'"),
+        ({"configurations": {"model": ["a"]}}, TypeError, r"train\(\) missing 1 required positional argument: 'lr'"),
+        ({"function": train.__wrapped__}, ConfigError, "decorated by @cluster"),
+    ],
+)
+def test_bad_input_is_refused_before_there_is_even_a_journal(tmp_path, options, error, says):
+    given = {"function": train, "configurations": {"lr": [1]}, "journal": tmp_path / "j", **options}
+
+    with pytest.raises(error, match=says):
+        clusterfn.sweep(**given)
+
+    assert not (tmp_path / "j").exists()
+
+
+# what results are worth
+
+
+@pytest.mark.parametrize(
+    ("by", "value", "score"),
+    [
+        (None, 0.5, 0.5),
+        (None, {"score": 2}, 2.0),
+        ("loss", {"loss": 0.1, "score": 3}, 0.1),
+        (lambda value: value[-1], [1, 7], 7.0),
+        (None, float("inf"), float("inf")),
+    ],
+)
+def test_a_score_is_a_number_a_key_or_what_a_function_says(by, value, score):
+    assert scoring.Scoring(by).of(value) == score
+
+
+@pytest.mark.parametrize(
+    ("by", "value", "says"),
+    [
+        (None, float("nan"), "the score is nan"),
+        (None, {"loss": 1, "acc": 2}, r"no 'score' among \['acc', 'loss'\]"),
+        ("loss", {"loss": None}, "'loss' is None"),
+        (None, None, "it is None"),
+        (None, True, "it is True"),
+        (None, "0.5", "it is '0.5'"),
+        (lambda value: None, 3, "score= gave no number for 3"),
+    ],
+)
+def test_a_result_without_a_score_says_why(by, value, says):
+    with pytest.raises(ValueError, match=says):
+        scoring.Scoring(by).of(value)
+
+
+def test_ranking_keeps_the_order_of_equals():
+    scores = [("a", 1.0), ("b", 3.0), ("c", 3.0), ("d", 2.0)]
+
+    assert scoring.ranked(scores, minimize=False) == ["b", "c", "d", "a"]
+    assert scoring.ranked(scores, minimize=True) == ["a", "d", "b", "c"]
+
+
+def test_ghosts_are_different_configurations_with_the_same_scores_in_every_place():
+    sequences = {"a": (0.1, 0.2), "b": (0.2, 0.1), "c": (0.1, 0.2), "d": (0.5,), "e": (0.5,), "f": (), "g": ()}
+
+    assert scoring.ghosts(sequences) == [["a", "c"]]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ({"score": 1, "scores": [1, 2.5]}, (1.0, 2.5)), ([1, 2], (1.0, 2.0)), ([1], ()), ("ab", ()), (3, ()),
+        ({"scores": [1, "x"]}, ()),
+    ],
+)  # fmt: skip
+def test_the_scores_of_a_result_are_found(value, found):
+    assert scoring.sequence(value) == found
+
+
+# what is said, in the words and with the numbers of the reports
+
+
+def report():
+    trials = [
+        Trial("GRID_0007", {"pipeline": "vector_only"}, 0.439, 0.439, seconds=44.0, scores=(0.4, 0.478)),
+        Trial("GRID_0029", {"pipeline": "reranker_then_splade"}, 0.610, 0.610, seconds=43.8, scores=(0.6, 0.62)),
+        Trial("GRID_0071", {"pipeline": "reranker_only"}, 0.651, 0.651, seconds=45.2, scores=(0.6, 0.702)),
+    ]
+    return SweepResult(trials, False, "sweep.jsonl", 1)
+
+
+def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
+    failed = Trial("GRID_0100", {}, error=ValueError("no index\nat all"))
+    ghost = Trial("GRID_0101", {}, 0.1, scores=(0.4, 0.478))
+    whole = SweepResult([*report().results, failed, ghost], False, "sweep.jsonl", 1)
+
+    assert str(report()).splitlines() == [
+        "3/3 configurations completed (100 %)",
+        "GRID_0071 0.651",
+        "GRID_0029 0.610",
+        "GRID_0007 0.439",
+    ]
+    assert str(whole).splitlines()[0] == "4/5 configurations completed (80 %)"
+    assert str(whole).splitlines()[-2:] == [
+        "✗ GRID_0100 ValueError: no index",
+        "the same scores in every place: GRID_0007, GRID_0101",
+    ]
+
+
+def test_a_result_is_asked_by_name_and_rank():
+    result = report()
+
+    assert result.best.name == "GRID_0071" and [each.name for each in result.top(2)] == ["GRID_0071", "GRID_0029"]
+    assert result["GRID_0007"].seconds == 44.0 and len(result) == 3 and not result.failed and not result.ghosts
+
+
+def test_each_configuration_that_ends_has_its_line(capsys):
+    progress = telling.Progress(3, minimize=False)
+    for trial in (report()["GRID_0071"], Trial("GRID_0007", {"k": 5}, error=KeyError("k"))):
+        progress.show(trial)
+    telling.capping(135, 3)
+
+    assert capsys.readouterr().err.splitlines() == [
+        "[1/3] GRID_0071 pipeline='reranker_only' ✓ 0.651, 45.2s",
+        "[2/3] GRID_0007 k=5 ✗ KeyError: 'k'",
+        "Capping configurations from 135 to 3 as requested",
+    ]
+
+
+def test_the_sample_is_told_by_group():
+    chosen = sampling.choose(space.read(RETRIEVAL), "grid", 3, 27)
+    counts = [sum(each.values["pipeline"] == group for each in chosen) for group in RETRIEVAL["pipeline"]]
+
+    told = telling.distribution("pipeline", RETRIEVAL["pipeline"], chosen)
+
+    assert told == "reranker_only {}, reranker_then_splade {}, vector_only {}".format(*counts)
+    assert sum(counts) == 3
+
+
+# the journal
+
+
+def test_each_line_of_a_journal_is_there_when_it_is_opened_again(tmp_path):
+    path = tmp_path / "sub" / "sweep.jsonl"
+    with Journal(path) as journal:
+        journal.add("begin", seed=1)
+        journal.add("ended", name="GRID_0000", config={"model": threading.Lock, "ü": "\ud800"})
+
+    with Journal(path) as again:
+        assert [each["event"] for each in again.records] == ["begin", "ended"]
+
+
+@pytest.mark.parametrize("torn", [b'{"event": "ended", "name": "GR', b'{"event": "ended"', b"\x00\x00\xff"])
+def test_a_torn_last_line_is_survived_and_what_follows_is_whole(tmp_path, torn):
+    path = tmp_path / "sweep.jsonl"
+    with Journal(path) as journal:
+        journal.add("begin", seed=1)
+    path.write_bytes(path.read_bytes() + torn)
+
+    with Journal(path) as journal:
+        journal.add("end")
+    with Journal(path) as journal:
+        assert [each["event"] for each in journal.records] == ["begin", "end"]
+
+
+def test_a_journal_torn_in_its_very_first_line_begins_anew(tmp_path):
+    (tmp_path / "sweep.jsonl").write_bytes(b'{"event": "beg')
+
+    with Journal(tmp_path / "sweep.jsonl") as journal:
+        assert journal.records == []
+
+
+def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("milk\n")
+
+    with pytest.raises(ConfigError, match="is not the journal of a sweep"):
+        Journal(tmp_path / "notes.txt")
+
+    assert (tmp_path / "notes.txt").read_text() == "milk\n"
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
+    path = tmp_path / "sweep.jsonl"
+    opening = [
+        sys.executable,
+        "-c",
+        "import sys; from clusterfn.sweeping.journal import Journal; Journal(__import__('pathlib').Path(sys.argv[1]))",
+    ]
+
+    with Journal(path):
+        refused = subprocess.run([*opening, str(path)], capture_output=True, text=True, timeout=60, check=False)
+
+    assert "another process goes on with" in refused.stderr
+    assert subprocess.run([*opening, str(path)], timeout=60, check=False).returncode == 0
+
+
+def facts(**changed):
+    given = {"lr": [0.1, 0.2], "model": ["a"], **changed.pop("space", {})}
+    told = identity.describe(space.read(given))
+    return {"function": "train", "code": "1", "max_configs": 3, "sampler": "grid", "seed": 7, "score": None,
+            "minimize": False, **told, **changed}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({}, []),
+        ({"seed": 8}, ["seed: 7 there, 8 here"]),
+        ({"max_configs": 4}, ["max_configs: 3 there, 4 here"]),
+        ({"function": "test"}, ["function: train there, test here"]),
+        ({"code": "2"}, ["code: what train or anything that it calls does has changed since"]),
+        ({"code": None}, []),
+        ({"space": {"lr": [0.1]}}, ["lr: [0.1, 0.2] there, [0.1] here"]),
+        ({"space": {"k": [1]}}, ["k: nothing there, [1] here"]),
+    ],
+)
+def test_what_differs_between_two_sweeps_is_named(changed, says):
+    assert identity.differences(json.loads(json.dumps(facts())), facts(**changed)) == says
+
+
+# the digest by which results are found again
+
+PROGRAM = """
+import dataclasses, enum, functools, sys
+from clusterfn import cluster
+from clusterfn.sweeping.fingerprint import fingerprint
+
+WORDS = {"a", "bb", "ccc", "dddd"}
+HELP = 1
+
+@dataclasses.dataclass
+class Point:
+    x: int = 0
+    def norm(self):
+        return self.x in {"one", "two", "three"}
+
+class Kind(enum.Enum):
+    FIRST = 1
+    SECOND = "b"
+
+def even(n): return n == 0 or odd(n - 1)
+def odd(n): return n != 0 and even(n - 1)
+
+@functools.lru_cache
+def helper(n):
+    return [n, HELP, Point(n), Kind.FIRST, n in WORDS]
+
+@cluster
+def train(lr, model):
+    def inner(): return lr in {"x", "y", "z"}
+    return helper(lr), odd(3), inner, [own for own in (even, odd)]
+
+import own
+print(fingerprint(train.__wrapped__, own.work, {"lr": 0.1, "model": frozenset("abcdef"), "p": Point(3)}))
+"""
+
+
+def digest(folder, text, module="def work(): return 1\n", hash_seed="0"):
+    (folder / "own.py").write_text(module)
+    (folder / "program.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, str(folder / "program.py")], capture_output=True, text=True, timeout=60, check=False,
+        cwd=folder, env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_same_code_has_one_digest_in_every_process(tmp_path):
+    found = {digest(tmp_path, PROGRAM, hash_seed=str(seed)) for seed in range(4)}
+    moved = digest(tmp_path, f"# a comment\n\n{PROGRAM}")
+
+    assert found == {moved} and len(moved.strip()) == 64
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("HELP = 1", "HELP = 2"),
+        ("n == 0 or", "n <= 0 or"),
+        ("in {\"x\", \"y\"", "in {\"x\", \"q\""),
+        ("self.x in", "self.x not in"),
+        ('"dddd"', '"eeee"'),
+        ("SECOND = \"b\"", "SECOND = \"c\""),
+        ('"lr": 0.1', '"lr": 0.2'),
+        ("Point(3)", "Point(4)"),
+    ],
+)  # fmt: skip
+def test_what_a_function_is_or_calls_changes_the_digest(tmp_path, old, new):
+    assert old in PROGRAM
+    assert digest(tmp_path, PROGRAM) != digest(tmp_path, PROGRAM.replace(old, new))
+
+
+def test_a_module_of_ones_own_counts_with_its_source(tmp_path):
+    assert digest(tmp_path, PROGRAM) != digest(tmp_path, PROGRAM, module="def work(): return 2\n")
+
+
+def test_the_order_of_keywords_does_not_count_and_types_do():
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert len({fingerprint(each) for each in (1, 1.0, True, "1", b"1", [1], (1,))}) == 7
+
+
+def test_what_has_no_content_is_said_to_have_none():
+    lock = threading.Lock()
+
+    with pytest.raises(Unstable, match="lock has no content to compare"):
+        fingerprint(lambda: lock)
+
+
+# values that are kept
+
+
+def test_a_kept_value_is_read_again(tmp_path):
+    Store(tmp_path / "values").put("one", Kept({"score": 0.5}, 1.5))
+
+    assert Store(tmp_path / "values").get("one", "GRID_0000") == Kept({"score": 0.5}, 1.5)
+    assert Store(tmp_path / "values").get("two", "GRID_0000") is None
+    assert [path.name for path in (tmp_path / "values").iterdir()] == ["one.pkl"]
+
+
+@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-3], lambda data: b"x" + data[1:]])
+def test_a_damaged_value_is_none_and_one_line(tmp_path, capsys, damage):
+    store = Store(tmp_path)
+    store.put("one", Kept([1, 2, 3], 0.0))
+    path = tmp_path / "one.pkl"
+    path.write_bytes(damage(path.read_bytes()))
+
+    assert store.get("one", "GRID_0007") is None
+    assert capsys.readouterr().err.count("the value of GRID_0007 cannot be read") == 1
+
+
+def test_a_value_that_cannot_be_kept_costs_a_line(tmp_path, capsys):
+    Store(tmp_path).put("one", Kept(threading.Lock(), 0.0))
+
+    assert "a value cannot be kept" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
