@@ -93,6 +93,7 @@ STACK_SIGNAL = "SIGURG"
 # Exit codes of the supervisor that job.sh understands; anything else makes job.sh call `supervise.py after`.
 EXIT_RETURNED = 0
 EXIT_PUBLISHED = 10
+EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.
 TAG = "CLUSTERFN_JOB"

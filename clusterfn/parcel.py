@@ -52,7 +52,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
-    for name in ("children.py", "descriptors.py", "worker.py", "agent/__init__.py", "agent/inotify.py"):
+    for name in ("children.py", "descriptors.py", "transient.py", "worker.py", "agent/__init__.py", "agent/inotify.py"):
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
     yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
     yield from _python_files(wire.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")

@@ -20,7 +20,17 @@ ended() {
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;
     esac
-    @@python -I -S @@supervise after @@job "$1"
+    while :; do
+        clusterfn_after=0
+        @@python -I -S @@supervise after @@job "$1" || clusterfn_after=$?
+        [ "$clusterfn_after" -eq @@again ] || break
+        clusterfn_status=0
+        @@python -I -S @@supervise run @@job "$1" || clusterfn_status=$?
+        case $clusterfn_status in
+            @@returned | @@published) exit "$clusterfn_status" ;;
+        esac
+        set -- "$clusterfn_status"
+    done
     [ "$clusterfn_status" -ne 0 ] || clusterfn_status=1
     exit "$clusterfn_status"
 }

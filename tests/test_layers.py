@@ -57,8 +57,9 @@ BLIND = {
     "sweeping/store.py": "pickles and loads the user's values",
 }
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
-# Where the value itself is the library's.
+# Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
+    "bridge/transient.py": ["clusterfn.gpu.sorting"],
     "bridge/wire/pickler.py": ["numpy"],
     "bridge/wire/tensors.py": ["torch"],
     "bridge/wire/indexes.py": ["faiss", "numpy"],

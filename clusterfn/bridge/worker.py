@@ -130,7 +130,12 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
     report.say(stage="function")
     kind, result = _call(call)
     report.say(stage="result")
-    return _keep(kind, result, value_fd, caller, report)
+    facts = _keep(kind, result, value_fd, caller, report)
+    if kind == RAISED and spec.get("retries"):
+        from . import transient
+
+        facts["transient"] = transient.row_of(result)
+    return facts
 
 
 def _native(value: Any) -> Any:

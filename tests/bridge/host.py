@@ -27,7 +27,12 @@ trap : TERM INT USR1
 '{python}' -I -S '{bridge}/supervise.py' run '{job}'
 rc=$?
 case $rc in 0|10) exit $rc;; esac
-'{python}' -I -S '{bridge}/supervise.py' after '{job}' $rc
+while '{python}' -I -S '{bridge}/supervise.py' after '{job}' $rc; said=$?; [ $said -eq 12 ]; do
+    '{python}' -I -S '{bridge}/supervise.py' run '{job}' $rc
+    rc=$?
+    case $rc in 0|10) exit $rc;; esac
+done
+exit $said
 """
 
 PICKLE = """

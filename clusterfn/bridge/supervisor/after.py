@@ -11,6 +11,7 @@ import sys
 
 from ...layout import (
     ENVIRONMENT,
+    EXIT_AGAIN,
     EXIT_PUBLISHED,
     EXIT_RETURNED,
     HOST_DISK,
@@ -22,7 +23,7 @@ from ...layout import (
     STDERR,
     STDOUT,
 )
-from . import judge, tree
+from . import judge, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job
 from .log import state
@@ -39,7 +40,7 @@ _TAIL = 16384
 
 
 def after(folder: str, status: str) -> int:
-    """Conclude for a supervisor of this submission that ended, or never began.
+    """Conclude for a supervisor of this submission that ended, or never began; or leave the job to another try of it.
 
     Args:
         folder: The job's.
@@ -53,11 +54,13 @@ def after(folder: str, status: str) -> int:
     attempt = _latest_own(job) or Attempt.new(job)
     script = job.path(SCRIPT)
     left = _sweep(lambda: sorted(set(tree.tagged(job.id, attempt.number) + tree.of_session(script))))
+    verdict = _why(job, status)
     if attempt.outcome() is None:
+        if retries.is_lost(verdict, status) and len(attempt.earlier()) < retries.allowed(job):
+            return EXIT_AGAIN
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    verdict = _why(job, status)
     facts = dict(verdict.facts, by="after", node=job.node, notes=left)
     facts.setdefault("stage", "supervisor")
     facts["evidence"] = _evidence(job, attempt)
@@ -94,6 +97,11 @@ def _why(job: Job, status: str) -> Verdict:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
     if status == str(errno.ENOSPC) or judge.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
+    return lost(status)
+
+
+def lost(status: str) -> Verdict:
+    """The supervisor died, with that exit status as the shell says it."""
     return Verdict(
         LOST,
         "the supervisor of the job %s; what the function had done by then is not known" % _how(status),

@@ -8,10 +8,10 @@ import os
 import stat
 import time
 
-from ...layout import ATTEMPTS, BEGUN, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WAITING, WORK, attempt_dir
-from . import publish
+from ...layout import ATTEMPTS, BEGUN, CHECKPOINT, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WAITING, WORK, attempt_dir
+from . import publish, retries
 from .text import portable
-from .verdict import document, superseded
+from .verdict import Fenced, document, superseded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,6 +53,20 @@ class Attempt:
         attempt._write_owner()
         return attempt
 
+    def following(self) -> "Attempt":
+        """The one right after this, which the same supervisor begins.
+
+        Raises:
+            Fenced: Another has begun it.
+        """
+        following = Attempt(self.job, self.number + 1)
+        try:
+            os.mkdir(following.folder, 0o700)
+        except FileExistsError:
+            raise Fenced() from None
+        following._write_owner()
+        return following
+
     def path(self, name: str) -> str:
         """A path in the attempt's folder."""
         return os.path.join(self.folder, name)
@@ -72,7 +86,8 @@ class Attempt:
     def prepare(self) -> None:
         """Open what a running attempt writes."""
         self.reserve = publish.Reserve(self.folder)
-        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        for folder in (self.path(WORK), self.job.path(CHECKPOINT)):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
         os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty one is none: nobody would miss its beats
@@ -112,15 +127,24 @@ class Attempt:
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
         """Publish this attempt's outcome; False if another already stands."""
-        outcome = document(self.job.id, self.number, kind, portable(facts))
+        outcome = document(self.job.id, self.number, kind, portable(dict(facts, earlier=self.earlier())))
         won = self._put(outcome)
         if won and outcome["final"]:
             self.job.forget_secrets()
         return won
 
-    def supersede(self, by: int) -> bool:
-        """Publish that attempt `by` took over."""
-        return self._put(superseded(self.job.id, self.number, by))
+    def supersede(self, by: int, facts: "Optional[dict[str, Any]]" = None) -> bool:
+        """Publish that attempt `by` took over, and why if that is known."""
+        return self._put(superseded(self.job.id, self.number, by, portable(facts or {})))
+
+    def earlier(self) -> "list[str]":
+        """What was said of each attempt before this one that was tried again."""
+        return retries.told(self.outcomes_before())
+
+    def outcomes_before(self) -> "list[dict[str, Any]]":
+        """Of the attempts before this one, as far as they stand."""
+        before = (Attempt(self.job, number) for number in self.job.attempts() if number < self.number)
+        return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
     def _put(self, outcome: "dict[str, Any]") -> bool:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
@@ -135,13 +159,17 @@ class Attempt:
         data = publish.read(self.folder, OUTCOME)
         return None if data is None else dict(json.loads(data.decode()))
 
-    def fence(self) -> "Optional[int]":
-        """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any."""
+    def fence(self, facts: "Optional[dict[str, Any]]" = None) -> "Optional[int]":
+        """End the right of every earlier attempt to publish; the number of one that has a final outcome, if any.
+
+        Args:
+            facts: What else stands in the outcome of the one right before this, such as that its supervisor died.
+        """
         for number in self.job.attempts():
             if number >= self.number:
                 break
             earlier = Attempt(self.job, number)
-            if earlier.supersede(self.number):
+            if earlier.supersede(self.number, facts if number == self.number - 1 else None):
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number

@@ -44,6 +44,7 @@ class Job:
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue (see `submission_id`).
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
+        failed_cards: UUIDs of cards that failed it, as far as this process knows.
     """
 
     def __init__(self, folder: str) -> None:
@@ -54,6 +55,7 @@ class Job:
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
         self.submission = submission_id(self.slurm)
+        self.failed_cards: "list[str]" = []
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0") if self.slurm else "0"
         self.start = self.submission if restarts == "0" else "%s restart %s" % (self.submission, restarts)
 

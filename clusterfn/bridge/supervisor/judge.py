@@ -22,7 +22,7 @@ _NEAR = 0.9
 _LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
-    "size": int, "crc": int,
+    "transient": dict, "size": int, "crc": int,
 }  # fmt: skip
 _NEVER_NONE = ("done", "note", "stage")
 
@@ -30,7 +30,7 @@ _NEVER_NONE = ("done", "note", "stage")
 def reported(done: "dict[str, Any]") -> Verdict:
     """What the worker's last line means."""
     kind = done["done"]
-    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint")}
+    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient")}
     facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
     if kind in (RETURNED, RAISED) and done.get("size") is not None:
         facts["value"] = {"size": done["size"], "crc": done["crc"]}

@@ -16,7 +16,7 @@ import struct
 import time
 
 from ...layout import MACHINES, UNSATISFIABLE
-from . import nvidia
+from . import nvidia, retries
 from .candidates import candidates
 from .text import duration
 from .verdict import Verdict
@@ -175,7 +175,7 @@ def take(job: "Job", attempt: "Attempt", watch: "Watch", wanted: int) -> Cards:
         Verdict: The machine has fewer, waiting took too long, nvidia-smi fails, or the job was ended meanwhile.
     """
     attempt.beat()
-    every = candidates(job.spec["resources"])
+    every = retries.in_place_of(candidates(job.spec["resources"]), job.failed_cards, wanted)
     limit = job.spec["queue_timeout_s"]
     until = None if limit is None else time.monotonic() + limit
     told = ""

@@ -10,7 +10,7 @@ import os
 import signal
 
 from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
-from . import syscalls
+from . import retries, syscalls
 from .attempt import Attempt, claim
 from .job import Job
 from .log import say, state
@@ -19,7 +19,9 @@ from .watch import Signals, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
+
+    from .run import Run
 
 _EXIT_LEFT_TO_AFTER = 143
 EXIT_NO_ROOM = 28
@@ -39,8 +41,8 @@ def main(argv: "list[str]") -> int:
 
 
 def _command(argv: "list[str]") -> int:
-    if len(argv) == 2 and argv[0] == "run":
-        return run(argv[1])
+    if len(argv) in (2, 3) and argv[0] == "run":
+        return run(*argv[1:])
     if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
         from . import after
 
@@ -53,12 +55,17 @@ def _command(argv: "list[str]") -> int:
         from .listing import listing
 
         return listing(argv[1])
-    say("usage: supervise.py run JOB | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT")
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT")
     return 2
 
 
-def run(folder: str) -> int:
-    """Claim the job and see one attempt through."""
+def run(folder: str, status: "Optional[str]" = None) -> int:
+    """Claim the job and see it through, in one attempt or in more.
+
+    Args:
+        folder: The job's.
+        status: Of the supervisor before this one, which died and may be followed (`after`).
+    """
     signals = Signals()
     syscalls.die_with_parent(signal.SIGUSR1, os.getppid())
     syscalls.become_subreaper()
@@ -69,16 +76,23 @@ def run(folder: str) -> int:
         state(None, None, False)
         return EXIT_RETURNED
     attempt = Attempt.new(job)
-    by = attempt.fence()
+    by = attempt.fence(None if status is None else _lost(job, attempt, status))
     if by is not None:
         attempt.supersede(by)
         state(by, None, False)
         return EXIT_RETURNED
-    status = _see_through(job, attempt, Watch(job, attempt, signals))
+    ended = _see_through(job, attempt, Watch(job, attempt, signals))
     from . import expire
 
     expire.once_a_day(job)
-    return status
+    return ended
+
+
+def _lost(job: Job, attempt: Attempt, status: str) -> "dict[str, Any]":
+    from .after import lost
+
+    used = 1 + len(attempt.earlier())
+    return retries.lost(attempt.number - 1, lost(status), used, retries.allowed(job))
 
 
 def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
@@ -86,6 +100,20 @@ def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
         from .element import see_through
 
         return see_through(job, attempt, watch)
+    job.failed_cards = retries.cards_of(attempt.outcomes_before())
+    while True:
+        work, verdict, alive = _run(job, attempt, watch)
+        if work is None or not retries.passes(verdict) or len(attempt.earlier()) >= retries.allowed(job):
+            return _conclude(attempt, work, verdict, alive)
+        following = _follow(attempt, work, verdict)
+        if following is None:
+            state(attempt.number, (attempt.outcome() or {}).get("kind"), False)
+            return EXIT_RETURNED
+        attempt, watch = following, watch.of(following)
+
+
+def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verdict, bool]":
+    """One attempt to its end: its verdict, and whether that is the worker's own last word."""
     from .run import Run
 
     work: "Optional[Run]" = None
@@ -93,13 +121,40 @@ def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
         attempt.prepare()
         work = Run(job, attempt, watch)
         work.start()
-        verdict = work.result()
-        alive = True
+        return work, work.result(), True
     except Verdict as found:
-        verdict, alive = found, False
+        return work, found, False
     except OSError as error:
-        verdict, alive = _refused_by_disk(error), False
-    return _conclude(attempt, work, verdict, alive)
+        return work, _refused_by_disk(error), False
+
+
+def _follow(attempt: Attempt, work: "Run", verdict: Verdict) -> "Optional[Attempt]":
+    """End an attempt that is to be tried again; the one after it, None if another has concluded or taken the job.
+
+    The next one is there before this one says that it was followed: whoever dies in between leaves a job that can be
+    concluded.
+    """
+    job, cards, following = attempt.job, work.cards(), _following(attempt)
+    if following is not None:
+        used, where = 1 + len(attempt.earlier()), ", ".join(cards) or job.node
+        told = retries.in_words(attempt.number, where, verdict.facts["message"], used, retries.allowed(job))
+        attempt.event("note", message=told)
+        if not work.publish(retries.superseding(verdict, told, following.number, cards)):
+            standing = attempt.outcome() or {}
+            following.supersede(attempt.number if standing.get("final") else standing["superseded_by"])
+            following = None
+    work.finish()
+    work.release()
+    work.close()
+    job.failed_cards += retries.suspects(verdict, cards)
+    return following
+
+
+def _following(attempt: Attempt) -> "Optional[Attempt]":
+    try:
+        return attempt.following()
+    except Fenced:
+        return None
 
 
 def _refused_by_disk(error: OSError) -> Verdict:
@@ -131,7 +186,3 @@ def _exit(attempt: Attempt, verdict: Verdict, won: bool) -> int:
     kind = verdict.kind if won else (attempt.outcome() or {}).get("kind")
     state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED or not won else EXIT_PUBLISHED
-
-
-if TYPE_CHECKING:
-    from .run import Run

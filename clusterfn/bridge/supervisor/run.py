@@ -82,8 +82,8 @@ class Run:
         self._started = time.monotonic()
         keep = [fd for held in self._held for fd in held.worker_fds()]
         self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
-        if spec["resources"]["time_s"] is not None:
-            self.watch.deadline = self._started + spec["resources"]["time_s"]
+        if self.watch.time_s is not None:
+            self.watch.deadline = self._started + self.watch.time_s
         self._pumps = [
             Pump(fd, self.attempt.path(name), spec["log_limit_bytes"])
             for fd, name in ((self._child.out, STDOUT), (self._child.err, STDERR))
@@ -133,6 +133,10 @@ class Run:
 
         self._cores = cores.Cores(self.job.spec["resources"]["cores"])
         return self._cores.chosen
+
+    def cards(self) -> "list[str]":
+        """The cards that it took."""
+        return [uuid for held in self._held for uuid in held.uuids]
 
     def result(self) -> Verdict:
         """Listen to the worker until it has said its last word, or is gone.

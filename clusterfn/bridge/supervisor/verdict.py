@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 _FACTS = (
     "stage", "message", "code", "signal", "evidence", "hint", "exception", "value", "usage", "notes", "node", "by",
-    "superseded_by", "left",
+    "superseded_by", "left", "retried", "earlier",
 )  # fmt: skip
 
 
@@ -41,9 +41,10 @@ def document(job: str, attempt: int, kind: str, facts: "dict[str, Any]") -> "dic
     known["evidence"] = known["evidence"] or []
     known["notes"] = known["notes"] or []
     known["left"] = known["left"] or []
+    known["earlier"] = known["earlier"] or []
     return dict(known, format=FORMAT, job=job, attempt=attempt, kind=kind, final=kind not in NOT_FINAL)
 
 
-def superseded(job: str, attempt: int, by: int) -> "dict[str, Any]":
-    """The outcome of an attempt that another one overtook."""
-    return document(job, attempt, SUPERSEDED, {"message": "attempt %d took over" % by, "superseded_by": by})
+def superseded(job: str, attempt: int, by: int, facts: "dict[str, Any]") -> "dict[str, Any]":
+    """The outcome of an attempt that another one overtook, and what else is known of it."""
+    return document(job, attempt, SUPERSEDED, dict({"message": "attempt %d took over" % by}, superseded_by=by, **facts))

@@ -57,15 +57,30 @@ class Watch:
 
     Attributes:
         deadline: On the monotonic clock; None while the function has no time limit running.
+        time_s: What the function has of it when it starts; None without a limit.
     """
 
     def __init__(self, job: "Job", attempt: "Attempt", signals: Signals) -> None:
         self.signals = signals
         self.deadline: "Optional[float]" = None
+        self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
         self._job = job
         self._attempt = attempt
         self._script_dead = False
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
+
+    def of(self, attempt: "Attempt") -> "Watch":
+        """The same for the attempt after this one, whose function has the time that is left."""
+        self.stop_clock()
+        following = Watch(self._job, attempt, self.signals)
+        following.time_s, following._script_dead = self.time_s, self._script_dead
+        return following
+
+    def stop_clock(self) -> None:
+        """The function does not run; when it is tried again it has the time that is left."""
+        if self.deadline is not None:
+            self.time_s = max(0.0, self.deadline - time.monotonic())
+            self.deadline = None
 
     def look(self) -> None:
         """Look at what is due.

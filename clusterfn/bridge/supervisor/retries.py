@@ -1,0 +1,90 @@
+"""What `retries=` has run again: which causes pass, how often, what is said of it, and on which other cards.
+
+An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
+Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element`, `item` and `lease`.
+"""
+
+from ...layout import LOST, RAISED, SUPERSEDED
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable, Mapping
+
+    from .job import Job
+
+_SHOWN = 300
+TERMINATED = "143"  # somebody wanted the supervisor to end: the shell's status of SIGTERM
+
+
+def allowed(job: "Job") -> int:
+    """How often it may be run again."""
+    return int(job.spec.get("retries") or 0)
+
+
+def passes(verdict: Verdict) -> bool:
+    """Whether the function raised what the table of CUDA's errors says to pass; the worker has looked."""
+    return verdict.kind == RAISED and bool(verdict.facts.get("transient"))
+
+
+def is_lost(verdict: Verdict, status: str) -> bool:
+    """Whether the supervisor died by itself, and not because the job was to end.
+
+    Args:
+        verdict: What `after` would publish.
+        status: The supervisor's exit status, as the shell says it.
+    """
+    return verdict.kind == LOST and "stage" not in verdict.facts and status != TERMINATED
+
+
+def superseding(verdict: Verdict, told: str, by: int, cards: "list[str]") -> Verdict:
+    """The outcome of an attempt that failed and is followed by attempt `by`; its own error stays in it."""
+    facts = dict(verdict.facts, message=told, superseded_by=by, value=None)
+    transient: "Mapping[str, Any]" = facts.get("transient") or {}
+    facts["retried"] = {"kind": verdict.kind, "cause": transient.get("name"), "cards": suspects(verdict, cards)}
+    return Verdict(SUPERSEDED, facts.pop("message"), **facts)
+
+
+def suspects(verdict: Verdict, cards: "list[str]") -> "list[str]":
+    """The cards that may be to blame: none where the same call may succeed in the same place."""
+    transient: "Mapping[str, Any]" = verdict.facts.get("transient") or {}
+    return cards if transient.get("retry") == "new process" else []
+
+
+def lost(number: int, verdict: Verdict, used: int, of: int) -> "dict[str, Any]":
+    """Fields of the outcome of an attempt whose supervisor died."""
+    told = in_words(number, "", verdict.facts["message"], used, of)
+    return {"message": told, "retried": {"kind": LOST, "cause": None, "cards": []}, "by": "after"}
+
+
+def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
+    """What people are told of an attempt that is followed by another.
+
+    Args:
+        number: Of the attempt.
+        where: Its cards, or the node; "" if that has no part in it.
+        why: Its error.
+        used: How often it has been tried again, this time included.
+        of: How often it may be.
+    """
+    shown = (why.strip().split("\n") or [""])[0][:_SHOWN]
+    return "attempt %d failed%s: %s; tried again (%d of %d)" % (
+        number, " on " + where if where else "", shown, used, of,
+    )  # fmt: skip
+
+
+def in_place_of(cards: "list[str]", failed: "Iterable[str]", wanted: int) -> "list[str]":
+    """The cards among which to choose: without those that failed the job, as long as enough are left."""
+    bad = frozenset(failed)
+    others = [uuid for uuid in cards if uuid not in bad]
+    return others if len(others) >= wanted else others + [uuid for uuid in cards if uuid in bad]
+
+
+def told(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
+    """What was said of each of these attempts that was tried again."""
+    return [outcome["message"] for outcome in outcomes if outcome.get("retried")]
+
+
+def cards_of(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":
+    """The cards that failed them."""
+    return [uuid for outcome in outcomes for uuid in (outcome.get("retried") or {}).get("cards") or ()]

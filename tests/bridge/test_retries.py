@@ -1,0 +1,236 @@
+"""`retries=`: what passes is tried again, on another card, and the job still has exactly one final outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.cards import machine
+from tests.bridge.host import Bench, Job, until
+
+ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"
+# Counts its attempts in checkpoint/, and raises in the first `failures` of them.
+FLAKY = f"""
+def f(failures, error={ECC!r}, kind=RuntimeError, wait=0):
+    import os, time
+    path = os.path.join(os.environ["CLUSTERFN_CHECKPOINT"], "attempts")
+    with open(path, "a") as file:
+        file.write(os.environ.get("CUDA_VISIBLE_DEVICES", "") + "\\n")
+    with open(path) as file:
+        lines = file.read().split("\\n")[:-1]
+    print("attempt", len(lines), flush=True)
+    time.sleep(wait)
+    if len(lines) <= failures:
+        raise kind(error)
+    return lines
+"""
+SLOW = """
+def f(seconds):
+    import os, time
+    path = os.path.join(os.environ["CLUSTERFN_CHECKPOINT"], "attempts")
+    with open(path, "a") as file:
+        file.write("x")
+    time.sleep(seconds if os.path.getsize(path) == 1 else 0)
+    return os.path.getsize(path)
+"""
+
+
+def outcomes(job: Job) -> list[dict[str, Any]]:
+    names = sorted(os.listdir(job.folder / "attempts"), key=int)
+    return [json.loads((job.folder / "attempts" / name / "outcome.json").read_text()) for name in names]
+
+
+def last(job: Job) -> dict[str, Any]:
+    """The one final outcome, which must be the last."""
+    every = outcomes(job)
+    assert [each["final"] for each in every] == [False] * (len(every) - 1) + [True], job.log()
+    return every[-1]
+
+
+def value_of(job: Job) -> Any:
+    """What the last attempt returned."""
+    attempts = job.folder / "attempts"
+    number = len(os.listdir(attempts))
+    (attempts / "1" / "value.pkl").write_bytes((attempts / str(number) / "value.pkl").read_bytes())
+    return job.value()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """$PATH of a machine with three cards."""
+    machine(tmp_path / "bin", *[("NVIDIA Toy", 24576)] * 3)
+    return f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+
+
+def test_an_error_that_passes_is_tried_again_on_another_card(bench: Bench, path: str):
+    job = bench.job(FLAKY, 2, retries=2, resources={"gpus": 1})
+
+    job.run(PATH=path)
+
+    outcome, first, second = last(job), *outcomes(job)[:2]
+    cards = value_of(job)
+    assert (outcome["kind"], outcome["attempt"], len(set(cards))) == ("returned", 3, 3)
+    assert (first["kind"], first["superseded_by"], second["superseded_by"]) == ("superseded", 2, 3)
+    assert first["retried"] == {"kind": "raised", "cause": "cudaErrorECCUncorrectable", "cards": [cards[0]]}
+    assert outcome["earlier"] == [
+        f"attempt {number} failed on {cards[number - 1]}: RuntimeError: CUDA error: uncorrectable ECC error "
+        f"encountered; tried again ({number} of 2)"
+        for number in (1, 2)
+    ]
+    assert first["message"] == outcome["earlier"][0]
+    assert job.output() == "attempt 1\n", "each attempt's output stays in its own folder"
+    assert first["usage"]["wall_s"] > 0 and first["exception"]["type"] == "RuntimeError"
+    assert {"event": "note", "message": first["message"]}.items() <= job.events()[-2].items()
+
+
+def test_a_job_that_has_all_cards_gets_the_same_again(bench: Bench, path: str):
+    job = bench.job(FLAKY, 1, retries=1, resources={"gpus": 3})
+
+    job.run(PATH=path)
+
+    first, second = value_of(job)
+    assert sorted(first.split(",")) == sorted(second.split(",")) and len(first.split(",")) == 3
+
+
+def test_the_last_error_stands_when_all_attempts_fail(bench: Bench):
+    job = bench.job(FLAKY, 9, retries=1)
+
+    job.run()
+
+    outcome = last(job)
+    assert (outcome["kind"], outcome["attempt"], len(outcome["earlier"])) == ("raised", 2, 1)
+    assert outcome["message"].startswith("RuntimeError: CUDA error: uncorrectable ECC")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("raise ValueError('no')", id="an exception of the user's own"),
+        pytest.param("raise RuntimeError('CUDA out of memory. Tried to allocate 1 GiB')", id="too little memory"),
+        pytest.param("raise RuntimeError('CUDA error: device-side assert triggered')", id="the program's own fault"),
+        pytest.param("import os; os._exit(3)", id="the end by itself"),
+        pytest.param("import os; os.kill(os.getpid(), 9)", id="a signal"),
+        pytest.param("import threading; return threading.Lock()", id="a value that cannot be pickled"),
+        pytest.param("import time; time.sleep(60)", id="the end of its time"),
+    ],
+)
+def test_what_would_fail_again_is_not_tried_again(bench: Bench, body: str):
+    job = bench.job(f"def f():\n    {body}\n", retries=3, resources={"time_s": 2.0})
+
+    job.run()
+
+    assert (last(job)["attempt"], last(job)["earlier"]) == (1, [])
+
+
+def test_without_retries_nothing_is_tried_again(bench: Bench):
+    job = bench.job(FLAKY, 1)
+
+    job.run()
+
+    assert (last(job)["kind"], last(job)["attempt"]) == ("raised", 1)
+
+
+def test_all_attempts_share_the_time(bench: Bench):
+    job = bench.job(FLAKY.replace("wait=0", "wait=1.5"), 9, retries=9, resources={"time_s": 4.0})
+
+    job.run()
+
+    assert last(job)["kind"] == "time"
+    assert 2 <= last(job)["attempt"] <= 3
+
+
+def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
+    job = bench.job(SLOW, 60, retries=1)
+    job.start()
+    job.wait_for("running")
+
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+    job.script.wait(60)
+
+    first, outcome = outcomes(job)
+    assert (first["kind"], first["superseded_by"], first["retried"]["kind"]) == ("superseded", 2, "lost")
+    assert (outcome["kind"], value_of(job)) == ("returned", 2)
+    assert outcome["earlier"] == [
+        "attempt 1 failed: the supervisor of the job was ended by SIGKILL; what the function had done by then is not "
+        "known; tried again (1 of 1)"
+    ]
+    assert not job.tagged()
+
+
+def test_supervisors_that_die_again_and_again_are_counted(bench: Bench):
+    job = bench.job("def f():\n    import time\n    time.sleep(60)\n", retries=2)
+    job.start()
+    for number in (1, 2, 3):
+        folder = job.folder / "attempts" / str(number)
+        begun = until(lambda: folder.joinpath("events.jsonl").exists() and _starting(folder))  # noqa: B023
+        os.kill(_parent(begun["pid"]), signal.SIGKILL)
+    job.script.wait(60)
+
+    outcome = last(job)
+    assert (outcome["kind"], outcome["attempt"], outcome["by"]) == ("lost", 3, "after")
+    assert len(outcome["earlier"]) == 2
+    assert not job.tagged()
+
+
+def test_a_supervisor_that_was_told_to_end_is_not_followed(bench: Bench):
+    job = bench.job(SLOW, 60, retries=3)
+    job.start()
+    job.wait_for("running")
+
+    os.kill(job.supervisor_pid(), signal.SIGTERM)
+    job.script.wait(60)
+
+    assert (last(job)["kind"], last(job)["attempt"]) == ("lost", 1)
+
+
+def test_a_job_that_was_stopped_is_not_tried_again(bench: Bench):
+    job = bench.job(SLOW, 60, retries=3)
+    job.start()
+    job.wait_for("running")
+
+    (job.folder / "cancel").touch()
+    job.script.wait(60)
+
+    assert (last(job)["kind"], last(job)["attempt"]) == ("cancelled", 1)
+
+
+def test_killed_between_two_attempts_it_has_one_final_outcome(bench: Bench):
+    """The next attempt is there before the one before says that it was followed."""
+    lingering = FLAKY.replace("raise kind", "__import__('atexit').register(time.sleep, 60); raise kind")
+    job = bench.job(lingering, 1, retries=1)
+    job.start()
+    until(lambda: (job.folder / "attempts" / "2").exists())
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+    job.script.wait(60)
+
+    assert last(job)["kind"] in ("lost", "returned")
+    assert len({each["attempt"] for each in outcomes(job)}) == len(outcomes(job)) <= 3
+    assert not job.tagged()
+
+
+def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
+    job = bench.job(FLAKY.replace("wait=0", "wait=3"), 1, retries=1)
+    job.start()
+    job.wait_for("running")
+    verdict = {"kind": "lost", "message": "concluded from outside", "withdraw": False}
+
+    job.call("conclude", stdin=json.dumps(verdict))
+    job.script.wait(60)
+
+    finals = [each for each in outcomes(job) if each["final"]]
+    assert [each["message"] for each in finals] == ["concluded from outside"]
+    assert until(lambda: not job.tagged())
+
+
+def _starting(folder: Path) -> dict[str, Any] | None:
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return next((event for event in map(json.loads, lines) if event["event"] == "starting"), None)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
