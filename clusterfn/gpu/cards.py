@@ -117,12 +117,13 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
         card: That this one must be; any by default, the one with most free memory first.
 
     Raises:
-        ConfigError: No card has so much free, or there is none; with what each has.
+        ConfigError: No card has so much free, or there is none; with what each has. Or `needed_gb` is negative.
 
     Example:
         >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
         >>> card = validate_vram_usage(clip_gb + 1.0)    # doctest: +SKIP
     """
+    refuse_negative(needed_gb=needed_gb)
     info = get_safe_gpu_info()
     fitting = [each for each in info.cards if (card is None or each.index == card) and each.free_gb >= needed_gb]
     if not fitting:
@@ -132,6 +133,13 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
             evidence=list(describe(info)), hint="ask for a larger card, load less, or free what this process holds",
         )  # fmt: skip
     return max(fitting, key=lambda each: each.free_gb)
+
+
+def refuse_negative(**numbers: float) -> None:
+    """Refuse a number that is less than 0, or none, by its name."""
+    for name, number in numbers.items():
+        if not number >= 0:
+            raise ConfigError(f"{name}={number!r} is negative or no number", hint=f"give {name}= as 0 or more")
 
 
 def describe(info: GpuInfo) -> Iterator[str]:

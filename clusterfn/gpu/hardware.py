@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.cards import GpuInfo, describe, get_safe_gpu_info
+from clusterfn.gpu.cards import GpuInfo, describe, get_safe_gpu_info, refuse_negative
 from clusterfn.gpu.guards import probe, say_once
 
 _GB = float(1 << 30)
@@ -200,12 +200,13 @@ def validate_startup_configuration(
         What there is.
 
     Raises:
-        ConfigError: Something is missing; `evidence` has a line for each.
+        ConfigError: Something is missing; `evidence` has a line for each. Or a number is negative.
 
     Example:
         >>> hardware = validate_startup_configuration(cores=1)
         >>> hardware = validate_startup_configuration(gpus=1, vram_gb=17.0, fp8=True)    # doctest: +SKIP
     """
+    refuse_negative(gpus=gpus, vram_gb=vram_gb, memory_gb=memory_gb, cores=cores)
     found = detect_hardware()
     on_cards = list(_wrong_with_cards(found, gpus, vram_gb, fp8))
     wrong = [] if allow_cpu else list(on_cards)

@@ -2,7 +2,7 @@
 
 Never imports it and never makes it use CUDA: that would take seconds, fix the visible cards, take some hundred
 megabytes on each, and forbid every later fork (https://github.com/pytorch/pytorch/pull/85951). Called by `cards`,
-`cleanup`, `hardware` and `monitor`.
+`contexts`, `hardware` and `monitor`.
 """
 
 from __future__ import annotations

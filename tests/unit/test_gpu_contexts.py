@@ -1,4 +1,4 @@
-"""What holds GPU memory and gives it back. Requirements S2, rows 2.1, 2.2, 2.8 and 2.11."""
+"""What holds GPU memory and gives it back."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ async def in_async_block(context, *, error=None):
         return model
 
 
-# Row 2.1: memory is given back on success and on failure
+# Memory is given back on success and on failure
 
 
 @pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt(), SystemExit(3)], ids=repr)
-def test_row_2_1_memory_is_given_back_once_after_success_and_failure(torch, error):
+def test_memory_is_given_back_once_after_success_and_failure(torch, error):
     if error is None:
         with gpu_memory_context():
             assert torch.cuda.asked == []
@@ -80,7 +80,7 @@ def test_row_2_1_memory_is_given_back_once_after_success_and_failure(torch, erro
 
 
 @pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
-def test_row_2_1_the_same_with_async(torch, error):
+def test_the_same_with_async(torch, error):
     if error is None:
         asyncio.run(in_async_block(async_gpu_memory_context()))
     else:
@@ -90,7 +90,7 @@ def test_row_2_1_the_same_with_async(torch, error):
     assert torch.cuda.asked == ["empty_cache"]
 
 
-def test_row_2_1_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
+def test_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
     found = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append(reference()))
     with gpu_memory_context():
@@ -101,7 +101,7 @@ def test_row_2_1_what_nothing_refers_to_is_collected_before(torch, monkeypatch):
     assert found == [None]
 
 
-def test_row_2_1_giving_back_never_hides_the_error_of_the_block(torch, logged):
+def test_giving_back_never_hides_the_error_of_the_block(torch, logged):
     torch.cuda.fails = RuntimeError("CUDA error: device-side assert triggered")
 
     with pytest.raises(ValueError, match="bad"), gpu_memory_context():
@@ -110,7 +110,7 @@ def test_row_2_1_giving_back_never_hides_the_error_of_the_block(torch, logged):
     assert "giving GPU memory back failed" in logged.text
 
 
-def test_row_2_1_it_is_a_decorator_too(torch):
+def test_it_is_a_decorator_too(torch):
     @gpu_memory_context()
     def score():
         return 0.5
@@ -120,7 +120,7 @@ def test_row_2_1_it_is_a_decorator_too(torch):
 
 
 @pytest.mark.parametrize("installed", ["nothing", "without CUDA", "not used"])
-def test_row_2_1_without_cuda_there_is_nothing_to_give_back(monkeypatch, logged, installed):
+def test_without_cuda_there_is_nothing_to_give_back(monkeypatch, logged, installed):
     kinds = {"without CUDA": fake_torch.without_cuda(), "not used": fake_torch.with_cuda(initialised=False)}
     if installed in kinds:
         monkeypatch.setitem(sys.modules, "torch", kinds[installed])
@@ -131,11 +131,11 @@ def test_row_2_1_without_cuda_there_is_nothing_to_give_back(monkeypatch, logged,
     assert logged.records == []
 
 
-# Row 2.2: models are cleaned up once
+# Models are cleaned up once
 
 
 @pytest.mark.parametrize("error", [None, ValueError("bad"), KeyboardInterrupt()], ids=repr)
-def test_row_2_2_a_model_is_closed_once_and_then_its_memory_given_back(torch, monkeypatch, error):
+def test_a_model_is_closed_once_and_then_its_memory_given_back(torch, monkeypatch, error):
     model = Model()
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: model.closed.append("memory"))
 
@@ -151,7 +151,7 @@ def test_row_2_2_a_model_is_closed_once_and_then_its_memory_given_back(torch, mo
 
 @pytest.mark.parametrize("error", [None, ValueError("bad"), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("method", ["close", "aclose"])
-def test_row_2_2_the_same_with_async_whatever_the_method_is(torch, error, method):
+def test_the_same_with_async_whatever_the_method_is(torch, error, method):
     model = Model()
 
     async def create():
@@ -169,7 +169,7 @@ def test_row_2_2_the_same_with_async_whatever_the_method_is(torch, error, method
     assert torch.cuda.asked == ["empty_cache"] * 2
 
 
-def test_row_2_2_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, monkeypatch):
+def test_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(torch, monkeypatch):
     references, found = [], []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: found.append([each() for each in references]))
 
@@ -190,7 +190,7 @@ def test_row_2_2_a_model_that_nobody_holds_is_gone_before_memory_is_given_back(t
 
 
 @pytest.mark.parametrize("method", ["fail", "afail"])
-def test_row_2_2_a_clean_up_that_fails_costs_no_result(torch, logged, method):
+def test_a_clean_up_that_fails_costs_no_result(torch, logged, method):
     model = Model()
 
     assert asyncio.run(in_async_block(model_context(lambda: model, method))) is model
@@ -202,7 +202,7 @@ def test_row_2_2_a_clean_up_that_fails_costs_no_result(torch, logged, method):
     assert "cudaErrorIllegalAddress" in logged.text
 
 
-def test_row_2_2_a_model_without_close_is_only_let_go_but_any_other_name_must_be_there(torch):
+def test_a_model_without_close_is_only_let_go_but_any_other_name_must_be_there(torch):
     with sync_model_context(list) as model:
         model.append(1)
     with sync_model_context(Model, cleanup_method=None) as model:
@@ -215,7 +215,7 @@ def test_row_2_2_a_model_without_close_is_only_let_go_but_any_other_name_must_be
         asyncio.run(in_async_block(model_context(list, "unload")))
 
 
-def test_row_2_2_coroutines_belong_to_the_async_context():
+def test_coroutines_belong_to_the_async_context():
     async def create():
         return Model()
 
@@ -227,7 +227,7 @@ def test_row_2_2_coroutines_belong_to_the_async_context():
     made.close()
 
 
-def test_row_2_2_a_model_that_cannot_be_made_raises_as_itself(torch):
+def test_a_model_that_cannot_be_made_raises_as_itself(torch):
     def create():
         raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
@@ -240,10 +240,10 @@ def test_row_2_2_a_model_that_cannot_be_made_raises_as_itself(torch):
     assert torch.cuda.asked == ["empty_cache"] * 2
 
 
-# Row 2.8: nothing is left behind
+# Nothing is left behind
 
 
-def test_row_2_8_nothing_is_left_after_many_blocks(torch, box):
+def test_nothing_is_left_after_many_blocks(torch, box):
     threads, children = threading.active_count(), multiprocessing.active_children()
     living = []
 
@@ -258,7 +258,7 @@ def test_row_2_8_nothing_is_left_after_many_blocks(torch, box):
     assert (threading.active_count(), multiprocessing.active_children()) == (threads, children)
 
 
-def test_row_2_8_tasks_side_by_side_have_blocks_of_their_own(torch):
+def test_tasks_side_by_side_have_blocks_of_their_own(torch):
     models = [Model() for _ in range(10)]
 
     async def one(model):
@@ -276,10 +276,10 @@ def test_row_2_8_tasks_side_by_side_have_blocks_of_their_own(torch):
     assert [model.closed for model in models] == [["aclose"]] * 10
 
 
-# Row 2.11: what succeeds costs nothing but the call
+# What succeeds costs nothing but the call
 
 
-def test_row_2_11_what_succeeds_asks_nobody(torch, monkeypatch, logged):
+def test_what_succeeds_asks_nobody(torch, monkeypatch, logged):
     monkeypatch.setattr(subprocess, "Popen", None)
     monkeypatch.setattr("clusterfn.gpu.guards.classify", None)
     monkeypatch.setattr(gc, "collect", None)

@@ -1,4 +1,4 @@
-"""How errors of CUDA are told apart, explained and passed on. Requirements S2, rows 2.3 and 2.5."""
+"""How errors of CUDA are told apart, explained and passed on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SEEN = [
 
 
 @pytest.mark.parametrize("text, name, retry", SEEN, ids=lambda value: value[:40] if isinstance(value, str) else None)
-def test_row_2_3_an_error_that_is_known_by_its_text_has_its_name_and_advice(text, name, retry):
+def test_an_error_that_is_known_by_its_text_has_its_name_and_advice(text, name, retry):
     fault = classify(RuntimeError(text))
 
     assert (fault.name, fault.retry) == (name, retry)
@@ -66,7 +66,7 @@ def test_row_2_3_an_error_that_is_known_by_its_text_has_its_name_and_advice(text
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
-def test_row_2_3_each_row_of_the_table_is_found_by_each_of_its_own_texts(row):
+def test_each_row_of_the_table_is_found_by_each_of_its_own_texts(row):
     assert {classify(RuntimeError(f"x: {text}.")).name for text in row.texts} == {row.name}
     assert row.advice and re.match("https://", row.source)
     assert row.retry in (HERE, NEW_PROCESS, NEVER)
@@ -83,7 +83,7 @@ def test_row_2_3_each_row_of_the_table_is_found_by_each_of_its_own_texts(row):
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
     ],
 )
-def test_row_2_3_an_unknown_error_stays_as_it_is(error):
+def test_an_unknown_error_stays_as_it_is(error):
     fault = classify(error)
 
     assert fault.name == type(error).__name__
@@ -108,7 +108,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("error, kind, level", KINDS, ids=lambda value: str(value)[:30])
-def test_row_2_5_kinds_are_told_apart_and_only_unexpected_ones_are_errors(logged, error, kind, level):
+def test_kinds_are_told_apart_and_only_unexpected_ones_are_errors(logged, error, kind, level):
     def fail():
         raise error
 
@@ -118,7 +118,7 @@ def test_row_2_5_kinds_are_told_apart_and_only_unexpected_ones_are_errors(logged
     assert bool(logged.records[0].exc_info) == (level == "ERROR")
 
 
-def test_row_2_5_the_message_says_operation_machine_job_cause_and_advice(logged, monkeypatch):
+def test_the_message_says_operation_machine_job_cause_and_advice(logged, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_JOB", "7f3a/1")
     monkeypatch.setattr("platform.node", lambda: "tensor01")
 
@@ -131,7 +131,7 @@ def test_row_2_5_the_message_says_operation_machine_job_cause_and_advice(logged,
     ]
 
 
-def test_row_2_3_the_context_passes_the_error_on_as_itself_with_a_note():
+def test_the_context_passes_the_error_on_as_itself_with_a_note():
     error = RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
     with pytest.raises(RuntimeError) as caught, cuda_error_context("training"):
@@ -143,7 +143,7 @@ def test_row_2_3_the_context_passes_the_error_on_as_itself_with_a_note():
     assert note.startswith("training failed on ") and "[cudaErrorECCUncorrectable]; next: start the job again" in note
 
 
-def test_row_2_3_an_error_with_a_hostile_text_is_swallowed_all_the_same(logged):
+def test_an_error_with_a_hostile_text_is_swallowed_all_the_same(logged):
     class Hostile(RuntimeError):
         def __str__(self):
             raise ValueError("no text")
@@ -155,13 +155,13 @@ def test_row_2_3_an_error_with_a_hostile_text_is_swallowed_all_the_same(logged):
     assert "Hostile" in logged.text
 
 
-def test_row_2_3_the_default_is_zero_and_a_value_is_passed_through(logged):
+def test_the_default_is_zero_and_a_value_is_passed_through(logged):
     assert safe_cuda_operation(lambda: 1 / 0, "dividing") == 0.0
     assert safe_cuda_operation(lambda: [1], "listing") == [1]
     assert safe_cuda_operation(lambda: None, "nothing", default_return=5) is None
 
 
-def test_row_2_3_a_persons_interrupt_is_not_swallowed():
+def test_a_persons_interrupt_is_not_swallowed():
     def interrupted():
         raise KeyboardInterrupt
 

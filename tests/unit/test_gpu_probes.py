@@ -1,4 +1,4 @@
-"""What is asked about cards, without one, with broken drivers, by PyTorch. Requirements S2, rows 2.4, 2.6 and 2.7."""
+"""What is asked about cards, without one, with broken drivers, by PyTorch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from clusterfn.gpu import (
     get_recommended_batch_size,
     get_safe_gpu_info,
     get_safe_vram_usage,
+    kv_cache_gb,
     smi,
     supports_fp8,
     validate_startup_configuration,
@@ -34,10 +35,10 @@ def imported(monkeypatch, torch):
     return torch
 
 
-# Row 2.4: probes never raise
+# Probes never raise
 
 
-def test_row_2_4_without_a_gpu_the_answers_are_the_documented_ones(logged):
+def test_without_a_gpu_the_answers_are_the_documented_ones(logged):
     info = get_safe_gpu_info()
 
     assert (info.available, info.cards, info.total_gb, info.used_gb, info.free_gb) == (False, (), 0.0, 0.0, 0.0)
@@ -56,7 +57,7 @@ def test_row_2_4_without_a_gpu_the_answers_are_the_documented_ones(logged):
         ("no-devices", "nvidia-smi: No devices were found"),
     ],
 )
-def test_row_2_4_a_broken_driver_is_reported_once_and_never_raised(box, logged, mode, said):
+def test_a_broken_driver_is_reported_once_and_never_raised(box, logged, mode, said):
     box.set(mode)
 
     for _ in range(3):
@@ -65,7 +66,7 @@ def test_row_2_4_a_broken_driver_is_reported_once_and_never_raised(box, logged, 
     assert [record.levelname for record in logged.records] == ["WARNING"]
 
 
-def test_row_2_4_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, logged):
+def test_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, logged):
     box.set("hang")
     monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
     started = []
@@ -82,13 +83,13 @@ def test_row_2_4_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, l
     assert "did not answer within" in logged.text
 
 
-def test_row_2_4_a_driver_that_answers_again_is_believed_again(box, monkeypatch):
+def test_a_driver_that_answers_again_is_believed_again(box, monkeypatch):
     smi._hung_at[:] = [-1000.0]
 
     assert get_safe_gpu_info().available
 
 
-def test_row_2_4_eight_cards_are_read(box):
+def test_eight_cards_are_read(box):
     with box.process(gpu=2, pid=os.getpid(), used_mib=20476, utilization=97):
         info = get_safe_gpu_info()
 
@@ -100,7 +101,7 @@ def test_row_2_4_eight_cards_are_read(box):
     assert (info.source, info.driver, info.trouble) == ("nvidia-smi", "575.57.08", "")
 
 
-def test_row_2_4_usage_is_of_all_visible_cards_or_of_one(box):
+def test_usage_is_of_all_visible_cards_or_of_one(box):
     with box.process(gpu=1, pid=1, used_mib=1020):
         assert get_safe_vram_usage() == pytest.approx((7 * 4 + 1024) / 1024)
         assert get_safe_vram_usage(1) == 1.0
@@ -108,7 +109,7 @@ def test_row_2_4_usage_is_of_all_visible_cards_or_of_one(box):
 
 
 @pytest.mark.parametrize("fields", [7, 8])
-def test_row_2_4_a_driver_that_does_not_know_compute_cap_is_asked_without_it(box, fields):
+def test_a_driver_that_does_not_know_compute_cap_is_asked_without_it(box, fields):
     if fields == 7:
         program = next(box.path.parent.glob("bin/*"))
         program.write_text(program.read_text().replace('"compute_cap": card', '"compute_capability": card'))
@@ -117,7 +118,7 @@ def test_row_2_4_a_driver_that_does_not_know_compute_cap_is_asked_without_it(box
     assert len(get_safe_gpu_info().cards) == 8
 
 
-def test_row_2_4_a_card_that_is_lost_does_not_hide_the_others(box):
+def test_a_card_that_is_lost_does_not_hide_the_others(box):
     program = next(box.path.parent.glob("bin/*"))
     lost = 'print("Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error")'
     program.write_text(program.read_text().replace("    state = chosen_cards", f"    {lost}\n    state = chosen_cards"))
@@ -130,7 +131,7 @@ def test_row_2_4_a_card_that_is_lost_does_not_hide_the_others(box):
     assert len(get_safe_gpu_info().cards) == 7
 
 
-def test_row_2_4_numbers_that_the_driver_refuses_are_zero(box):
+def test_numbers_that_the_driver_refuses_are_zero(box):
     state = box.read()
     state["cards"][0].update(utilization="[N/A]", total_mib=0)
     box.write({**state, "cards": state["cards"][:1]})
@@ -148,7 +149,7 @@ def visible(box, value):
     [("", []), ("-1", []), ("NoDevFiles", []), ("3", [3]), ("6,1", [6, 1]), ("UUID5", [5]), ("START5,0", [5, 0]),
      ("2,99,3", [2]), ("99", [])],
 )  # fmt: skip
-def test_row_2_4_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(box, monkeypatch, value, seen):
+def test_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(box, monkeypatch, value, seen):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible(box, value))
 
     info = get_safe_gpu_info()
@@ -158,7 +159,7 @@ def test_row_2_4_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(
     assert bool(info.trouble) == (not seen)
 
 
-def test_row_2_4_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(monkeypatch):
+def test_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 24.0], [10.0, 0.0]))
     torch.cuda.own_gb[0] = 8.0
     monkeypatch.setattr(subprocess, "Popen", None)
@@ -169,7 +170,7 @@ def test_row_2_4_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_
     assert (info.cards[0].own_gb, info.cards[0].capability) == (8.0, (8, 6))
 
 
-def test_row_2_4_asking_takes_no_memory_on_cards_that_the_process_does_not_use(monkeypatch):
+def test_asking_takes_no_memory_on_cards_that_the_process_does_not_use(monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0] * 8, [1.0] * 8))
 
     get_safe_gpu_info()
@@ -177,7 +178,7 @@ def test_row_2_4_asking_takes_no_memory_on_cards_that_the_process_does_not_use(m
     assert torch.cuda.contexts == {0}
 
 
-def test_row_2_4_asking_never_makes_a_process_use_cuda(box, monkeypatch):
+def test_asking_never_makes_a_process_use_cuda(box, monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda(initialised=False))
 
     assert get_safe_gpu_info().source == "nvidia-smi"
@@ -189,7 +190,7 @@ def test_row_2_4_asking_never_makes_a_process_use_cuda(box, monkeypatch):
     assert torch.cuda.asked == []
 
 
-def test_row_2_4_where_pytorch_fails_nvidia_smi_answers(box, monkeypatch, logged):
+def test_where_pytorch_fails_nvidia_smi_answers(box, monkeypatch, logged):
     torch = imported(monkeypatch, fake_torch.with_cuda())
     torch.cuda.fails = RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -199,18 +200,18 @@ def test_row_2_4_where_pytorch_fails_nvidia_smi_answers(box, monkeypatch, logged
     assert "cudaErrorIllegalAddress" in logged.text
 
 
-def test_row_2_4_a_torch_that_is_half_imported_or_somebody_elses_is_no_torch(monkeypatch):
+def test_a_torch_that_is_half_imported_or_somebody_elses_is_no_torch(monkeypatch):
     imported(monkeypatch, types.ModuleType("torch"))
 
     assert get_safe_vram_usage() == 0.0
     assert detect_hardware().device == "cpu"
 
 
-# Row 2.6: the CPU only where it was asked for
+# The CPU only where it was asked for
 
 
 @pytest.mark.parametrize("allow", [False, True])
-def test_row_2_6_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu_unless_that_is_allowed(logged, allow):
+def test_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu_unless_that_is_allowed(logged, allow):
     if not allow:
         with pytest.raises(ConfigError) as caught:
             validate_startup_configuration(gpus=1)
@@ -220,7 +221,7 @@ def test_row_2_6_a_gpu_that_is_asked_for_is_never_replaced_by_the_cpu_unless_tha
     assert "running on the CPU, as allow_cpu=True says: 1 GPUs asked for" in logged.text
 
 
-def test_row_2_6_hardware_says_why_it_is_the_cpu(box, monkeypatch):
+def test_hardware_says_why_it_is_the_cpu(box, monkeypatch):
     imported(monkeypatch, fake_torch.without_cuda())
     assert detect_hardware().why_cpu == "PyTorch 2.7.1+cpu is built without CUDA"
 
@@ -232,13 +233,13 @@ def test_row_2_6_hardware_says_why_it_is_the_cpu(box, monkeypatch):
     assert "version mismatch" in detect_hardware().why_cpu
 
 
-def test_row_2_6_a_pytorch_for_amd_does_not_lack_its_cards(box, monkeypatch):
+def test_a_pytorch_for_amd_does_not_lack_its_cards(box, monkeypatch):
     imported(monkeypatch, fake_torch.without_cuda()).version.hip = "6.1"
 
     assert detect_hardware().device == "cuda"
 
 
-def test_row_2_6_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch):
+def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch):
     monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "2.7.1+cpu")
 
     hardware = detect_hardware()
@@ -248,10 +249,10 @@ def test_row_2_6_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box,
         validate_startup_configuration(gpus=1)
 
 
-# Row 2.7: hardware, batch size, providers, startup, FP8, long contexts, VRAM
+# Hardware, batch size, providers, startup, FP8, long contexts, VRAM
 
 
-def test_row_2_7_detect_hardware(box, monkeypatch):
+def test_detect_hardware(box, monkeypatch):
     imported(monkeypatch, fake_torch.with_cuda(initialised=False))
 
     hardware = detect_hardware()
@@ -266,13 +267,13 @@ def test_row_2_7_detect_hardware(box, monkeypatch):
     "item_gb, model_gb, expected",
     [(1.0, 0.0, 32), (1.0, 12.0, 16), (0.001, 0.0, 1024), (100.0, 0.0, 4), (1.0, 500.0, 4), (43.2, 0.0, 4)],
 )
-def test_row_2_7_the_batch_is_a_power_of_two_that_fits_the_fullest_card(monkeypatch, item_gb, model_gb, expected):
+def test_the_batch_is_a_power_of_two_that_fits_the_fullest_card(monkeypatch, item_gb, model_gb, expected):
     imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 0.0]))  # 48 GB less a tenth: 43.2
 
     assert get_recommended_batch_size(item_gb, model_gb, least=4) == expected
 
 
-def test_row_2_7_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
+def test_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 40.0]))
     torch.cuda.own_gb[1] = 1.0
 
@@ -280,12 +281,12 @@ def test_row_2_7_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
     assert get_recommended_batch_size(1.0, card=0) == 32
 
 
-def test_row_2_7_without_a_gpu_the_batch_is_the_least():
+def test_without_a_gpu_the_batch_is_the_least():
     assert (get_recommended_batch_size(1.0), get_recommended_batch_size(1.0, least=8)) == (1, 8)
 
 
 @pytest.mark.parametrize("wrong", [{"item_gb": 0}, {"item_gb": 1, "least": 0}, {"item_gb": 1, "least": 9, "most": 8}])
-def test_row_2_7_a_batch_that_makes_no_sense_is_refused(wrong):
+def test_a_batch_that_makes_no_sense_is_refused(wrong):
     with pytest.raises(ConfigError):
         get_recommended_batch_size(**wrong)
 
@@ -301,7 +302,7 @@ def onnxruntime(monkeypatch, *providers):
 EVERY = ("CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider")
 
 
-def test_row_2_7_providers_are_ordered_and_only_those_that_can_work(box, monkeypatch):
+def test_providers_are_ordered_and_only_those_that_can_work(box, monkeypatch):
     assert get_optimal_providers() == ["CPUExecutionProvider"]  # there is no onnxruntime
 
     onnxruntime(monkeypatch, *EVERY)
@@ -313,13 +314,13 @@ def test_row_2_7_providers_are_ordered_and_only_those_that_can_work(box, monkeyp
     assert get_optimal_providers() == list(reversed(EVERY))
 
 
-def test_row_2_7_without_a_card_only_the_cpu_provider_is_left(monkeypatch):
+def test_without_a_card_only_the_cpu_provider_is_left(monkeypatch):
     onnxruntime(monkeypatch, *EVERY)
 
     assert get_optimal_providers() == ["CPUExecutionProvider"]
 
 
-def test_row_2_7_a_broken_onnxruntime_is_none(box, monkeypatch, logged):
+def test_a_broken_onnxruntime_is_none(box, monkeypatch, logged):
     def fail():
         raise OSError("libcublasLt.so.12: cannot open shared object file")
 
@@ -332,7 +333,7 @@ def test_row_2_7_a_broken_onnxruntime_is_none(box, monkeypatch, logged):
 @pytest.mark.parametrize(
     "capability, can", [("8.6", False), ("8.9", True), ("9.0", True), ("12.0", True), ("[N/A]", False)]
 )
-def test_row_2_7_fp8_by_compute_capability(box, capability, can):
+def test_fp8_by_compute_capability(box, capability, can):
     state = box.read()
     for card in state["cards"]:
         card["compute_cap"] = capability
@@ -342,7 +343,7 @@ def test_row_2_7_fp8_by_compute_capability(box, capability, can):
     assert supports_fp8(card=7) is can
 
 
-def test_row_2_7_fp8_needs_every_card_and_a_card(box, monkeypatch):
+def test_fp8_needs_every_card_and_a_card(box, monkeypatch):
     state = box.read()
     state["cards"][0]["compute_cap"] = "9.0"
     box.write(state)
@@ -352,7 +353,7 @@ def test_row_2_7_fp8_needs_every_card_and_a_card(box, monkeypatch):
     assert supports_fp8() is False
 
 
-def test_row_2_7_startup_says_every_problem_at_once(box):
+def test_startup_says_every_problem_at_once(box):
     with box.cards(2), box.process(gpu=1, pid=1, used_mib=40000), pytest.raises(ConfigError) as caught:
         validate_startup_configuration(
             gpus=2, vram_gb=20.0, fp8=True, providers=["CUDAExecutionProvider"], memory_gb=1e6, cores=9999
@@ -370,18 +371,18 @@ def test_row_2_7_startup_says_every_problem_at_once(box):
         assert line in told, told
 
 
-def test_row_2_7_startup_that_is_right_gives_the_hardware(box):
+def test_startup_that_is_right_gives_the_hardware(box):
     assert len(validate_startup_configuration(gpus=8, vram_gb=40.0, cores=1).gpus.cards) == 8
 
 
-def test_row_2_7_vram_means_a_gpu_and_only_as_many_cards_as_asked_for_count(box):
+def test_vram_means_a_gpu_and_only_as_many_cards_as_asked_for_count(box):
     with box.process(gpu=0, pid=1, used_mib=40000):
         assert validate_startup_configuration(gpus=7, vram_gb=40.0)
     with box.cards(0), pytest.raises(ConfigError):
         validate_startup_configuration(vram_gb=1.0)
 
 
-def test_row_2_7_the_card_with_most_free_memory_takes_the_model(box):
+def test_the_card_with_most_free_memory_takes_the_model(box):
     with box.process(gpu=0, pid=1, used_mib=30000), box.cards(2):
         assert validate_vram_usage(1.8).index == 1
         assert validate_vram_usage(1.8, card=0).index == 0
@@ -391,7 +392,41 @@ def test_row_2_7_the_card_with_most_free_memory_takes_the_model(box):
     assert caught.value.evidence[0] == "card 0: NVIDIA RTX A6000, 18.7 of 48.0 GB free"
 
 
-def test_row_2_7_what_is_needed_and_cannot_be_known_is_refused():
+def test_a_long_context_is_weighed_with_its_model_before_either_is_loaded(box):
+    weights_gb, cache_gb = 8.03e9 * 2 / 2**30, kv_cache_gb(131_072, layers=32, heads=8, head_size=128)
+    assert cache_gb == 16.0
+    assert kv_cache_gb(131_072, layers=32, heads=8, head_size=128, batch=2, value_bytes=1) == 16.0
+
+    with box.cards(1):
+        assert validate_vram_usage(weights_gb + cache_gb).index == 0
+        with box.process(gpu=0, pid=1, used_mib=20_000):
+            assert validate_vram_usage(weights_gb).index == 0
+            with pytest.raises(ConfigError, match=r"31\.0 GB of GPU memory are needed, and no card has"):
+                validate_vram_usage(weights_gb + cache_gb)
+
+
+def test_clip_is_refused_on_a_card_that_others_have_filled(box):
+    clip_gb = 428e6 * 2 / 2**30 + 1.0
+
+    with box.cards(1), box.process(gpu=0, pid=1, used_mib=48_000):
+        with pytest.raises(ConfigError, match=r"1\.8 GB of GPU memory are needed") as caught:
+            validate_vram_usage(clip_gb)
+        assert get_recommended_batch_size(0.1, model_gb=clip_gb) == 1
+    assert caught.value.evidence[0].endswith(" of 48.0 GB free")
+
+
+@pytest.mark.parametrize("wrong", [{"gpus": -1}, {"vram_gb": -1.0}, {"cores": -1}, {"memory_gb": float("nan")}])
+def test_less_than_nothing_cannot_be_asked_for(box, wrong):
+    with pytest.raises(ConfigError, match="negative"):
+        validate_startup_configuration(**wrong)
+
+
+def test_less_than_no_memory_cannot_be_needed(box):
+    with pytest.raises(ConfigError, match="negative"):
+        validate_vram_usage(-0.1)
+
+
+def test_what_is_needed_and_cannot_be_known_is_refused():
     with pytest.raises(ConfigError) as caught:
         validate_vram_usage(0.1)
 

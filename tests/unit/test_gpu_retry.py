@@ -1,4 +1,4 @@
-"""What is tried again, and what is watched. Requirements S2, row 2.10, and S1, row 1.9."""
+"""What is tried again, and what is watched."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def asynchronous(fn):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_row_2_10_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logged, is_async):
+def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logged, is_async):
     failing = Failing(BUSY, ConnectionResetError("peer"), BUSY)
 
     if is_async:
@@ -88,7 +88,7 @@ def test_row_2_10_a_transient_error_is_tried_again_and_waits_longer_each_time(wa
     ],
     ids=repr,
 )
-def test_row_2_10_only_what_may_go_away_in_this_process_is_tried_again(waits, error, again):
+def test_only_what_may_go_away_in_this_process_is_tried_again(waits, error, again):
     failing = Failing(error)
 
     if again:
@@ -101,7 +101,7 @@ def test_row_2_10_only_what_may_go_away_in_this_process_is_tried_again(waits, er
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE if row.retry != NEVER], ids=lambda row: row.name)
-def test_row_2_10_each_transient_row_is_tried_here_or_said_to_need_a_new_process(waits, row):
+def test_each_transient_row_is_tried_here_or_said_to_need_a_new_process(waits, row):
     failing = Failing(RuntimeError(row.texts[0]))
 
     if row.retry == HERE:
@@ -112,7 +112,7 @@ def test_row_2_10_each_transient_row_is_tried_here_or_said_to_need_a_new_process
     assert caught.value.__notes__[-1].startswith("a new process may succeed where this one cannot; next: ")
 
 
-def test_row_2_10_the_last_error_is_raised_as_itself_with_the_count(waits):
+def test_the_last_error_is_raised_as_itself_with_the_count(waits):
     failing = Failing(BUSY, BUSY, last := RuntimeError(str(BUSY)), BUSY)
 
     with pytest.raises(RuntimeError) as caught:
@@ -122,7 +122,7 @@ def test_row_2_10_the_last_error_is_raised_as_itself_with_the_count(waits):
     assert last.__notes__ == ["Failing was called 3 times"]
 
 
-def test_row_2_10_memory_is_given_back_between_attempts(waits, monkeypatch):
+def test_memory_is_given_back_between_attempts(waits, monkeypatch):
     torch = fake_torch.with_cuda()
     monkeypatch.setitem(sys.modules, "torch", torch)
     failing = Failing(torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
@@ -131,7 +131,7 @@ def test_row_2_10_memory_is_given_back_between_attempts(waits, monkeypatch):
     assert torch.cuda.asked == ["empty_cache"]
 
 
-def test_row_2_10_as_a_decorator_it_keeps_name_and_kind(waits):
+def test_as_a_decorator_it_keeps_name_and_kind(waits):
     @retry_transient
     def load(path):
         """Doc."""
@@ -145,7 +145,7 @@ def test_row_2_10_as_a_decorator_it_keeps_name_and_kind(waits):
     assert asyncio.run(fetch("b")) == "b"
 
 
-def test_row_2_10_the_wait_is_a_minute_at_most_and_the_programs_dice_are_left_alone(waits):
+def test_the_wait_is_a_minute_at_most_and_the_programs_dice_are_left_alone(waits):
     random.seed(7)
     expected = random.random()
     random.seed(7)
@@ -156,7 +156,7 @@ def test_row_2_10_the_wait_is_a_minute_at_most_and_the_programs_dice_are_left_al
     assert random.random() == expected
 
 
-def test_row_2_10_what_makes_no_sense_is_refused():
+def test_what_makes_no_sense_is_refused():
     def numbers():
         yield 1
 
@@ -167,7 +167,7 @@ def test_row_2_10_what_makes_no_sense_is_refused():
         retry_transient(numbers)
 
 
-# Row 2.10: use of the cards
+# Use of the cards
 
 
 class Waiting(GpuMonitor):
@@ -187,7 +187,7 @@ class Waiting(GpuMonitor):
             assert self.changed.wait_for(lambda: self.looks >= looks, 20)
 
 
-def test_row_2_10_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
+def test_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
 
     with Waiting(interval_s=0.1) as monitor:
@@ -205,7 +205,7 @@ def test_row_2_10_the_monitor_sees_peaks_and_use_of_the_visible_cards(box, monke
     assert monitor.trouble == ""
 
 
-def test_row_2_10_a_short_block_is_looked_at_too(box):
+def test_a_short_block_is_looked_at_too(box):
     with box.process(gpu=0, pid=1, used_mib=1020), GpuMonitor(interval_s=30.0) as monitor:
         pass
 
@@ -213,7 +213,7 @@ def test_row_2_10_a_short_block_is_looked_at_too(box):
     assert monitor.cards[0].peak_gb == 1.0
 
 
-def test_row_2_10_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
+def test_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
     torch = fake_torch.with_cuda([48.0], [10.0])
     torch.cuda.peak_gb[0] = 9.5
     monkeypatch.setitem(sys.modules, "torch", torch)
@@ -225,7 +225,7 @@ def test_row_2_10_where_there_is_no_nvidia_smi_pytorch_is_asked(monkeypatch):
 
 
 @pytest.mark.parametrize("mode", ["garbage", "hang", "nvml-mismatch", "no-devices", None])
-def test_row_2_10_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeypatch, mode):
+def test_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request, monkeypatch, mode):
     if mode:
         request.getfixturevalue("box").set(mode)
         monkeypatch.setattr(smi, "PATIENCE_S", 0.3)
@@ -239,7 +239,7 @@ def test_row_2_10_a_monitor_that_sees_nothing_says_why_and_harms_nothing(request
     assert threading.active_count() == before
 
 
-def test_row_2_10_the_monitor_ends_with_its_block_and_starts_again(box):
+def test_the_monitor_ends_with_its_block_and_starts_again(box):
     monitor = GpuMonitor(interval_s=30.0)
     with pytest.raises(ValueError, match="bad"), monitor:
         raise ValueError("bad")
@@ -255,6 +255,6 @@ def test_row_2_10_the_monitor_ends_with_its_block_and_starts_again(box):
     assert "clusterfn-gpu-monitor" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_row_2_10_looking_too_often_is_refused():
+def test_looking_too_often_is_refused():
     with pytest.raises(ConfigError, match=r"at least 0\.1"):
         GpuMonitor(interval_s=0.01)
