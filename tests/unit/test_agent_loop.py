@@ -113,6 +113,26 @@ def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Cli
     assert client.agent.children == {}
 
 
+def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(client: Client) -> None:
+    """The next one's pipe has the number that the first one's had, which was closed long before the first one ended."""
+
+    def turn() -> int:
+        client.agent.at(0, lambda: None)
+        client.agent.turn()
+        return len(client.agent.readers)
+
+    idle = len(client.agent.readers)
+    client.ask(id=2, do="run", argv=["true"])
+    turn()
+    assert until(lambda: turn() == idle)  # its output is read, and nobody has looked after it
+    os.write(client.asking, pack({"id": 3, "do": "run", "argv": ["cat"]}, b"said"))
+    until(lambda: turn() > idle)
+    client.agent.reap()
+    assert until(lambda: client.turns(1) or not client.agent.requests)
+    answers = client.inbox.feed(os.read(client.answers, 2**20))
+    assert [header["out"] for header, _ in answers] == [0, 4]
+
+
 def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
     client.agent.heard -= SILENCE_S - 60
     client.turns(1)

@@ -112,7 +112,8 @@ class Program:
         self.finished = True
         for fd in self.output:
             self.agent.readers.pop(fd, None)
-        self.agent.writers.pop(self.stdin, None)
+        if not self.pipes()[0].closed:  # else its number may be another program's by now
+            self.agent.writers.pop(self.stdin, None)
         for pipe in self.pipes():
             pipe.close()
         self.done(self)
