@@ -1,0 +1,300 @@
+"""Sweeps as a user runs them: exact numbers and lines, every failure by its name, and going on after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterfn
+from clusterfn import ConfigError, PayloadError, SweepError, cluster
+from tests.e2e.conftest import wait_until
+
+RETRIEVAL = {
+    "embedder": ["e5", "bge", "gte", "minilm", "splade"],
+    "index": ["flat", "ivf", "hnsw"],
+    "pipeline": ["reranker_only", "reranker_then_splade", "vector_only"],
+    "k": [1, 5, 10],
+}
+
+
+def retrieve(embedder, index, pipeline, k):
+    """Each configuration has a score of its own."""
+    scores = [len(embedder) / 100, len(index) / 10, len(pipeline) / 1000, k / 10_000]
+    print("retrieving", pipeline)
+    return {"score": sum(scores), "scores": scores}
+
+
+def graded(x):
+    if x == 3:
+        raise KeyError(x)
+    return {1: {"score": float("nan")}, 2: {"loss": 1}}.get(x, {"score": x, "scores": [x % 2, 1]})
+
+
+for each in (retrieve, graded):
+    each.__module__ = "__main__"
+
+
+def lines(journal, event):
+    told = [json.loads(line) for line in Path(journal).read_text(encoding="utf-8").splitlines()]
+    return [each for each in told if each["event"] == event]
+
+
+def test_135_configurations_are_capped_to_3_here(here, tmp_path, capfd):
+    result = clusterfn.sweep(
+        cluster(retrieve), RETRIEVAL, max_configs=3, seed=27, group_by="pipeline", journal=tmp_path / "j"
+    )
+
+    said = capfd.readouterr().err.splitlines()
+    assert "Capping configurations from 135 to 3 as requested" in said
+    assert said[said.index("Capping configurations from 135 to 3 as requested") + 1].startswith("reranker_only ")
+    assert [line.split()[0] for line in said if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
+    ended = [f"{each.name} {each.score:.3f}" for each in result.ranking]
+    assert said[-5:] == ["Phase 1 complete: 3 configurations tested", "3/3 configurations completed (100 %)", *ended]
+    assert [each.value["score"] for each in result] == [each.score for each in result]
+    assert result.best.score == max(each.score for each in result) and result.failed == {} and result.ghosts == []
+    (began,) = lines(tmp_path / "j", "begin")
+    assert (began["size"], began["max_configs"], began["seed"]) == (135, 3, 27)
+    assert lines(tmp_path / "j", "end")[0]["completed"] == 3
+    assert [each["name"] for each in lines(tmp_path / "j", "began")] == [each.name for each in result]
+
+
+@pytest.mark.lab
+def test_135_configurations_are_capped_to_3_on_a_host_and_the_same_seed_chooses_the_same(hosts, tmp_path):
+    function = cluster(host="tensor01")(retrieve)
+
+    first = clusterfn.sweep(function, RETRIEVAL, max_configs=3, seed=5)
+    second = clusterfn.sweep(function, RETRIEVAL, max_configs=3, seed=5)
+
+    assert [(each.name, each.config, each.score) for each in first] == [
+        (each.name, each.config, each.score) for each in second
+    ]
+    trial = first.best
+    assert clusterfn.attach(trial.job).logs(trial.item) == f"retrieving {trial.config['pipeline']}\n"
+    assert first.journal != second.journal and not Path(f"{first.journal}.values").exists()
+
+
+def test_a_seed_that_was_not_given_is_said_and_can_be_given(here, capfd):
+    result = clusterfn.sweep(cluster(graded), {"x": range(10, 1000)}, max_configs=2)
+
+    assert f"clusterfn: seed={result.seed} chooses the same configurations again" in capfd.readouterr().err
+    again = clusterfn.sweep(cluster(graded), {"x": range(10, 1000)}, max_configs=2, seed=result.seed)
+    assert [each.name for each in again] == [each.name for each in result]
+
+
+def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
+    result = clusterfn.sweep(cluster(graded), {"x": [1, 2, 3, 4, 6]}, minimize=True)
+
+    assert {name: str(error) for name, error in result.failed.items()} == {
+        "GRID_0000": "the score is nan",
+        "GRID_0001": "the result has no score: no 'score' among ['loss']",
+        "GRID_0002": "3",
+    }
+    assert [each.name for each in result.ranking] == ["GRID_0003", "GRID_0004"]
+    assert result.ghosts == [["GRID_0003", "GRID_0004"]]
+    said = capfd.readouterr().err
+    assert "GRID_0000 x=1 ✗ ValueError: the score is nan\n" in said
+    assert "2/5 configurations completed (40 %)\n" in said
+    assert "the same scores in every place: GRID_0003, GRID_0004\n" in said
+
+
+def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
+    with pytest.raises(SweepError, match="Phase 1 aborted: no configurations completed successfully") as caught:
+        clusterfn.sweep(cluster(graded), {"x": [3, 1, 3]}, journal=tmp_path / "j")
+
+    assert caught.value.evidence == ("2 x KeyError: 3", "1 x ValueError: the score is nan")
+    assert str(tmp_path / "j") in caught.value.hint and "elements" in caught.value.log
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert lines(tmp_path / "j", "end")[0]["completed"] == 0
+
+
+def test_what_cannot_travel_is_named_by_its_configuration(here):
+    import threading
+
+    with pytest.raises(PayloadError, match="GRID_0001 cannot travel: "):
+        clusterfn.sweep(cluster(graded), {"x": [1, threading.Lock()]})
+
+
+def test_only_keywords_and_draws_and_a_key_of_the_result(here):
+    def work(*, lr, size=2):
+        return {"loss": lr * size}
+
+    result = clusterfn.sweep(
+        cluster(work), {"lr": lambda chance: chance.random()}, max_configs=4, sampler="random", seed=1, score="loss",
+        minimize=True, top=2,
+    )  # fmt: skip
+
+    assert [each.name for each in result] == ["RANDOM_0000", "RANDOM_0001", "RANDOM_0002", "RANDOM_0003"]
+    assert result.best.score == min(each.config["lr"] * 2 for each in result) and len(result.top()) == 2
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(320, marks=[pytest.mark.long, pytest.mark.lab])])
+def test_from_one_configuration_to_hundreds(here, count):
+    result = clusterfn.sweep(cluster(graded), {"x": range(10, 10 + count)}, journal=here.parent / "j")
+
+    assert [each.score for each in result] == list(range(10, 10 + count))
+    assert result.best.config == {"x": 9 + count} and len(lines(here.parent / "j", "ended")) == count
+
+
+# going on
+
+SCRIPT = """
+import json, os, sys, time
+import clusterfn
+from clusterfn import cluster
+
+FOLDER = sys.argv[1]
+
+@cluster(host=sys.argv[2])
+def work(x):
+    with open(os.path.join(FOLDER, f"began-{x}"), "a") as file:
+        file.write("once\\n")
+    deadline = time.monotonic() + 90
+    while x > 1 and not os.path.exists(os.path.join(FOLDER, "go")):
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody said go")
+        time.sleep(0.05)
+    return {"score": x, "scores": [x, x]}
+
+if __name__ == "__main__":
+    seed = int(sys.argv[3]) if len(sys.argv) > 3 else None
+    result = clusterfn.sweep(work, {"x": range(100)}, max_configs=6, seed=seed, journal=os.path.join(FOLDER, "journal"))
+    print(json.dumps([[each.name, each.score, each.value["score"], each.source] for each in result]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT.replace("range(100)", "range(6)").replace("max_configs=6, ", ""))
+    return tmp_path / "script.py"
+
+
+def started(script, *argv):
+    return subprocess.Popen(
+        [sys.executable, str(script), str(script.parent), *argv], text=True, encoding="utf-8",
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "LANG": "C", "LC_ALL": "C"},
+    )  # fmt: skip
+
+
+def count(folder, event):
+    path = folder / "journal"
+    return len(lines(path, event)) if path.exists() and path.read_bytes().endswith(b"\n") else 0
+
+
+def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, script):
+    folder = script.parent
+    first = started(script, "here")
+    wait_until(lambda: count(folder, "ended") == 2, 60)
+    refused = started(script, "here").communicate(timeout=60)[1]
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait(30)
+    with (folder / "journal").open("ab") as file:
+        file.write(b'{"event": "ended", "name": "GRID_00')  # what a crash of the machine leaves
+
+    second = started(script, "here")
+    wait_until(lambda: count(folder, "resumed") == 1, 60)
+    (folder / "go").touch()
+    out, said = second.communicate(timeout=100)
+
+    assert "another process goes on with" in refused
+    assert second.returncode == 0, said
+    assert [(name, score, value) for name, score, value, _ in json.loads(out)] == [
+        (f"GRID_000{x}", x, x) for x in range(6)
+    ]
+    assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
+    assert [(folder / f"began-{x}").read_text() for x in range(6)] == ["once\n"] * 6
+    assert len(lines_but_torn(folder / "journal", "sent")) == 1
+    assert "is followed again" in said and "2 of 6 configurations: had ended well before" in said
+    assert said.splitlines()[-6] == "6/6 configurations completed (100 %)"
+
+
+def lines_but_torn(path, event):
+    told = [line for line in path.read_text().splitlines() if f'"event": "{event}"' in line]
+    return [json.loads(line) for line in told if line.endswith("}")]
+
+
+def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):
+    folder = str(tmp_path)
+
+    def second_time(x):
+        import os
+
+        try:
+            os.mkdir(os.path.join(folder, f"{x}"))
+        except FileExistsError:
+            return x + 100
+        if x == 2:
+            raise ValueError("not yet")
+        return x
+
+    second_time.__module__ = "__main__"
+    first = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]}, journal=tmp_path / "j")
+    again = clusterfn.sweep(cluster(second_time), {"x": [1, 2, 3]}, journal=tmp_path / "j")
+
+    assert list(first.failed) == ["GRID_0001"]
+    assert [(each.score, each.source) for each in again] == [(1, "journal"), (102, "run"), (3, "journal")]
+
+
+def test_a_group_that_its_host_never_got_is_sent_anew(here, tmp_path, capfd):
+    with pytest.raises(SweepError):
+        clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
+    told = (tmp_path / "j").read_text().splitlines()
+    sent = json.loads(next(line for line in told if '"sent"' in line))
+    torn = [told[0], told[1], json.dumps({**sent, "group": "00" * 8})]
+    (tmp_path / "j").write_text("\n".join(torn) + "\n")
+
+    with pytest.raises(SweepError):
+        clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
+
+    assert "0000 is sent anew: " in capfd.readouterr().err
+
+
+def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_path):
+    clusterfn.sweep(cluster(graded), {"x": range(10, 20)}, max_configs=1, seed=1, journal=tmp_path / "j")
+    before = (tmp_path / "j").read_bytes()
+
+    with pytest.raises(ConfigError, match="is the journal of another sweep") as caught:
+        clusterfn.sweep(cluster(graded), {"x": range(10, 21)}, max_configs=1, seed=2, journal=tmp_path / "j")
+
+    assert "seed: 1 there, 2 here" in caught.value.evidence
+    assert any(line.startswith("x: [10, 11") for line in caught.value.evidence)
+    assert (tmp_path / "j").read_bytes() == before
+
+
+# results that are kept
+
+
+def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tmp_path, capfd):
+    def work(x):
+        return x * factor
+
+    work.__module__ = "__main__"
+    factor = 1
+    options = {"cache": tmp_path / "cache"}
+    first = clusterfn.sweep(cluster(work), {"x": [1, 2]}, **options)
+    second = clusterfn.sweep(cluster(work), {"x": [1, 2, 3]}, **options)
+    factor = 10
+    third = clusterfn.sweep(cluster(work), {"x": [1]}, **options)
+
+    assert [each.source for each in first] == ["run", "run"]
+    assert [(each.score, each.source) for each in second] == [(1, "cache"), (2, "cache"), (3, "run")]
+    assert [(each.score, each.source) for each in third] == [(10, "run")]
+    said = capfd.readouterr().err
+    assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
+
+
+def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):
+    clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
+    (kept,) = (tmp_path / "cache").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-5])
+
+    result = clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
+    again = clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
+
+    assert [each.source for each in (*result, *again)] == ["run", "cache"]
+    assert capfd.readouterr().err.count("the value of GRID_0000 cannot be read") == 1
