@@ -103,6 +103,10 @@ class Accounts:
         begin, size = at if isinstance(at, list) else (at, None)
         return download.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
+    def element_folder(self, index: int) -> str:
+        """That of the element which runs it, or ran it."""
+        return layout.element_dir(self._folder, self._places.get(index, (1, 1, {}))[0])
+
     def work_folder(self, index: int) -> str:
         """Where it runs, or ran."""
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(index))

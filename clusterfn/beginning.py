@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.host import Completed, Reply, SpawnReply
+from clusterfn.leaving import await_at_exit
 from clusterfn.scheduler.base import Answer, Submission
-from clusterfn.send import answer_of, await_at_exit, first_of
+from clusterfn.send import answer_of, first_of
 from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 

@@ -1,7 +1,8 @@
 """How the items of a group are shared out: how many elements, how large a chunk, how long an element. Pure.
 
 Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
-large enough that files do not grow with items. Called by `mapping` and `gathering`.
+large enough that files do not grow with items: at most a quarter of an element's even share, and no more than half an
+hour of work by what the items took so far, which only the element knows. Called by `mapping` and `gathering`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from clusterfn.spec import Group
 
 SEQUENTIAL_UP_TO = 2
 LOCAL_AT_ONCE = 4
+AIM_S = 1800.0  # of work that an element claims at a time
 _CHUNKS_EACH = 4
 _MOST_JOBS = 10_000  # of a scheduler that does not say
 _MARGIN_S = 60.0  # SLURM is asked for a minute more
@@ -43,14 +45,15 @@ def on_machine(count: int, max_parallel: int, chunk: int | None, machine: Machin
 
     Example:
         >>> on_machine(100, 50, None, Machine(by_cores=8))
-        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None)
+        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
     """
     at_once = max(1, min(count, max_parallel, machine.room()))
     if shares_cards(count, machine) and count <= SEQUENTIAL_UP_TO:
         at_once = 1
+    aim_s = AIM_S if chunk is None else None
     chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
     elements = min(at_once, math.ceil(count / chunk))
-    return Group(count, chunk, elements, elements)
+    return Group(count, chunk, elements, elements, aim_s=aim_s)
 
 
 def shares_cards(count: int, machine: Machine) -> bool:
@@ -67,19 +70,20 @@ def on_slurm(count: int, max_parallel: int, chunk: int | None, item_s: float | N
 
     Example:
         >>> on_slurm(10_000, 50, None, None, Limits(array=1000))
-        Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None)
+        Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
     at_once = min(count, max_parallel)
     asked = chunk
     chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
-    if asked is None and item_s and longest_s:
+    if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
         chunk = max(1, min(chunk, int(longest_s // item_s)))
     chunks = math.ceil(count / chunk)
     elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
     element_s = None if item_s is None or longest_s is None else max(item_s, min(chunk * item_s, longest_s))
     per_element = 1 if asked is not None and elements == chunks else None
-    return Group(count, chunk, elements, min(at_once, elements), per_element, element_s)
+    aim_s = AIM_S if asked is None else None
+    return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
 
 
 def _longest_s(item_s: float, limits: Limits) -> float:

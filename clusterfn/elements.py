@@ -81,7 +81,8 @@ class Element:
             self.gathering.group.on_refused(error)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """It cannot be concluded."""
+        """It cannot be concluded: its script is gone, and the host has lost the means to say how it ended."""
+        self.tracker.session.distrust()
         error.host, error.job = self.host, self.id
         self.gathering.group.on_refused(error)
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from clusterfn import concluding, division, layout, live, send
+from clusterfn import concluding, division, layout, leaving, live
 from clusterfn.accounts import Accounts
 from clusterfn.beginning import Beginning
 from clusterfn.elements import Element
@@ -58,6 +58,7 @@ class Gathering:
         self._before = -1
         self._stopping = self._burying = False
         self._last: Mapping[str, Any] = {}
+        self._bridge_is_damaged = False
         self._looks = self._again = 0
         self._turn = self._besides = ""
         group.gathering = self
@@ -87,7 +88,7 @@ class Gathering:
             self._check()
             return
         if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-            send.remove(self.connection, self.folder)
+            leaving.remove(self.connection, self.folder)
         self.group.on_refused(refused)
         self._end()
 
@@ -151,6 +152,8 @@ class Gathering:
         """An element has ended for good."""
         if published["kind"] != layout.RETURNED:
             self._last = published
+        if published["kind"] == layout.ENVIRONMENT and published["stage"] == "start":
+            self._bridge_is_damaged = True
         self._check()
 
     def _check(self) -> None:
@@ -166,9 +169,16 @@ class Gathering:
             if self._burying and not progress:
                 self._look_again()
             elif progress and not self._stopping and not self._burying:
-                self.start(self._next(division.again(self.spec, len(self.group) - told)))
+                self.start(self._next(division.again(self.spec, len(self.group) - told)), self._mended())
             else:
                 self._bury(self._verdict())
+
+    def _mended(self) -> list[Reply[bool]]:
+        """What new elements wait for, where those before them found the bridge damaged."""
+        damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
+        with contextlib.suppress(Unreachable):  # they will find it as it is
+            return self.session.mend_bridge(self.job.bridge) if damaged else []
+        return []
 
     def _may_speak(self, element: Element) -> bool:
         """Whether more is to come of it; one that begins when the rest has been concluded finds nothing."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn import download, layout
+from clusterfn import download, layout, outcome, whereabouts
 from clusterfn.errors import ClusterfnError, SweepError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TURN_S = 1.0
 _CAUSES = 10
+_ANSWER_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,27 @@ class JobGroup(Generic[R]):
         """
         gathering = self._of_host()
         return gathering.accounts.logs(gathering.connection, index, stream)
+
+    def stack(self, index: int) -> str:
+        """Where one call is now: the stack of every thread of its Python processes. It goes on.
+
+        Raises:
+            ClusterfnError: It does not run, or nobody there answers.
+        """
+        said = None
+        if self._states[index] == RUNNING:
+            gathering = self._of_host()
+            folder = gathering.accounts.element_folder(index)
+            said = whereabouts.ask(gathering.connection, folder, lambda waited_s: self._may_answer(index, waited_s))
+        if said is None:
+            raise ClusterfnError(
+                f"there are no stacks of {self.label(index)}: it is {self._states[index]}", host=self.host, job=self.id,
+                hint="ask while it runs",
+            )  # fmt: skip
+        return outcome.own_files(said)
+
+    def _may_answer(self, index: int, waited_s: float) -> bool:
+        return self._states[index] == RUNNING and waited_s < _ANSWER_S
 
     def files(self, index: int) -> list[download.RemoteFile]:
         """The files that one call left in its folder."""

@@ -105,7 +105,8 @@ def _run(
     made.on_interrupt = options.on_interrupt
     ledger.remember(made, one.config)
     caller.before_send(made)
-    _send(replace(one, job=job), packed.files(), made, Gathering(session, job, made, limits))
+    files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
+    _send(replace(one, job=job), files, made, Gathering(session, job, made, limits))
     return made
 
 
@@ -201,7 +202,10 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     """The group that was sent with this spec.json, from its beginning."""
     job = _job(session, spec)
     group = cast(Group, job.group)
-    made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, layout.job_dir(job.root, job.id), group.count)
+    folder = layout.job_dir(job.root, job.id)
+    (told,) = download.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
+    labels = json.loads(told) if told else ()
+    made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
     started = session.connection.run(["ls", "-1", posixpath.join(gathering.folder, layout.ELEMENTS)]).result(_TIMEOUT_S)
     there = [int(name) for name in started.out.decode().split() if name.isdigit()]
@@ -220,19 +224,20 @@ def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
     job = replace(old.job, id=secrets.token_hex(8), group=_shared_anew(old.spec, len(failed)))
+    labels = [group.label(each) for each in failed]
     told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
     files = {
         layout.SPEC: json.dumps({**told, "group": asdict(cast(Group, job.group))}).encode(),
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
+        layout.LABELS: json.dumps(labels).encode(),
         **_some(data, json.loads(index), failed),
     }
     if told["secrets"]:
         files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
     made: JobGroup[R] = JobGroup(
-        job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), on_error,
-        [group.label(each) for each in failed],
-    )  # fmt: skip
+        job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), on_error, labels
+    )
     made.on_interrupt = group.on_interrupt
     ledger.remember(made, config.load().path)
     _send_again(Gathering(old.session, job, made, Limits()), files)

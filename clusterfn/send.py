@@ -6,12 +6,9 @@ by `dispatch`.
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import json
 import posixpath
 import stat
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +20,7 @@ from clusterfn.errors import ClusterfnError, HostError, SubmitError
 from clusterfn.files import Shipment
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply, TreeFile
 from clusterfn.job import Job
+from clusterfn.leaving import await_at_exit, remove
 from clusterfn.payload import Payload
 from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
@@ -51,12 +49,12 @@ def send(
     sent, start = [*before, folder], session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        finish_before_exit(spawned, tracker)
         spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply, sent))
+        finish_before_exit(spawned, tracker)
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        finish_before_exit(ran, tracker)
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
+        finish_before_exit(ran, tracker)
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
             shipped.tell(tracker, made)
 
@@ -75,33 +73,10 @@ class HasSubmission(Protocol):
     submission: Reply[Any] | None
 
 
-_unanswered: dict[Reply[Any], float] = {}  # -> seconds after which Python ends all the same
-_EXIT_TIMEOUT_S = 60.0
-_REMOVAL_TIMEOUT_S = 5.0
-
-
 def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
     await_at_exit(start)
-
-
-def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
-    """Let Python end only when this has its answer, or after so long."""
-
-    def answered(reply: Reply[Any]) -> None:
-        del _unanswered[reply]
-
-    _unanswered[reply] = timeout_s
-    reply.add_done_callback(answered)
-
-
-@atexit.register
-def _finish_all() -> None:
-    begun = time.monotonic()
-    for reply, timeout_s in list(_unanswered.items()):
-        with contextlib.suppress(ClusterfnError):  # the job's own future has told
-            reply.result(max(0.0, begun + timeout_s - time.monotonic()))
 
 
 def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
@@ -288,11 +263,6 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
         remove(tracker.connection, tracker.folder)
     return refused
-
-
-def remove(connection: HostConnection, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once."""
-    await_at_exit(connection.run(["rm", "-rf", "--", folder]), _REMOVAL_TIMEOUT_S)
 
 
 def size_of(what: Any) -> int:

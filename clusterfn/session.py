@@ -78,6 +78,18 @@ class Session:
         self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
+    def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
+        """Lay out anew, under its own name, the bridge that jobs were sent with; not one of another version.
+
+        What needs it goes after these.
+        """
+        self.there.clear()
+        if not posixpath.basename(bridge).startswith(parcel.bridge().digest):
+            return []
+        self.connection.run(["rm", "-rf", "--", bridge]).result(_PROBE_TIMEOUT_S)  # a tree that is there is left alone
+        files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
+        return [self.remember(bridge, self.connection.put_tree(bridge, files))]
+
     def lay_out_bridge(self) -> list[Reply[bool]]:
         """Send the bridge if it is not there; what needs it goes after these."""
         if self.has_bridge:

@@ -184,11 +184,12 @@ class Group:
 
     Attributes:
         count: Items.
-        chunk: Items that an element claims at a time.
+        chunk: Items that an element claims at a time, at most.
         elements: How many are started.
         at_once: How many of them run at the same time.
         per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
         element_s: Seconds that one asks for; None: the scheduler's own limit.
+        aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
     """
 
     count: int
@@ -197,6 +198,7 @@ class Group:
     at_once: int
     per_element: int | None = None
     element_s: float | None = None
+    aim_s: float | None = None
 
 
 @dataclass(frozen=True)

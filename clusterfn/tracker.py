@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout, witness
+from clusterfn import layout, leaving, witness
 from clusterfn.errors import ClusterfnError, HostError, JobError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
@@ -226,7 +226,7 @@ class Tracker:
     def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
         self.cancel_at_scheduler()
-        self.connection.run(["rm", "-rf", "--", self.folder])
+        leaving.remove(self.connection, self.folder)
         job.on_refused(refusal)
 
     def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:

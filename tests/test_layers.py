@@ -25,7 +25,7 @@ ROOMS = [
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch", "whereabouts"],
     ["survey"],
-    ["job", "group"],
+    ["job", "group", "leaving"],
     [
         "builder", "builds", "cards", "demand", "division", "environments", "session", "witness", "tracker", "live",
         "progress",

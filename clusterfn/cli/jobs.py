@@ -17,9 +17,9 @@ from typing import Any
 from clusterfn import ledger, live
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.group import JobGroup
-from clusterfn.job import PENDING, SHORT, Job
+from clusterfn.job import PENDING, RUNNING, SHORT, Job
 from clusterfn.lookup import JobInfo
 from clusterfn.lookup import attach as find
 from clusterfn.lookup import jobs as list_jobs
@@ -85,7 +85,7 @@ def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
         if state != PENDING:
-            print(f"==> item {index} ({state.lower()}) <==")
+            print(f"==> item {index}: {group.label(index)} ({state.lower()}) <==")
             sys.stdout.write(group.logs(index, given.stream))
 
 
@@ -127,10 +127,25 @@ def attach(given: argparse.Namespace) -> int:
 def stack(given: argparse.Namespace) -> int:
     """The stack of every thread of a running job."""
     job = find(given.id, given.host)
-    if not isinstance(job, Job):
-        raise ConfigError(f"{job.id} is a group", hint="stacks are shown of single jobs")
+    if isinstance(job, JobGroup):
+        return _stacks_of_items(job)
     sys.stdout.write(job.stack())
     return 0
+
+
+def _stacks_of_items(group: JobGroup[Any]) -> int:
+    """Those of each item that runs; the exit code says whether there was one."""
+    group.wait(_MOMENT_S)
+    running = [index for index, state in enumerate(group.states) if state == RUNNING]
+    if not running:
+        print(f"clusterfn: no item of {group.id} runs: it is {group.status}", file=sys.stderr)
+    for index in running:
+        print(f"==> item {index}: {group.label(index)} <==")
+        try:
+            sys.stdout.write(group.stack(index))
+        except ClusterfnError as error:  # it has ended meanwhile
+            print(f"clusterfn: {error.message}", file=sys.stderr)
+    return 0 if running else 1
 
 
 def cancel(given: argparse.Namespace) -> int:

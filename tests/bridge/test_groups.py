@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ class Group:
         self.told = bench.root / f"told-{count}-{chunk}"
         self.told.mkdir()
         source = ITEM.format(folder=str(self.told), waiting=waiting, failing=more.pop("failing", ()))
-        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, **more.pop("group", {})}
+        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None}
+        shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder
         container = wire.part("container")
         items = [b"".join(container.pack((x,)).pieces()) for x in range(count)]
@@ -253,3 +255,40 @@ def listed(bench: Bench, folder: Path) -> tuple[str, str]:
     done = subprocess.run(argv, capture_output=True, text=True, env=clean_environ(), check=True)
     line = next(line for line in map(json.loads, done.stdout.splitlines()) if line["id"] == folder.name)
     return line["state"], line["message"]
+
+
+def test_what_is_claimed_follows_what_items_took(bench):
+    quick = Group(bench, 9, 4, group={"aim_s": 1800.0})
+    slow = Group(bench, 4, 3, waiting=(0, 1, 2, 3), group={"aim_s": 0.01})
+    slow.go()
+
+    assert quick.start(1).wait(60) == 0 and slow.start(1).wait(60) == 0
+
+    assert claims(quick) == [(1, 0, 1), (1, 1, 4), (1, 5, 4)]  # one to see how long it takes, then whole chunks
+    assert claims(slow) == [(1, 0, 1), (1, 1, 1), (1, 2, 1), (1, 3, 1)]  # each takes longer than is to be claimed
+    assert once(quick, 9) and once(slow, 4)
+
+
+def claims(group: Group) -> list[tuple[int, ...]]:
+    """Element, first item and number of items of each claim."""
+    files = sorted((group.folder / "claims").iterdir(), key=lambda path: int(path.name))
+    return [tuple(map(int, path.read_text().split())) for path in files]
+
+
+def test_an_element_ends_before_slurm_would_end_it_with_an_item(bench):
+    group = Group(bench, 3, 3, scheduler="slurm")
+    soon = str(int(time.time()) + 20)
+
+    assert group.start(1, SLURM_JOB_ID="7", SLURM_JOB_END_TIME=soon).wait(60) == 0
+    assert sorted(group.ends()) == [0]
+    assert group.start(2, SLURM_JOB_ID="8", SLURM_JOB_END_TIME=str(int(time.time()) + 9999)).wait(60) == 0
+    assert group.ends() == {x: ["returned"] for x in range(3)} and once(group, 3)
+
+
+def test_many_who_begin_at_once_share_out_every_item_once(bench):
+    group = Group(bench, 24, 2)
+
+    assert [process.wait(90) for process in [group.start(number) for number in range(1, 7)]] == [0] * 6
+
+    assert once(group, 24) and group.ends() == {x: ["returned"] for x in range(24)}
+    assert [first for _, first, _ in claims(group)] == list(range(0, 24, 2))

@@ -249,6 +249,7 @@ print(json.dumps(square.map(range(8), max_parallel=2).id))
     group = clusterfn.attach(group_id)
 
     assert group.results(60) == [x * x for x in range(8)]
+    assert group.label(3) == "3"
     line = wait_until(lambda: [job for job in clusterfn.jobs(host) if job.id == group_id and job.state == "RETURNED"])
     assert line[0].message == "8 of 8 ended: 8 returned"
 
@@ -311,6 +312,52 @@ def elements_of(group):
             if words[0] == b"/bin/sh" and words[1].endswith(f"/{group.id}/job.sh".encode()):
                 found.append(int(name))
     return found
+
+
+def test_where_the_running_items_are_can_be_asked(hosts, gate):
+    group = cluster(host="tensor01")(counted_until_told(gate, (1, 2))).map(range(3), max_parallel=2)
+    wait_until(lambda: began(gate, 1) and began(gate, 2), 60)
+
+    shown = subprocess.run(
+        [sys.executable, "-m", "clusterfn", "stack", group.id], capture_output=True, text=True, timeout=90, check=False
+    )
+    (gate / "go").touch()
+
+    assert shown.returncode == 0 and "==> item 1: 1 <==" in shown.stdout and "==> item 2: 2 <==" in shown.stdout
+    assert shown.stdout.count("time.sleep(0.02)") == 2, shown
+    assert group.results(60) == [0, 1, 2]
+    with pytest.raises(clusterfn.ClusterfnError, match="there are no stacks of 1: it is RETURNED"):
+        group.stack(1)
+
+
+def test_a_damaged_bridge_costs_no_item(hosts, gate):
+    group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)
+    wait_until(lambda: began(gate, 0), 60)
+
+    (hosts.root / "bridge" / Path(group.gathering.job.bridge).name / "worker.py").unlink()
+    (gate / "go").touch()
+
+    assert group.results(90) == list(range(5))
+    assert [len(began(gate, x)) for x in range(5)] == [1] * 5
+
+
+@pytest.mark.parametrize("ends_at_once", [True, False])
+def test_a_refused_map_leaves_nothing_behind(hosts, lab, tmp_path, monkeypatch, run_script, ends_at_once):
+    config = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=("slurm",))
+    config.write_text(config.read_text().replace("cpu: short", "cpu: nosuch"))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    text = f"""
+import json
+from clusterfn import ClusterfnError, cluster
+
+group = cluster(host="slurm")(abs).map(range(3))
+try:
+    {"pass" if ends_at_once else "group.results(60)"}
+except ClusterfnError as error:
+    assert "nosuch" in str(error) or "partition" in str(error), error
+print(json.dumps(group.id))
+"""
+    assert run_script(text) not in hosts.jobs()
 
 
 @pytest.mark.long  # SLURM waits before it starts one again; tests/bridge holds the rest

@@ -188,7 +188,7 @@ MUTATIONS: list[Mutation] = [
     _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-slurm"),
     _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-slurm"),
     _one("what was refused stays there", SEND,
-         '        _await_at_exit(tracker.connection.run(["rm", "-rf", "--", tracker.folder]), _REMOVAL_TIMEOUT_S)\n',
+         "        remove(tracker.connection, tracker.folder)\n",
          "        pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
     _one("cards are not counted", SESSION, "if asked.gpus and self.gpu_count", "if False and self.gpu_count",

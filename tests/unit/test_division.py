@@ -36,8 +36,9 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
     limits = Limits(time_s=3600.0)
 
-    assert division.on_slurm(10_000, 50, None, 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0)
-    assert division.on_slurm(10, 50, None, 60.0, limits) == Group(10, 1, 10, 10, None, 60.0)
+    assert division.on_slurm(10_000, 50, None, 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0, 1800.0)
+    assert division.on_slurm(10, 50, None, 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert division.on_slurm(1000, 50, None, 600.0, Limits()) == Group(1000, 5, 200, 50, None, 3000.0, 1800.0)
     assert division.on_slurm(100, 50, 10, 600.0, limits).element_s == 3540.0
     assert division.on_slurm(4, 2, None, 7200.0, limits).element_s == 7200.0  # SLURM itself says that it cannot
 

@@ -1,4 +1,4 @@
-"""What is waited for when a program ends: an answer that is still to come."""
+"""What is waited for when a program ends: answers that are still to come, and what they lead to."""
 
 from __future__ import annotations
 
@@ -7,21 +7,23 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import send
+from clusterfn import leaving, send
 from clusterfn.errors import SubmitError
 
 
-class Removal(Future):
-    """The removal of a folder, as the host has not answered it yet."""
+class Request(Future):
+    """A request that the host answers when somebody waits for it."""
 
-    def result(self, timeout: float | None = None) -> None:
+    waited_s: float | None = None
+
+    def exception(self, timeout: float | None = None) -> None:
         self.waited_s = timeout
         self.set_result(None)
 
 
 @pytest.fixture
 def tracker():
-    removal = Removal()
+    removal = Request()
     connection = SimpleNamespace(run=lambda argv: removal)
     session = SimpleNamespace(host=SimpleNamespace(name="cluster"))
     return SimpleNamespace(connection=connection, session=session, folder="/root/jobs/x", removal=removal)
@@ -30,7 +32,18 @@ def tracker():
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
     send._refused(SubmitError("sbatch refused"), tracker)
 
-    send._finish_all()
+    leaving._finish_all()
 
     assert 0 < tracker.removal.waited_s <= 5
-    assert send._unanswered == {}
+    assert leaving._unanswered == {}
+
+
+def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
+    submission = Request()
+    submission.add_done_callback(lambda _: send._refused(SubmitError("sbatch refused"), tracker))
+    leaving.await_at_exit(submission)
+
+    leaving._finish_all()
+
+    assert tracker.removal.waited_s is not None
+    assert leaving._unanswered == {}

@@ -1,10 +1,11 @@
-"""Which element has which chunk of a group's items: claims by link(2), one after another where an element has died.
+"""Which element has which items of a group: claims by link(2), one after another, each from where the last one ends.
 
-`claims/<chunk>` names the first element that took it, `claims/<chunk>.2` the one that took it over, and so on; the last
-one has it. It may be taken over once that element has ended for good. `done/<chunk>` stands when each of its items has
-a line in a journal. Called by `element` and `grouped`.
+`claims/<chunk>` names the first element that took it, its first item and how many they are; `claims/<chunk>.2` the one
+that took it over, and so on; the last one has it. It may be taken over once that element has ended for good.
+`done/<chunk>` stands when each of its items has a line in a journal. Called by `element` and `grouped`.
 """
 
+import errno
 import json
 import os
 
@@ -22,60 +23,45 @@ class Chunks:
     Args:
         home: The group's folder.
         group: The part of spec.json about it.
-
-    Attributes:
-        number: How many there are.
     """
 
     def __init__(self, home: str, group: "dict[str, Any]") -> None:
         self.home = home
-        self._count, self._size = group["count"], group["chunk"]
-        self.number: "int" = -(-self._count // self._size)
+        self._count: "int" = group["count"]
+        self._items: "dict[int, range]" = {}
         self._over: "dict[int, dict[str, Any]]" = {}
         for name in (CLAIMS, DONE):
             os.makedirs(os.path.join(home, name), mode=0o700, exist_ok=True)
 
     def items(self, chunk: int) -> range:
         """The indices of its items."""
-        return range(chunk * self._size, min((chunk + 1) * self._size, self._count))
+        if chunk not in self._items:
+            first, size = self._claim_of(chunk, 1)[1:]
+            self._items[chunk] = range(first, first + size)
+        return self._items[chunk]
 
-    def take(self, element: int) -> "Optional[int]":
-        """Claim a chunk that nobody has; None if there is none."""
-        skip = element - 1  # where many begin at once they do not all reach for the same
+    def take(self, element: int, size: int) -> "Optional[int]":
+        """Claim the next items, so many at most, that nobody has; None if there are none."""
+        chunk = max(self._claims(), default=-1)
         while True:
-            claimed = self._claims()
-            free = [chunk for chunk in range(self.number) if chunk not in claimed]
-            if not free:
+            first = self.items(chunk).stop if chunk >= 0 else 0
+            if first >= self._count:
                 return None
-            chunk = free[skip % len(free)]
-            if self._claim(str(chunk), element):
+            chunk += 1
+            if self._claim(str(chunk), (element, first, min(size, self._count - first))):
                 return chunk
 
     def take_all(self, element: int) -> "list[int]":
-        """Claim every chunk that nobody has, by links of one file: there may be thousands."""
-        folder, holder = os.path.join(self.home, CLAIMS), b"%d" % element
-        claimed = self._claims()
-        own = os.path.join(folder, ".all-%d-%d" % (element, os.getpid()))
-        with open(own, "wb") as file:
-            file.write(holder)
-            file.flush()
-            os.fsync(file.fileno())
-        free = [chunk for chunk in range(self.number) if chunk not in claimed]
-        for chunk in free:
-            try:
-                os.link(own, os.path.join(folder, str(chunk)))
-            except OSError:  # taken meanwhile, or links are refused
-                self._claim(str(chunk), element)
-        os.unlink(own)
-        return [chunk for chunk in free if publish.read(folder, str(chunk)) == holder]
+        """Claim every item that nobody has."""
+        return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
         """Claim a chunk whose element has ended for good and left items; None if there is none."""
         for chunk, turn in sorted(self._claims().items()):
             if self.is_done(chunk):
                 continue
-            holder = self._holder(chunk, turn)
-            if holder is not None and self.end_of(holder) and self._claim("%d.%d" % (chunk, turn + 1), element):
+            claim = (element,) + self._claim_of(chunk, turn)[1:]
+            if self.end_of(self._holder(chunk, turn)) and self._claim("%d.%d" % (chunk, turn + 1), claim):
                 return chunk
         return None
 
@@ -84,9 +70,9 @@ class Chunks:
         claims = sorted(self._claims().items())
         return [chunk for chunk, turn in claims if self._holder(chunk, turn) == element and not self.is_done(chunk)]
 
-    def _claim(self, name: str, element: int) -> bool:
-        folder, holder = os.path.join(self.home, CLAIMS), b"%d" % element
-        return publish.publish(folder, name, holder) or publish.read(folder, name) == holder
+    def _claim(self, name: str, claim: "tuple[int, ...]") -> bool:
+        folder, data = os.path.join(self.home, CLAIMS), b"%d %d %d" % claim
+        return publish.publish(folder, name, data) or publish.read(folder, name) == data
 
     def _claims(self) -> "dict[int, int]":
         """The chunks that are claimed, and how often."""
@@ -97,16 +83,20 @@ class Chunks:
                 found[int(chunk)] = max(found.get(int(chunk), 1), int(turn or 1))
         return found
 
-    def _holder(self, chunk: int, turn: int) -> "Optional[int]":
+    def _claim_of(self, chunk: int, turn: int) -> "tuple[int, ...]":
+        """Element, first item and number of items."""
         name = str(chunk) if turn == 1 else "%d.%d" % (chunk, turn)
         data = publish.read(os.path.join(self.home, CLAIMS), name)
-        return int(data) if data else None
+        if data is None:
+            raise FileNotFoundError(errno.ENOENT, "a claim is gone", os.path.join(self.home, CLAIMS, name))
+        return tuple(map(int, data.split()))
+
+    def _holder(self, chunk: int, turn: int) -> int:
+        return self._claim_of(chunk, turn)[0]
 
     def holders(self, chunk: int) -> "list[int]":
         """All elements that ever had it, the present one last."""
-        turns = range(1, self._claims().get(chunk, 0) + 1)
-        found = [self._holder(chunk, turn) for turn in turns]
-        return [holder for holder in found if holder is not None]
+        return [self._holder(chunk, turn) for turn in range(1, self._claims().get(chunk, 0) + 1)]
 
     def end_of(self, element: int) -> "Optional[dict[str, Any]]":
         """The outcome of an element that has ended for good."""
@@ -139,7 +129,9 @@ class Chunks:
 
     def complete(self) -> bool:
         """Whether each item of the group has a line."""
-        return len(os.listdir(os.path.join(self.home, DONE))) >= self.number
+        last = max(self._claims(), default=-1)
+        all_claimed = last >= 0 and self.items(last).stop >= self._count
+        return all_claimed and len(os.listdir(os.path.join(self.home, DONE))) > last
 
     def ends(self) -> "list[int]":
         """Where the arguments of each item end in items.pkl."""

@@ -13,6 +13,7 @@ from . import item
 from .chunks import Chunks
 from .journal import Journal
 from .log import say, state
+from .run import look_at_bridge
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
@@ -72,7 +73,7 @@ class Teller:
             yield from self.chunks.held_by(number)
         taken = 0
         while most is None or taken < most:
-            chunk = self.chunks.take(number)
+            chunk = self.chunks.take(number, self.share())
             if chunk is None:
                 break
             yield chunk
@@ -83,6 +84,10 @@ class Teller:
                 self.settle()
             yield chunk
             chunk = self.chunks.take_over(number)
+
+    def share(self) -> int:
+        """How many items to claim next, at most."""
+        return int(self.job.spec["group"]["chunk"])
 
     def _may_linger(self, chunk: int) -> bool:
         """Whether the element that had it was concluded by others, and may not have noticed yet."""
@@ -130,6 +135,7 @@ class Element(Teller):
         self.watch = watch
         self._ends = self.chunks.ends()
         self._until = self._no_item_after()
+        self._took: "list[float]" = []
 
     def pull(self) -> Verdict:
         """Run what there is to run; why nothing is left for it.
@@ -143,6 +149,16 @@ class Element(Teller):
                 return Verdict(RETURNED, "its time is over, after %d items" % self.told)
         return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
 
+    def share(self) -> int:
+        """As many as fill the time that one is to have by what those before took; one to see how long it takes."""
+        group = self.job.spec["group"]
+        if group["aim_s"] is None:
+            return int(group["chunk"])
+        if not self._took:
+            return 1
+        mean_s = sum(self._took) / len(self._took)
+        return max(1, min(int(group["chunk"]), int(group["aim_s"] / mean_s)))
+
     def settle(self) -> None:
         """The same, with an eye on what may end this one."""
         until = time.monotonic() + _SETTLE_S
@@ -154,10 +170,11 @@ class Element(Teller):
         """Whether it came to its end; False if there is no time for another item."""
         left = self.left(chunk)
         for index in left:
-            if self.told and self._until is not None and time.monotonic() > self._until:
+            if self.told and self._is_late():
                 return False
             try:
                 self.watch.look()
+                look_at_bridge(self.job)
                 self._run_item(index)
             except Verdict as verdict:
                 if verdict.kind == CANCELLED:
@@ -174,10 +191,11 @@ class Element(Teller):
         self.chunks.finish(chunk)
 
     def _run_item(self, index: int) -> None:
-        begin = self._ends[index - 1] if index else 0
+        begin, began = self._ends[index - 1] if index else 0, time.monotonic()
         attempt = item.ItemAttempt(self.attempt, self.journal, index, (begin, self._ends[index] - begin))
         verdict = item.run(self.job, attempt, self.watch)
         self.told += 1
+        self._took.append(time.monotonic() - began)
         self.job.spec["building"] = None  # it has been looked at
         if verdict.kind == CANCELLED:
             raise verdict
@@ -187,6 +205,13 @@ class Element(Teller):
             from . import built
 
             built.ready(self.job, self.attempt, self.watch)
+
+    def _is_late(self) -> bool:
+        """Whether another item would be ended by SLURM with the element; without `time` by what the longest took."""
+        if self._until is not None:
+            return time.monotonic() > self._until
+        ends = os.environ.get("SLURM_JOB_END_TIME", "") if self.job.slurm else ""
+        return ends.isdigit() and time.time() + max(self._took, default=0.0) + _SPARE_S > int(ends)
 
     def _no_item_after(self) -> "Optional[float]":
         """The last moment at which an item can begin and still have its time before SLURM ends the element."""

@@ -63,7 +63,7 @@ def read(folder: str, name: str) -> "Optional[bytes]":
 
 
 def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int) -> str:
-    path = os.path.join(folder, ".%s-%d" % (name, os.getpid()))
+    path = os.path.join(folder, ".%s-%s-%d" % (name, os.uname()[1], os.getpid()))  # pids of two nodes may be the same
     if reserve is not None:
         try:
             _write(reserve.path, data, os.O_WRONLY, mode)

@@ -249,10 +249,8 @@ class Run:
         return verdict
 
     def _look_at_bridge(self, status: int) -> None:
-        bridge: "str" = self.job.spec["bridge"]
-        gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
-        if gone and os.WIFEXITED(status):
-            raise judge.damaged_bridge(bridge, gone[0])
+        if os.WIFEXITED(status):
+            look_at_bridge(self.job)
 
     def _await_own_sigterm(self) -> None:
         """The worker was told to end: perhaps all of us were."""
@@ -384,3 +382,11 @@ class Run:
             held.release()
         if self._cores is not None:
             self._cores.release()
+
+
+def look_at_bridge(job: "Job") -> None:
+    """Raise a Verdict if no worker can start, as files of clusterfn's own are gone."""
+    bridge: "str" = job.spec["bridge"]
+    gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
+    if gone:
+        raise judge.damaged_bridge(bridge, gone[0])

@@ -1,0 +1,49 @@
+"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed.
+
+Called by whoever sends requests of that kind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+import time
+from typing import Any
+
+from clusterfn.errors import ClusterfnError
+from clusterfn.host import HostConnection, Reply
+
+_EXIT_TIMEOUT_S = 60.0
+_REMOVAL_TIMEOUT_S = 5.0
+_MOMENT_S = 1.0
+# -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
+_unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
+
+
+def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Let Python end only when this has its answer, or after so long; to be called after its other callbacks are."""
+    told = threading.Event()
+
+    def answered(reply: Reply[Any]) -> None:
+        _unanswered.pop(reply, None)
+        told.set()
+
+    _unanswered[reply] = (timeout_s, told)
+    reply.add_done_callback(answered)
+
+
+def remove(connection: HostConnection, folder: str) -> None:
+    """Remove the folder of a job that never was, also where the program ends at once."""
+    await_at_exit(connection.run(["rm", "-rf", "--", folder]), _REMOVAL_TIMEOUT_S)
+
+
+@atexit.register
+def _finish_all() -> None:
+    begun = time.monotonic()
+    while _unanswered:  # an answer may lead to a request
+        reply, (timeout_s, told) = next(iter(_unanswered.items()))
+        with contextlib.suppress(ClusterfnError):  # the job's own future tells
+            reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
+            told.wait(_MOMENT_S)
+        _unanswered.pop(reply, None)
