@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
-from clusterfn.cli import calls, check, demo, init, jobs, login, trust
+from clusterfn.cli import calls, check, demo, gpus, init, jobs, login, trust
 from clusterfn.cli.env import words as env
 from clusterfn.spec import did_you_mean
 
@@ -19,6 +19,7 @@ _OTHER_WORDS = {
     "list": "jobs", "ls": "jobs", "status": "jobs", "ps": "jobs", "queue": "jobs", "squeue": "jobs",
     "kill": "cancel", "rm": "cancel", "delete": "cancel", "scancel": "cancel",
     "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
+    "cards": "gpus", "gpu": "gpus", "nvidia-smi": "gpus", "sinfo": "gpus",
     "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
@@ -137,6 +138,14 @@ def _hosts(commands: Any) -> None:
     command.add_argument(
         "--json", dest="run", action="store_const", const=check.as_json, default=argparse.SUPPRESS, help=about
     )
+    command = _add(commands, "gpus", gpus.gpus, "who holds which card of a host, and who waits for one")
+    command.add_argument(
+        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
+    )
+    command.add_argument(
+        "--watch", action="store_true", help="look again every 2 seconds (10 with SLURM), until Ctrl-C"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON object a look")
     command = _add(commands, "trust", trust.trust, "show a host's key, ask whether it is right, and remember it")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     about = "take the key that has this one, and do not ask"

@@ -74,6 +74,27 @@ class Line:
             self._shown = ""
 
 
+class Block:
+    """Lines that change: redrawn in their place on a terminal, elsewhere printed again below an empty line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._redrawn = _obeys(stream)
+        self._stream = stream
+        self._shown: list[str] | None = None
+
+    def show(self, text: str) -> None:
+        """Show `text`; on a terminal no more of it than there is room for."""
+        lines = text.splitlines()
+        if self._redrawn:
+            size = shutil.get_terminal_size()
+            lines = [line[: size.columns - 1] for line in lines[: size.lines - 1]]
+        if self._shown is not None:
+            self._stream.write(f"\x1b[{len(self._shown)}A\x1b[J" if self._redrawn and self._shown else "\n")
+        self._stream.write("".join(f"{line}\n" for line in lines))
+        self._shown = lines
+        self._stream.flush()
+
+
 def without_digits(text: str) -> str:
     """What a text says when its numbers, such as a clock's, do not count."""
     return "".join(sign for sign in text if not sign.isdigit())

@@ -1,0 +1,125 @@
+"""What `clusterfn gpus` shows of what a host has told."""
+
+import io
+import json
+import time
+
+from clusterfn.cli import cards, nodes, screen
+
+
+def card(**facts):
+    return {
+        "uuid": "GPU-1", "name": "NVIDIA RTX A6000", "index": 0, "total_mib": 49140, "used_mib": 20580,
+        "use_percent": 97, "holder": None, "without_lease": [], **facts,
+    }  # fmt: skip
+
+
+def holder(**facts):
+    return {"user": "bob", "own": False, "job": None, "name": None, "since": None, **facts}
+
+
+def shown(*of, waiting=(), clock=lambda: 0.0):
+    return cards.Lines(clock).of({"cards": of, "waiting": list(waiting)})
+
+
+def test_each_card_says_who_has_it():
+    own = holder(own=True, user="ada", job="7f3a000011112222", name="train", since=time.time() - 7300)
+    text = shown(
+        card(holder=own),
+        card(index=1, holder=holder()),
+        card(index=2, without_lease=["python (pid 123, bob)", "800 MiB in use by nobody visible"]),
+        card(index=3, used_mib=4, use_percent=None),
+    )
+
+    first, _, head, *rows = text.splitlines()
+    assert first == "1 of 4 GPUs free"
+    assert head.split() == ["GPU", "NAME", "MEMORY", "USE", "HELD", "BY"]
+    assert [row.split("  ")[-1].strip() for row in rows] == [
+        "you: train (7f3a), 2 h",
+        "bob",
+        "in use without a lease: python (pid 123, bob), 800 MiB in use by nobody visible",
+        "free",
+    ]
+    assert "20.1 of 48.0 GB" in rows[0] and "97 %" in rows[0] and " ? " in rows[3]
+
+
+def test_the_queue_stands_below_in_its_order():
+    now = time.time()
+    asked = {"gpus": 2, "cores": 4, "memory_mb": 0}
+    told = [
+        {**holder(), "asked": asked, "since": now - 240, "reason": ""},
+        {**holder(own=True, job="7f3a000011112222", name="train"), "asked": {**asked, "gpus": 1}, "since": now - 5,
+         "reason": "8 of 8 GPUs held by ada (8); waiting for 1"},
+    ]  # fmt: skip
+
+    queue = [" ".join(line.split()) for line in shown(card(), waiting=told).split("\n\n")[2].splitlines()]
+
+    assert queue == [
+        "WAITING FOR SINCE",
+        "1 bob 2 GPUs 4 min",
+        "2 you: train (7f3a) 1 GPU 5 s 8 of 8 GPUs held by ada (8); waiting for 1",
+    ]
+
+
+def test_who_watches_sees_for_how_long_a_held_card_has_done_nothing():
+    now = [100.0]
+    lines = cards.Lines(lambda: now[0])
+
+    def use(**facts):
+        row = lines.of({"cards": [card(**{"holder": holder(), "use_percent": 0, **facts})], "waiting": []})
+        return row.splitlines()[3].split("GB")[1].split("  bob")[0].strip()
+
+    assert use() == "0 %"
+    now[0] += 90
+    assert use() == "0 % for 2 min"
+    assert use(used_mib=1) == "0 %", "it has done something"
+    now[0] += 30
+    assert use(used_mib=1) == "0 % for 30 s"
+    assert use(used_mib=1, use_percent=5) == "5 %"
+    assert use(used_mib=1) == "0 %"
+
+
+def test_a_clusters_nodes_and_who_waits_there():
+    node = {"node": "n1", "state": "mixed", "type": "a100", "total": 4, "used": 3}
+    job = {
+        "id": "254",
+        "user": "bob",
+        "wants": "gpu:4",
+        "submitted": "T",
+        "reason": "Priority",
+        "name": "x",
+        "own": False,
+    }
+    told = {"nodes": [node, {**node, "node": "n2", "type": "", "used": 0}], "waiting": [job, {**job, "own": True}]}
+
+    text = [" ".join(line.split()) for line in nodes.lines(told).splitlines()]
+
+    assert text[0] == "5 of 8 GPUs free"
+    assert text[3:5] == ["n1 mixed a100 1 of 4", "n2 mixed - 4 of 4"]
+    assert text[7:] == ["bob 254 gpu:4 T Priority", "you: x 254 gpu:4 T Priority"]
+
+
+def test_a_card_of_unknown_use_is_no_free_card():
+    told = {"nodes": [{"node": "n1", "state": "idle", "type": "", "total": 4, "used": None}], "waiting": []}
+
+    assert nodes.lines(told).splitlines()[0] == "? of 4 GPUs free"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_a_block_is_redrawn_in_its_place_on_a_terminal_alone(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setenv("LINES", "3")
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe):
+        block = screen.Block(stream)
+        block.show("one\n" + "x" * 20 + "\nthree")
+        block.show("two")
+
+    assert terminal.getvalue() == f"one\n{'x' * 9}\n\x1b[2A\x1b[Jtwo\n"
+    assert pipe.getvalue() == f"one\n{'x' * 20}\nthree\n\ntwo\n"
+    assert json.dumps(pipe.getvalue()).count("u001b") == 0

@@ -1,0 +1,60 @@
+"""What scontrol and squeue say of cards, as recorded or as their manuals show it."""
+
+import pytest
+
+from clusterfn.scheduler.slurm_gres import Cards, Waiting, nodes, nodes_command, waiting, waiting_command
+
+# SLURM 22.05.8, shortened in the middle
+N1 = (
+    "NodeName=n1 Arch=x86_64 CPUTot=8 Gres=gpu:4 GresDrain=N/A GresUsed=gpu:1 NodeAddr=127.0.0.1 State=MIXED"
+    " Partitions=short,gpu CfgTRES=cpu=8,mem=8000M AllocTRES=cpu=1"
+)
+WIDTHS = (32, 32, 48, 48, 22, 40, 80)
+
+
+def row(per_node: str, per_job: str) -> str:
+    cells = ("254_[1-5%2]", "cfbash", per_node, per_job, "2026-11-20T14:57:17", "Resources", "train.7f3a")
+    return "".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS))
+
+
+def test_the_cards_of_a_node_are_counted_by_type():
+    odd = (
+        "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:2 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
+    )
+
+    assert nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
+        Cards("n1", "mixed", "", 4, 1),
+        Cards("n2", "idle+drain", "a100", 4, 2),
+        Cards("n2", "idle+drain", "2080ti", 2, 0),
+    ]
+
+
+def test_what_slurm_does_not_say_is_not_known():
+    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [Cards("n1", "idle", "", 4, None)]
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "expected"),
+    [
+        (row("gres:gpu:a100:4", "N/A"), False, ("254_[1-5%2]", "gpu:a100:4", "Resources", "train.7f3a")),
+        (row("N/A", "gres/gpu:8"), False, ("254_[1-5%2]", "gpu:8", "Resources", "train.7f3a")),
+        ("7|bob|gpu:2|2020-01-01T00:00:00|Priority|a|b", True, ("7", "gpu:2", "Priority", "a|b")),
+    ],
+)  # fmt: skip
+def test_who_waits_for_cards_is_read_from_either_squeue(text, old, expected):
+    (found,) = waiting(text + "\n", old)
+
+    assert (found.id, found.wants, found.reason, found.name) == expected
+
+
+def test_who_waits_for_cores_alone_is_left_out():
+    assert waiting("7|bob|N/A|2020-01-01T00:00:00|Priority|a\n", old=True) == []
+    assert waiting(row("gres:lscratch:4", "N/A"), old=False) == []
+    assert waiting(row("gres:gpu:a100:4", "N/A")) == [
+        Waiting("254_[1-5%2]", "cfbash", "gpu:a100:4", "2026-11-20T14:57:17", "Resources", "train.7f3a")
+    ]
+
+
+def test_the_questions_go_to_the_right_cluster():
+    assert nodes_command(("--clusters=big",))[:2] == ("scontrol", "--clusters=big")
+    assert "--states=PENDING" in waiting_command(("--clusters=big",))
