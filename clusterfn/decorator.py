@@ -133,6 +133,7 @@ class ClusterFunction(Generic[P, R]):
         name: str | None = None,
         on_interrupt: str | None = None,
         stall_timeout: spec.Time | None = None,
+        retries: int | None = None,
     ) -> ClusterFunction[P, R]:
         """The same function with some options changed; those not named stay. See `cluster` for what they mean.
 
@@ -192,6 +193,7 @@ def cluster(
     name: str | None = None,
     on_interrupt: str | None = None,
     stall_timeout: spec.Time | None = None,
+    retries: int | None = None,
 ) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
 def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
@@ -216,6 +218,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
         stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
             stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
+        retries: How often it is tried again (0) after an error that passes, such as a card's ECC error, on another card,
+            and after the loss of the machine or of what watches over it. Never after an error of its own.
 
     Returns:
         A `ClusterFunction`.

@@ -161,6 +161,7 @@ def prepare_packed(
         outputs=options.outputs,
         cwd=options.cwd,
         stall_s=options.stall_s,
+        retries=options.retries,
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)

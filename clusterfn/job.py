@@ -90,8 +90,8 @@ class Job(concurrent.futures.Future[R]):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was noticed beside the outcome, such as processes that were left behind."""
-        return tuple(self._outcome.get("notes") or ())
+        """What was noticed beside the outcome, such as processes that were left behind, and attempts before the last."""
+        return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
 
     @property
     def files(self) -> list[download.RemoteFile]:
@@ -218,6 +218,12 @@ class Job(concurrent.futures.Future[R]):
         if state in (STARTING, RUNNING) and not self.running():
             self.set_running_or_notify_cancel()
         self._set_state(state, reason)
+
+    def on_retry(self, told: str) -> None:
+        """An attempt failed for a cause that passes, and another begins."""
+        if self._listeners:
+            self._say(told)
+        self.on_state(STARTING, told)
 
     def on_connection(self, trouble: str) -> None:
         """Why nothing can be heard of the job; "" while it can. What is known of it stays as it is."""

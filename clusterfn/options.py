@@ -39,6 +39,7 @@ ALIASES = {
     **dict.fromkeys(("gpu", "ngpus", "num_gpus"), "gpus"),
     **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
     **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
+    **dict.fromkeys(("retry", "max_retries", "num_retries"), "retries"),
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
@@ -205,6 +206,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
     "time": ("time_s", lambda _, value: parse_time(value)),
     "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
+    "retries": ("retries", lambda name, value: whole_number(name, value, 0)),
     "host": ("host", _matching(HOST_NAME, "tensor01")),
     "environment": ("environment", _text),
     "packages": ("packages", _several(_package)),

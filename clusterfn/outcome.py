@@ -95,12 +95,21 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
     cls = ERRORS.get(outcome["kind"], errors.JobError)
-    error = cls(outcome.get("message") or f"the job ended as {outcome['kind']!r}", **_facts(outcome, place))
+    message, facts = outcome.get("message") or f"the job ended as {outcome['kind']!r}", _facts(outcome, place)
+    if outcome.get("earlier"):
+        message = f"{message}; {_count(outcome)}"
+        facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
+    error = cls(message, **facts)
     _add_code(error, outcome)
     missing = _about_missing_module(outcome, place)
     if missing:
         error.hint = missing
     return error
+
+
+def _count(outcome: Mapping[str, Any]) -> str:
+    """The attempts of a job that `retries=` let be tried again."""
+    return f"this was the last of {len(outcome['earlier']) + 1} attempts"
 
 
 def own_files(text: str) -> str:
@@ -177,7 +186,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
         return _function_error(what, _facts(outcome, place))
     if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
         _hint_at_file(error, place)
-    note = _note_on(error, outcome, place)
+    note = _notes_on(error, outcome, place)
     text = f"{what['traceback']}\n{note}" if note and not _shows_notes() else what["traceback"]
     remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{text}\n"""')
     if note:
@@ -214,6 +223,12 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
 def _shows_notes() -> bool:
     """Whether this Python prints the notes of an exception."""
     return sys.version_info >= (3, 11)
+
+
+def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What is to be known of the function's own exception, and of those of the attempts before."""
+    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
+    return "\n".join(filter(None, [*earlier, _note_on(error, outcome, place)])) or None
 
 
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:

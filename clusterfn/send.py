@@ -195,6 +195,7 @@ def spec_json(job: JobSpec) -> bytes:
         "grace_s": job.grace_s,
         "stall_s": job.stall_s,
     }
+        "retries": job.retries,
     return json.dumps(record, indent=1).encode()
 
 

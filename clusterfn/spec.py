@@ -61,6 +61,7 @@ class Options:
     name: str | None = None
     on_interrupt: str = "detach"
     stall_s: float | None = None
+    retries: int = 0
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
 
@@ -260,3 +261,4 @@ def parse_options(given: Mapping[str, object]) -> Options:
         1073741824
     """
     return Options(**options.read(given))
+    retries: int = 0

@@ -241,6 +241,8 @@ class Tracker:
         self._follows = []
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
+        elif outcome.get("retried"):
+            job.on_retry(outcome["message"])
             unwatch()
         self.session.watch.remove(self.scheduler_name)
         self.witness.end()

@@ -138,6 +138,8 @@ class Slurm:
             options["time"] = math.ceil(time_s / 60) + 1
         return self._with_the_hosts(options, resources.gpus, resources.gpu_type)
 
+        if job.retries:  # a lost node: SLURM starts it again, also where the site's default is not to
+            options["requeue"] = True
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
         gres = given.pop("gres", "")

@@ -85,12 +85,12 @@ def test_every_keyword_is_read():
         "cores": 4, "memory": "16GB", "gpus": 0, "time": timedelta(hours=2), "host": "tensor01",
         "environment": "conda:torch", "modules": ["cuda/12.4"], "env": {"A": ""}, "secrets": ("HF_TOKEN",),
         "outputs": ["*.pt"], "cwd": "~/data", "name": "train", "on_interrupt": "stop",
-        "stall_timeout": "10min",
+        "stall_timeout": "10min", "retries": 2,
     }  # fmt: skip
     assert parse_options(given) == Options(
         cores=4, memory_bytes=2**34, gpus=0, time_s=7200.0, host="tensor01", environment="conda:torch",
         modules=("cuda/12.4",), env={"A": ""}, secrets=("HF_TOKEN",), outputs=("*.pt",), cwd="~/data", name="train",
-        on_interrupt="stop", stall_s=600.0,
+        on_interrupt="stop", stall_s=600.0, retries=2,
     )  # fmt: skip
 
 
@@ -127,6 +127,9 @@ BAD = [
     ({"name": "a b"}, "name='a b' is not possible"),
     ({"name": "a" * 65}, "is not possible"),
     ({"on_interrupt": "kill"}, "on_interrupt='kill' is not possible"),
+    ({"retries": -1}, "retries=-1 is not a whole number of at least 0"),
+    ({"retries": True}, "retries=True is not a whole number"),
+    ({"retry": 2}, "no argument 'retry'; did you mean retries?"),
     ({"stall_timeout": 10}, "stall_timeout=10 is not a duration"),
 ]
 
