@@ -1,7 +1,10 @@
-"""What nvidia-smi says about the cards of this machine. Reads only; called by `lease` and `cuda`."""
+"""What nvidia-smi says about the cards of this machine.
+
+Reads only; called by whoever gives cards out or shows them, and by `cuda`.
+"""
 
 import os
-import subprocess
+from collections import namedtuple
 
 from ...layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible import Card
@@ -11,10 +14,13 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable
+    from typing import Iterable, Optional
+
+Load = namedtuple("Load", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent"))
+OnCard = namedtuple("OnCard", ("name", "pid", "user"))
 
 _LIMIT_S = 10.0
-_QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
+QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
 
 
 def cards() -> "list[str]":
@@ -40,6 +46,37 @@ def described() -> "list[Card]":
     ]
 
 
+def loads() -> "list[Load]":
+    """All cards with what is in use of them, in PCI order; None for a number that the driver does not know.
+
+    Raises:
+        Verdict: As `cards`.
+    """
+    rows = query("--query-gpu=pci.bus_id,index,memory.total,memory.used,utilization.gpu,uuid,name", 7)
+    return [Load(uuid, name, *map(_number, numbers)) for _, *numbers, uuid, name in sorted(rows)]
+
+
+def _number(cell: str) -> "Optional[int]":
+    return int(cell) if cell.isdigit() else None
+
+
+def processes() -> "dict[str, list[OnCard]]":
+    """What runs on each card that something runs on.
+
+    Raises:
+        Verdict: As `cards`.
+    """
+    found: "dict[str, list[OnCard]]" = {}
+    for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
+        found.setdefault(uuid, []).append(OnCard(os.path.basename(name), pid, user_of(pid)))
+    return found
+
+
+def in_words(process: "OnCard") -> str:
+    """"python (pid 123, bob)"."""
+    return "%s (pid %s, %s)" % process
+
+
 def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     """Those of the `wanted` cards that somebody uses who holds no lease, and who it is, in words.
 
@@ -50,10 +87,9 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     """
     found: "dict[str, str]" = {}
     for uuid, used in query("--query-gpu=uuid,memory.used", 2):
-        if used.isdigit() and int(used) > _QUIET_MIB:
+        if used.isdigit() and int(used) > QUIET_MIB:
             found[uuid] = "%s MiB in use by nobody visible" % used
-    for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
-        found[uuid] = "%s (pid %s, %s)" % (os.path.basename(name), pid, user_of(pid))
+    found.update((uuid, in_words(there[-1])) for uuid, there in processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
 
 
@@ -97,6 +133,8 @@ def _unlike(question: str, rows: "list[list[str]]") -> bool:
 
 
 def _ask(argv: "list[str]") -> str:
+    import subprocess  # a job without cards need not wait for it
+
     try:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
