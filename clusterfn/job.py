@@ -265,7 +265,7 @@ class Job(concurrent.futures.Future[R]):
             self._fail(unloadable, RETURNED, unloadable.message)
             return
         self._fetch_outputs()
-        for note in self.notes if self._listeners else ():
+        for note in self._outcome.get("notes") or () if self._listeners else ():
             self._say(note)
         if self._listeners and published.get("left"):
             self._say(download.left_behind(published["left"], self.host))

@@ -194,8 +194,8 @@ def spec_json(job: JobSpec) -> bytes:
         "log_limit_bytes": job.log_limit_bytes,
         "grace_s": job.grace_s,
         "stall_s": job.stall_s,
-    }
         "retries": job.retries,
+    }
     return json.dumps(record, indent=1).encode()
 
 

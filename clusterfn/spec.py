@@ -248,6 +248,7 @@ class JobSpec:
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
     stall_s: float | None = None
+    retries: int = 0
 
 
 def parse_options(given: Mapping[str, object]) -> Options:
@@ -261,4 +262,3 @@ def parse_options(given: Mapping[str, object]) -> Options:
         1073741824
     """
     return Options(**options.read(given))
-    retries: int = 0

@@ -233,6 +233,8 @@ class Tracker:
         following = outcome.get("superseded_by") or self.attempt + 1
         if outcome["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
+        elif outcome.get("retried"):
+            job.on_retry(outcome["message"])
         self.follow(job, following)
         self.witness.listen_again()
 
@@ -241,8 +243,6 @@ class Tracker:
         self._follows = []
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
-        elif outcome.get("retried"):
-            job.on_retry(outcome["message"])
             unwatch()
         self.session.watch.remove(self.scheduler_name)
         self.witness.end()

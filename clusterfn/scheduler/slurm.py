@@ -133,13 +133,13 @@ class Slurm:
         }
         if resources.memory_bytes is not None:
             options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
+        if job.retries:  # a lost node: SLURM starts it again, also where the site's default is not to
+            options["requeue"] = True
         time_s = job.group.element_s if job.group else resources.time_s
         if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
             options["time"] = math.ceil(time_s / 60) + 1
         return self._with_the_hosts(options, resources.gpus, resources.gpu_type)
 
-        if job.retries:  # a lost node: SLURM starts it again, also where the site's default is not to
-            options["requeue"] = True
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
         gres = given.pop("gres", "")
