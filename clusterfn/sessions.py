@@ -42,7 +42,8 @@ class Session(concurrent.futures.Executor):
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
         idle: After so long without a call it ends, as `time` is written.
-        cores, memory, gpus, environment, packages, modules, env, secrets: As for `cluster`; for the session as a whole.
+        cores, memory, gpus, gpu_memory, gpu_type, environment, packages, modules, env, secrets: As for `cluster`; for
+            the session as a whole.
         time: How long the session may last.
 
     Raises:
@@ -62,6 +63,8 @@ class Session(concurrent.futures.Executor):
         cores: int | None = None,
         memory: str | None = None,
         gpus: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
         time: spec.Time | None = None,
         environment: str | None = None,
         packages: Sequence[str] | None = None,
@@ -230,6 +233,7 @@ class _Holding:
     def _refused(self, call: Call[Any], sent: Sequence[Reply[Any]], reply: Reply[bool]) -> None:
         error = reply.exception()
         if error is not None and not self.job.done():
+            self._session.connection.run(["mkdir", "-p", "--", call.tracker.taken])  # it is not waited for any longer
             first = send.first_of(sent, error)
             call.on_refused(first if isinstance(first, ClusterfnError) else ClusterfnError(str(first)))
 
@@ -293,9 +297,9 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) 
         asked, held = getattr(wanted, name), getattr(has, name)
         if asked is not None and held is not None and asked > held:
             raise _lacks(word, asked, held)
-    for name in ("host", "environment", "packages", "modules", "cwd"):
+    for name in ("host", "gpu_type", "gpu_memory_bytes", "environment", "packages", "modules", "cwd"):
         asked = getattr(wanted, name)
-        if asked and asked != getattr(own, name) and asked != getattr(session.host, "name" if name == "host" else name):
+        if asked and asked not in (getattr(own, name), session.host.name if name == "host" else None):
             raise _lacks(name, asked, getattr(own, name))
     if wanted.time_s is not None and (has.time_s is None or wanted.time_s < has.time_s):
         raise _lacks("time", f"{wanted.time_s:g} s", "no limit for one call")

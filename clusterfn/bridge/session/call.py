@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 from ...layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, LOST, OUTCOME, RETURNED, STDERR, STDOUT, TAKEN, WORK
@@ -33,9 +34,7 @@ class Call:
     """
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
-        with open(os.path.join(folder, CALL), encoding="utf-8") as file:
-            own = json.load(file)
-        self._place = Place(folder, os.path.join(folder, ATTEMPTS, "1"), {**spec, "sys_path": own["sys_path"]})
+        self._place = Place(folder, os.path.join(folder, ATTEMPTS, "1"), spec)
         self._stage = "start"
         self._notes: list[str] = []
         self._done: dict[str, Any] | None = None
@@ -55,7 +54,9 @@ class Call:
     def run(self) -> None:
         """Run it, publish how it ended, and end what it left behind."""
         self._event("starting", node=os.uname()[1], pid=os.getpid())
-        child = Child(self._place)
+        with open(os.path.join(self._place.folder, CALL), encoding="utf-8") as file:
+            own = json.load(file)
+        child = Child(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
         verdict = self._verdict(child)
         self.publish(verdict, child)
         if self._done is not None:

@@ -38,7 +38,7 @@ class Session:
         self.loaded: list[str] = []
         self._folder = folder
         self._spec = spec
-        self._over: set[int] = set()
+        self._last = 0
         self._warming = Warming()
         self._signs = Signs(folder)
 
@@ -57,12 +57,11 @@ class Session:
                 self._signs.wait()
 
     def _next(self) -> int | None:
-        """The first call that has not been served; listing is what a network file system hears."""
-        waiting = {int(name) for name in os.listdir(self._folder) if name.isdigit()} - self._over
-        return min(waiting, default=None)
+        """The call after the last one, if it is there; a network file system hears of it by listing."""
+        return self._last + 1 if str(self._last + 1) in os.listdir(self._folder) else None
 
     def _serve(self, number: int) -> None:
-        self._over.add(number)
+        self._last = number
         call = Call(os.path.join(self._folder, str(number)), self._spec)
         if not call.take():
             call.give_up()

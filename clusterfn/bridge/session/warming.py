@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterable
+from typing import NoReturn
 
 _LIMIT_S = 120
 _CARD = "/dev/nvidia"
@@ -67,16 +68,17 @@ def _trouble_with(name: str) -> str:
     return said if status == 0 else said or "loading it ended a process"
 
 
-def _try(name: str, writing: int) -> None:
+def _try(name: str, writing: int) -> NoReturn:
     """In a process of its own, which ends here."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.alarm(_LIMIT_S)
     status = 1
-    with contextlib.suppress(BaseException):  # a module may raise anything; its process ends without having said "fine"
+    try:
         _load(name)
         os.write(writing, _lasting().encode())
         status = 0
-    os._exit(status)
+    finally:
+        os._exit(status)
 
 
 def _load(name: str) -> None:

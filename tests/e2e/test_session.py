@@ -1,0 +1,299 @@
+"""Sessions: cards and an interpreter held for many calls, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import Session, cluster
+from clusterfn.errors import Cancelled, ConfigError, ExitedEarly, KilledBySignal, WorkerLost
+from tests.e2e.conftest import Hosts, wait_until
+
+
+def process() -> tuple[int, int]:
+    """The process of a call, and the one that it was forked from."""
+    return os.getpid(), os.getppid()
+
+
+def set_a_mark() -> bool:
+    """Whether an earlier call had set it in this process."""
+    was = hasattr(json, "mark")
+    json.mark = True  # type: ignore[attr-defined]
+    return was
+
+
+def sleeper(seconds: float) -> int:
+    """Leaves a process behind that lasts for so long, in a session of its own."""
+    return subprocess.Popen(["sleep", str(seconds)], start_new_session=True).pid
+
+
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def wait_for_gate(path: str) -> str:
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return "through"
+
+
+@pytest.mark.usefixtures("here")
+def test_each_call_has_a_process_of_its_own_forked_from_one_that_stays():
+    with Session() as session:
+        first, second = session.call(process), session.call(process)
+        marks = [session.call(set_a_mark) for _ in range(2)]
+
+    assert first[0] != second[0]
+    assert first[1] == second[1]
+    assert marks == [False, False], "a call saw what an earlier one did to its process"
+    assert session.job is not None and session.job.result(30)["why"] == "closed"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.CaptureFixture[str]):
+    def speak(word: str) -> None:
+        print(word, "ä", flush=True)
+        print(word, file=sys.stderr)
+        raise KeyError(word)
+
+    with Session() as session:
+        for word in ("one", "two"):
+            with pytest.raises(KeyError, match=word):
+                session.call(speak, word)
+        job = session.submit(speak, "three")
+        with pytest.raises(KeyError, match="three"):
+            job.result(30)
+        assert job.logs() == "three ä\n"
+
+    out, err = capfd.readouterr()
+    assert out == "one ä\ntwo ä\n"
+    assert "one\n" in err and "three\n" not in err
+
+
+@pytest.mark.usefixtures("here")
+def test_it_is_an_executor_whose_calls_come_back_in_order():
+    with Session() as session:
+        assert list(session.map(abs, [-3, 2, -1])) == [3, 2, 1]
+        jobs = [session.submit(pow, number, 2) for number in range(30)]
+
+    assert [job.result(0) for job in jobs] == [number**2 for number in range(30)]
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        session.submit(abs, 1)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_that_ends_its_process_costs_no_other():
+    with Session() as session:
+        with pytest.raises(ExitedEarly, match="exit code 3") as exited:
+            session.call(os._exit, 3)
+        with pytest.raises(KilledBySignal, match="SIGSEGV"):
+            session.call(lambda: os.kill(os.getpid(), signal.SIGSEGV))
+        assert session.call(abs, -1) == 1
+
+    assert "/calls/1/attempts/1" in str(exited.value)
+
+
+@pytest.mark.usefixtures("here")
+def test_what_a_call_leaves_behind_ends_before_the_next_begins():
+    with Session() as session:
+        pid = session.call(sleeper, 300)
+        alive = session.call(lives, pid)
+
+    assert not alive
+
+
+@pytest.mark.usefixtures("here")
+def test_spawned_children_find_the_functions_of_a_call():
+    def square(number: int) -> int:
+        return number**2
+
+    square.__module__, square.__qualname__ = "__main__", "square"
+
+    def spawn() -> list[int]:
+        import multiprocessing
+
+        with multiprocessing.get_context("spawn").Pool(2) as pool:
+            return pool.map(square, [1, 2, 3])
+
+    spawn.__module__ = "__main__"
+    with Session() as session:
+        assert session.call(spawn) == [1, 4, 9]
+
+
+@pytest.mark.usefixtures("here")
+def test_modules_that_calls_use_are_loaded_before_later_ones():
+    """yaml comes from the environment; the standard library is loaded by each call."""
+
+    def loaded_before(name: str) -> bool:
+        was = name in sys.modules
+        __import__(name)
+        return was
+
+    with Session(environment=f"python:{sys.executable}") as session:
+        assert [session.call(loaded_before, "yaml") for _ in range(2)] == [False, True]
+        told = session.job
+
+    assert told is not None and "yaml" in told.result(30)["loaded beforehand"]
+
+
+def test_a_module_that_starts_threads_is_left_to_the_calls(here: Path, tmp_path: Path):
+    folder = _venv(tmp_path / "venv")
+    starts = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (folder / "threaded.py").write_text(starts)
+    (folder / "quiet.py").write_text("")
+
+    def use() -> int:
+        import threading
+
+        import quiet  # type: ignore[import-not-found]  # noqa: F401
+        import threaded  # type: ignore[import-not-found]  # noqa: F401
+
+        return threading.active_count()
+
+    with Session(environment=f"venv:{tmp_path / 'venv'}") as session:
+        assert [session.call(use) for _ in range(2)] == [2, 2]
+        told = session.job
+
+    assert told is not None and told.result(30)["loaded beforehand"] == ["quiet"]
+
+
+def _venv(folder: Path) -> Path:
+    """A virtual environment's site-packages."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    return next((folder / "lib").glob("python*/site-packages"))
+
+
+def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, capfd: pytest.CaptureFixture[str]):
+    session = Session(idle="1s")
+    first = session.call(process)
+    job = session.job
+    assert job is not None and job.result(60)["why"] == "idle"
+    second = session.call(process)
+    session.shutdown()
+
+    assert first[1] != second[1]
+    assert "the session on here has ended (nobody called): starting another" in capfd.readouterr().err
+
+
+def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here: Path):
+    """The session's process is stopped, its end and the call are both on their way when it goes on."""
+    session = Session(idle="2s")
+    server = session.call(process)[1]
+    os.kill(server, signal.SIGSTOP)
+    job = session.job
+    assert job is not None
+    calls = here / "jobs" / job.id / "calls"
+    (calls / "close").touch()
+    call = session.submit(abs, -5)
+    wait_until(lambda: (calls / "2").exists())
+    (calls / "2").rename(calls / "2.late")  # as if it came after the last look
+    os.kill(server, signal.SIGCONT)
+    wait_until(job.done, 60)
+    assert call.result(60) == 5
+    session.shutdown()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_session_that_dies_says_so_in_each_call_and_the_next_starts_another(tmp_path: Path):
+    session = Session()
+    server = session.call(process)[1]
+    running = session.submit(wait_for_gate, str(tmp_path / "gate"))
+    waiting = session.submit(abs, -1)
+    wait_until(lambda: running.state == "RUNNING", 60)
+    os.kill(server, signal.SIGKILL)
+
+    for call in (running, waiting):
+        with pytest.raises(WorkerLost, match="the session of the call has ended: .*SIGKILL"):
+            call.result(60)
+    assert session.call(abs, -1) == 1
+    session.shutdown()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_running_call_can_be_stopped_and_a_waiting_one_withdrawn_and_the_session_goes_on(tmp_path: Path):
+    with Session() as session:
+        running = session.submit(wait_for_gate, str(tmp_path / "gate"))
+        waiting = session.submit(abs, -1)
+        wait_until(lambda: running.state == "RUNNING", 60)
+        assert waiting.cancel() and waiting.cancelled()
+        assert not running.cancel()
+        running.stop()
+        with pytest.raises(Cancelled, match="stopped on request"):
+            running.result(60)
+        assert session.call(abs, -2) == 2
+
+    assert session.job is not None and session.job.result(30)["calls"] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
+    def work() -> int:
+        return 1
+
+    with Session(cores=1, memory="1GB") as session:
+        for asks, message in (
+            ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
+            ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
+            ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
+            ({"time": "1min"}, "the function asks for time='1min'"),
+        ):
+            with pytest.raises(ConfigError) as refused:
+                session.submit(cluster(**asks)(work))  # type: ignore[call-overload]
+            assert message in str(refused.value)
+        assert session.call(cluster(cores=1)(work)) == 1
+
+
+def test_a_session_says_its_mistakes_before_anything_is_sent(here: Path):
+    with pytest.raises(ConfigError, match="idle='10' is not a duration"):
+        Session(idle="10")
+
+    assert not here.exists()
+
+
+@pytest.mark.lab
+def test_the_cards_stay_the_same_for_all_calls_and_are_free_after_the_last(hosts: Hosts):
+    def card() -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    with Session("tensor01", gpus=2) as session:
+        first, second = session.call(card), session.call(card)
+    with Session("tensor01", gpus=2) as session:
+        third = session.call(card)
+
+    assert first == second == third
+    assert len(first.split(",")) == 2
+
+
+@pytest.mark.lab
+def test_a_session_on_slurm_is_one_batch_job_for_all_calls(hosts: Hosts):
+    def number() -> str:
+        return os.environ["SLURM_JOB_ID"]
+
+    before = hosts.jobs()
+    with Session("slurm", cores=1) as session:
+        numbers = {session.call(number) for _ in range(3)}
+
+    assert len(numbers) == 1
+    assert len(hosts.jobs() - before) == 1
+
+
+@pytest.mark.lab
+def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script: Any):
+    job_id = run_script(
+        "import clusterfn, json\n"
+        "session = clusterfn.Session('tensor01', idle='2s')\n"
+        "session.call(abs, -1)\n"
+        "print(json.dumps(session.job.id), flush=True)\n"
+        "import os; os._exit(0)\n"
+    )
+
+    assert clusterfn.attach(job_id).result(60)["why"] == "idle"
