@@ -18,6 +18,7 @@ from clusterfn.session import Session
 
 _BURY_S = 600.0  # thousands of items
 STOPPED = Verdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
+WITHDRAWN = Verdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
 NEVER_BEGAN = Verdict(layout.LOST, "the items were sent and never began", hint="group.retry_failed()")
 _FORGOTTEN = Verdict(
     layout.LOST, "the scheduler does not know the elements of the group any more, and they never began",

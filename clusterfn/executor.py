@@ -1,22 +1,27 @@
-"""A concurrent.futures.Executor whose work runs on a host. Adds nothing to `dispatch` but that interface."""
+"""A concurrent.futures.Executor whose work runs on a host: that interface of `dispatch` and `mapping`, nothing else."""
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
 from clusterfn import spec
-from clusterfn.decorator import ClusterFunction
+from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.group import JobGroup
 from clusterfn.job import Job
 
 R = TypeVar("R")
+_AT_ONCE = 50
 
 
 class Executor(concurrent.futures.Executor):
-    """Runs functions on a host, each call as a job of its own.
+    """Runs functions on a host: what is submitted as a job each, what is mapped as one group.
+
+    Each call has a process of its own, so there is no `initializer`: what it would do belongs into the function.
 
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
@@ -45,6 +50,7 @@ class Executor(concurrent.futures.Executor):
         given = {name: value for name, value in locals().items() if name != "self" and not name.startswith("_")}
         self._options = spec.parse_options({name: value for name, value in given.items() if value is not None})
         self._jobs: list[Job[Any]] = []
+        self._groups: list[JobGroup[Any]] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -52,34 +58,79 @@ class Executor(concurrent.futures.Executor):
         """Send `fn(*args, **kwargs)` and return its Job.
 
         Raises:
-            RuntimeError: After `shutdown`.
+            RuntimeError: After `shutdown`, or inside a job.
         """
         from clusterfn import dispatch
 
-        if self._closed:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        job: Job[R] = dispatch.submit(
-            fn.__wrapped__ if isinstance(fn, ClusterFunction) else fn, args, kwargs, self._options
-        )
+        self._check()
+        job: Job[R] = dispatch.submit(_plain(fn), args, kwargs, self._options)
         with self._lock:
             self._jobs.append(job)
         return job
+
+    def map(
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[R]:
+        """Send `fn(*each)` for each tuple of `zip(*iterables)` in one round trip; the values in order, as they come.
+
+        Giving up, be it after an exception, a timeout or half of the values, touches no call: they go on.
+
+        Args:
+            fn: What to call.
+            iterables: One for each argument. They are read at once.
+            timeout: Seconds from now after which waiting for a value ends.
+            chunksize: Items that are taken from the queue at a time; 1 leaves it to measured times, as `f.map` does.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            TimeoutError: Of the iterator: a value was not there in time.
+            Exception: Of the iterator: what the call raised whose turn it is.
+        """
+        from clusterfn import mapping
+
+        self._check()
+        until = None if timeout is None else clock.monotonic() + timeout
+        chunk = chunksize if chunksize != 1 else "auto"
+        group = mapping.run(_plain(fn), iterables, self._options, _AT_ONCE, chunk, "collect")
+        with self._lock:
+            self._groups.append(group)
+        return _in_order(group, until)
+
+    def _check(self) -> None:
+        if inside_job():
+            raise RuntimeError("an Executor inside a job: call the function directly, it runs here")
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls.
 
         Args:
             wait: Whether to wait for those that were taken.
-            cancel_futures: Whether to withdraw those that have not started.
+            cancel_futures: Whether to withdraw those that have not started. Of a `map`, those that nobody has taken
+                from its queue; who waits for their values gets `Cancelled`.
         """
         self._closed = True
         if cancel_futures:
             for job in self._jobs:
                 job.cancel()
+            for group in self._groups:
+                group.withdraw()
         if wait:
             concurrent.futures.wait(self._jobs)
+            for group in self._groups:
+                group.wait()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown(wait=not isinstance(error, KeyboardInterrupt))
+
+
+def _plain(function: Callable[..., R]) -> Callable[..., R]:
+    return function.__wrapped__ if isinstance(function, ClusterFunction) else function
+
+
+def _in_order(group: JobGroup[R], until: float | None) -> Iterator[R]:
+    for index in range(len(group)):
+        yield group.result(index, None if until is None else max(0.0, until - clock.monotonic()))

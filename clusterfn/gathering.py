@@ -227,6 +227,11 @@ class Gathering:
         with contextlib.suppress(Unreachable):  # it goes on
             self._bury(self._verdict()).result(_TIMEOUT_S)
 
+    def withdraw(self) -> None:
+        """Keep items from ever starting that no element has taken."""
+        self._beginning.wait(_TIMEOUT_S)
+        self._bury(concluding.WITHDRAWN).result(_TIMEOUT_S)
+
     def _cancel_at_scheduler(self) -> None:
         scheduler = self.session.scheduler
         argv = scheduler.cancel_command(self.scheduler_name)

@@ -10,7 +10,7 @@ import concurrent.futures
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -113,6 +113,21 @@ class JobGroup(Generic[R]):
         progress.until_done(self, timeout)
         self._raise_if_none_succeeded()
         return [self._ended[index].result for index in range(len(self))]
+
+    def result(self, index: int, timeout: float | None = None) -> R:
+        """The value of one call, waiting for it without a word.
+
+        Raises:
+            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            Exception: What it raised, or one of `clusterfn.errors`.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        with self._changed:
+            self._await(lambda: index in self._ended, until, f"item {index} has not ended")
+        ended = self._ended[index]
+        if ended.error is not None:
+            raise ended.error
+        return cast(R, ended.value)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until each call has ended, without a word; whether they have after `timeout` seconds."""
@@ -233,6 +248,11 @@ class JobGroup(Generic[R]):
         if not self.done() and self.gathering is not None:
             self.gathering.stop()
 
+    def withdraw(self) -> None:
+        """Keep calls from starting that no process has taken yet; those that run, and what was taken, go on."""
+        if not self.done() and self.gathering is not None:
+            self.gathering.withdraw()
+
     def cancel(self) -> bool:
         """As `stop`; whether there was anything to end."""
         if self.done():
@@ -304,18 +324,23 @@ class JobGroup(Generic[R]):
             TimeoutError: It has not.
             ClusterfnError: Nothing more can be heard of the group.
         """
-        if os.getpid() != self._pid and not self.done():
-            raise RuntimeError(f"group {self.id} was sent by another process: clusterfn.attach({self.id!r})")
         with self._changed:
-            while len(self._ended) <= given:
-                if self._lost is not None:
-                    raise self._lost
-                left = _TURN_S if until is None else min(_TURN_S, until - time.monotonic())
-                if left <= 0:
-                    raise concurrent.futures.TimeoutError(f"{len(self) - given} of {len(self)} items have not ended")
-                self._changed.wait(left)
+            late = f"{len(self) - given} of {len(self)} items have not ended"
+            self._await(lambda: len(self._ended) > given, until, late)
             index = self._order[given]
             return index, self._ended[index]
+
+    def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
+        """Wait, with `_changed` held, until that is so."""
+        if os.getpid() != self._pid and not self.done():
+            raise RuntimeError(f"group {self.id} was sent by another process: clusterfn.attach({self.id!r})")
+        while not true():
+            if self._lost is not None:
+                raise self._lost
+            left = _TURN_S if until is None else min(_TURN_S, until - time.monotonic())
+            if left <= 0:
+                raise concurrent.futures.TimeoutError(late)
+            self._changed.wait(left)
 
     def on_begin(self, index: int) -> None:
         """An item runs."""

@@ -1,0 +1,134 @@
+"""Executor keeps the contract of concurrent.futures, as CPython's own tests have it; a map is one group."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import clusterfn
+from clusterfn import Cancelled, Executor, cluster
+from tests.e2e.conftest import wait_until
+
+
+@pytest.fixture
+def executor(here):
+    with Executor("here") as made:
+        yield made
+
+
+def until_there(path):
+    """A function that returns once this file is there; of an item that is no number at once."""
+    name = str(path)
+
+    def wait(x):
+        import os
+        import time
+
+        until = time.monotonic() + 60
+        while x is not None and not os.path.exists(name):
+            if time.monotonic() > until:
+                raise TimeoutError(name)
+            time.sleep(0.02)
+        return x
+
+    return wait
+
+
+def sent(root):
+    return list((root / "jobs").iterdir())
+
+
+def test_map_is_one_group_and_reads_its_iterables_at_once(executor, here):
+    numbers = iter(range(10))
+
+    values = executor.map(pow, numbers, itertools.repeat(2))
+
+    assert next(numbers, None) is None and iter(values) is values
+    assert list(values) == [n**2 for n in range(10)]
+    assert [(path / "items.pkl").exists() for path in sent(here)] == [True]
+    assert list(executor.map(pow, [], [])) == []
+
+
+def test_an_exception_is_raised_in_its_place_and_spoils_nothing(executor):
+    values = executor.map(divmod, [1, 1, 1, 1], [2, 3, 0, 5])
+
+    assert next(values) == (0, 1) and next(values) == (0, 1)
+    with pytest.raises(ZeroDivisionError):
+        next(values)
+
+
+def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):
+    executor = Executor("here")
+    values = executor.map(until_there(tmp_path / "go"), [None, 1], timeout=20)
+
+    assert next(values) is None
+    with pytest.raises(concurrent.futures.TimeoutError):
+        next(values)
+    (tmp_path / "go").touch()
+    executor.shutdown()
+
+    assert clusterfn.attach(sent(here)[0].name).results(60) == [None, 1]
+
+
+def test_what_is_waited_for_may_come_from_anywhere(executor, tmp_path):
+    wait = until_there(tmp_path / "go")
+    with ThreadPoolExecutor() as threads:
+        futures = [executor.submit(wait, 1), threads.submit(wait, 2), executor.submit(wait, None)]
+
+        done, waiting = concurrent.futures.wait(futures, 60, concurrent.futures.FIRST_COMPLETED)
+        assert done == {futures[2]} and waiting == set(futures[:2])
+        (tmp_path / "go").touch()
+        assert {future.result() for future in concurrent.futures.as_completed(futures, 60)} == {1, 2, None}
+
+
+def test_arguments_go_as_they_are(executor):
+    def capital(*args, **kwargs):
+        return args, kwargs
+
+    future = executor.submit(capital, 1, self=2, fn=3)
+
+    assert future.result(60) == ((1,), {"self": 2, "fn": 3})
+    with pytest.raises(TypeError):
+        executor.submit(fn=capital, arg=1)
+    with pytest.raises(TypeError):
+        executor.submit()
+    assert next(executor.map(cluster(capital), [1])) == ((1,), {})
+
+
+def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
+    with Executor("here") as executor:
+        job, values = executor.submit(pow, 2, 5), executor.map(pow, [3], [2])
+
+    assert job.done() and next(values) == 9
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.submit(pow, 2, 5)
+    with pytest.raises(RuntimeError, match="after shutdown"):
+        executor.map(pow, [3], [2])
+
+
+def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
+    executor = Executor("here", cores=os.cpu_count())
+    values = executor.map(until_there(tmp_path / "go"), range(5))
+    group = executor._groups[0]
+    wait_until(lambda: "RUNNING" in group.states, 60)
+
+    executor.shutdown(wait=False, cancel_futures=True)
+    (tmp_path / "go").touch()
+
+    assert next(values) == 0
+    assert group.wait(60) and group.states.count("CANCELLED") == 4
+    with pytest.raises(Cancelled, match="withdrawn before it started"):
+        list(values)
+
+
+def test_an_executor_inside_a_job_is_refused(executor):
+    def inside():
+        from clusterfn import Executor
+
+        Executor().submit(pow, 2, 5)
+
+    assert "inside a job" in str(executor.submit(inside).exception(60))
