@@ -21,6 +21,7 @@ from tests.lab import DelayProxy, Lab, LabMissing
 SCRIPTS = Path(__file__).parent / "scripts"
 MINOR = f"3.{sys.version_info[1]}"
 ROUND_TRIP_S = 0.05
+_BARE = "scheduler: bare\nlimits: {cores: 64}"  # many calls at once on a machine of two cores
 _SET_HERE = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH")
 
 
@@ -117,7 +118,7 @@ def made() -> Iterator[Place]:
             configs = {"near": _through(lab, folder / "near", near), "far": _through(lab, folder / "far", far)}
             for host in ("bare", "near", "far", *(["arrays"] if arrays else [])):
                 python = arrays if host == "arrays" else new
-                blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), python) + "scheduler: bare"
+                blocks[host] = _block(name, "py36-bash", configs.get(host, lab.ssh_config), python) + _BARE
             blocks["slurm"] = _block(name, "slurm-bash", lab.ssh_config, new) + (
                 "scheduler: slurm\nslurm: {partition: {cpu: short}}\ndefaults: {time: 10min}\npoll_floor: 1s"
             )

@@ -246,7 +246,7 @@ def _restore(before: dict[str, str | None]) -> None:
 
 def _config(root: str, folder: Path, python: Path) -> str:
     common = [f"ssh_config: {folder / 'ssh_config'}", f"root: ~/{root}", f'environment: "python:{python}"']
-    bare = [*common, "address: py36-bash", "scheduler: bare"]
+    bare = [*common, "address: py36-bash", "scheduler: bare", "limits: {cores: 64}"]
     slurm = [*common, "address: slurm-bash", "scheduler: slurm", "slurm: {partition: short}", "poll_floor: 1s"]
     hosts = {f"new{number}": bare for number in range(NEW)}
     hosts |= {"openssh": [*bare, "transport: openssh"], "slurm": [*slurm, "defaults: {time: 10min}"]}

@@ -30,16 +30,18 @@ class Beginning:
         job: What it was sent as.
         tracker_of: The tracker of an element.
         refused: Told which elements never were, and why.
+        queued: Told that one waits in the host's queue.
     """
 
     def __init__(
         self, session: Session, job: JobSpec, tracker_of: Callable[[int], Tracker],
-        refused: Callable[[range, BaseException], None],
+        refused: Callable[[range, BaseException], None], queued: Callable[[], None],
     ) -> None:  # fmt: skip
         self._session = session
         self._job = job
         self._tracker_of = tracker_of
         self._refused = refused
+        self._queued = queued
         self._open: list[Reply[Any]] = []
 
     def start(self, numbers: range, largest: int | None, after: Sequence[Reply[Any]]) -> None:
@@ -73,7 +75,15 @@ class Beginning:
             return
         process, tracker = reply.result(0), self._tracker_of(number)
         tracker.scheduler_id = self._session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
-        reply.exited.add_done_callback(lambda exited: None if exited.exception() else tracker.witness.process_ended())
+        reply.exited.add_done_callback(lambda exited: self._script_ended(tracker, exited))
+
+    def _script_ended(self, tracker: Tracker, exited: Reply[int | None]) -> None:
+        if exited.exception() is not None:
+            return
+        if self._session.scheduler.waits(exited.result(0)):
+            self._queued()
+        else:
+            tracker.witness.process_ended()
 
     def _submitted(self, some: range, reply: Reply[Completed], after: Sequence[Reply[Any]]) -> None:
         scheduler = self._session.scheduler

@@ -30,7 +30,7 @@ from clusterfn.watch import Seen, Silent
 _TIMEOUT_S = 60.0
 _AGAIN, _AGAIN_S = 6, 5.0
 _LOOKS = 2
-_BEGIN_S = 60.0
+_LOOKS_UNSEEN = 4  # for more than a minute
 
 
 class Gathering:
@@ -53,7 +53,9 @@ class Gathering:
         self.accounts = Accounts(group, self.folder, self._all_told)
         self._limits = limits
         self._elements: dict[int, Element] = {}
-        self._beginning = Beginning(session, job, lambda number: self._elements[number].tracker, self._refused)
+        self._beginning = Beginning(
+            session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
+        )
         self._lock = threading.RLock()
         self._before = -1
         self._stopping = self._burying = False
@@ -74,8 +76,12 @@ class Gathering:
         """Start these elements and follow them."""
         self.follow(numbers)
         self._beginning.start(numbers, self._limits.array, after)
-        if self.session.scheduler.watch_command():
-            self.session.watch.add(self.scheduler_name, self.on_scheduler)
+        if self.session.scheduler.knows_all:
+            self.queued()
+
+    def queued(self) -> None:
+        """Elements wait in the scheduler's hands: look at them there."""
+        self.session.watch.add(self.scheduler_name, self.on_scheduler)
 
     def _refused(self, numbers: range, error: BaseException) -> None:
         """These elements never were; the group ends if none was."""
@@ -102,16 +108,7 @@ class Gathering:
     def attach(self, numbers: Sequence[int]) -> None:
         """Follow a group that somebody else sent."""
         self.follow(numbers)
-        if self.session.scheduler.watch_command():
-            self.session.watch.add(self.scheduler_name, self.on_scheduler)
-            return
-        timer = threading.Timer(_BEGIN_S, self._withdraw_unbegun)  # by then whoever sent it has started them
-        timer.daemon = True
-        timer.start()
-
-    def _withdraw_unbegun(self) -> None:
-        if not self.group.done() and self._unbegun():
-            self._bury(concluding.NEVER_BEGAN)
+        self.queued()
 
     def _unbegun(self) -> list[int]:
         return [number for number, element in self._elements.items() if not element.begun]
@@ -129,12 +126,22 @@ class Gathering:
         verdict = None if seen is None else self.session.scheduler.hopeless(seen)
         gone = seen is None or seen.phase == base.FINAL
         self._looks = self._looks + 1 if verdict is not None or gone else 0
-        if self._looks == _LOOKS and self._unbegun():
+        if not self.session.scheduler.knows_all:
+            self._without_scheduler()
+        elif self._looks == _LOOKS and self._unbegun():
             if verdict is not None:
                 self._bury(verdict)
                 self._cancel_at_scheduler()
             else:
                 concluding.explain(self.session, seen.scheduler_id if seen is not None else "", self._bury)
+
+    def _without_scheduler(self) -> None:
+        """Only those are known that wait; whoever sent the group may be about to start them."""
+        unbegun = self._unbegun()
+        if not unbegun:
+            self.session.watch.remove(self.scheduler_name)
+        elif self._looks == _LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+            self._bury(concluding.NEVER_BEGAN)
 
     def waits_for(self, what: str) -> None:
         """What it waits for besides its turn; "" for nothing any more."""

@@ -23,6 +23,10 @@ PACKED = "packed"  # environments as one archive each, for the nodes
 CARDS = "cards"  # <partition>.json: what the last job there saw
 DEFAULT = "default"  # SLURM's own partition
 
+# below machines/<machine>
+QUEUE = "queue"  # <job>: one that waits; of an element <job>.<k>
+QUEUE_STATUS = "queue.jsonl"  # why each of them waits
+
 # below pkgs/<sha256>
 PACKAGE_FILES = "files"
 MANIFEST = "manifest.json"
@@ -94,6 +98,7 @@ STACK_SIGNAL = "SIGURG"
 # Exit codes of the supervisor that job.sh understands; anything else makes job.sh call `supervise.py after`.
 EXIT_RETURNED = 0
 EXIT_PUBLISHED = 10
+EXIT_QUEUED = 20  # it waits in the queue of a machine without a scheduler, which will start job.sh again
 EXIT_AGAIN = 12  # of `after`: nothing was published, `run` may try again
 
 # The environment variable by which every process of an attempt is found: CLUSTERFN_JOB=<id>/<attempt>.

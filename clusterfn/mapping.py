@@ -145,11 +145,13 @@ def _output(reply: Reply[Any]) -> str:
 
 
 def _machine(session: Session, asked: Resources) -> division.Machine:
-    facts = session.connection.facts
-    by_memory = facts.memory_bytes // asked.memory_bytes if asked.memory_bytes else None
-    by_cards = (session.gpu_count or 0) // asked.gpus if asked.gpus else None
-    local = session.host.scheduler == "local"
-    return division.Machine(facts.cpus // asked.cores, by_memory, by_cards, local)
+    facts, limits = session.connection.facts, session.host.limits
+    memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
+    cards = session.gpu_count or 0 if asked.gpus else 0
+    by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
+    by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
+    cores = min(facts.cpus, limits.cores or facts.cpus) // asked.cores
+    return division.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, session.host.scheduler == "local")
 
 
 def _tell(one: dispatch.Prepared, group: Group) -> None:

@@ -51,6 +51,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "stubs", "")
     yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
+    yield from _python_files(_LIBRARY / "bridge" / "spooler", "_clusterfn/bridge/spooler/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
     for name in ("children.py", "descriptors.py", "transient.py", "worker.py", "agent/__init__.py", "agent/inotify.py"):
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()

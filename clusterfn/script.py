@@ -52,6 +52,7 @@ def job_script(job: JobSpec) -> str:
             "element": fill("element.sh", {"job": _folder(job)}).rstrip("\n") if job.group else "",
             "returned": str(layout.EXIT_RETURNED),
             "published": str(layout.EXIT_PUBLISHED),
+            "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
             "lines": "\n".join([*job.host.setup, *_module_lines(job), *job.host.prolog]),
         },

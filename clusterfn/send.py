@@ -179,6 +179,7 @@ def spec_json(job: JobSpec) -> bytes:
         },
         "queue_timeout_s": job.host.queue_timeout_s,
         "lease": job.host.lease,
+        "limits": asdict(job.host.limits),
         "python": job.interpreter.path,
         "version": list(job.interpreter.version),
         "activation": job.interpreter.activation,
@@ -209,12 +210,16 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence
     process = reply.result(0)
     scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
     tracker.started(made, scheduler_id)
-    reply.exited.add_done_callback(lambda exited: _script_ended(tracker, exited))
+    reply.exited.add_done_callback(lambda exited: _script_ended(tracker, made, exited))
 
 
-def _script_ended(tracker: Tracker, exited: Reply[int | None]) -> None:
+def _script_ended(tracker: Tracker, made: Job[Any], exited: Reply[int | None]) -> None:
     """A connection that was closed here tells nothing of the script, and must not be opened again to ask."""
-    if exited.exception() is None:
+    if exited.exception() is not None:
+        return
+    if tracker.session.scheduler.waits(exited.result(0)):
+        tracker.queued(made)
+    else:
         tracker.witness.process_ended()
 
 

@@ -129,7 +129,12 @@ class Session:
     def scheduler(self) -> Scheduler:
         """Builds the host's commands and reads their answers."""
         facts = self.connection.facts
-        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id})
+        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": self._queue_command})
+
+    def _queue_command(self) -> tuple[str, ...]:
+        """Tells which jobs wait on a host without a scheduler, and sees to it that somebody starts them."""
+        supervise = posixpath.join(self.bridge, layout.SUPERVISE)
+        return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
 
     @property
     def watch(self) -> Watch:
@@ -180,13 +185,28 @@ class Session:
         """
         if self.host.scheduler == "slurm":
             return
-        facts = self.connection.facts
-        self._refuse_above("cores", asked.cores, facts.cpus, str)
+        facts, limits = self.connection.facts, self.host.limits
+        self._refuse_over_limit(asked)
+        self._refuse_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
         if asked.gpus and self.gpu_count is not None:
             self._refuse_above("gpus", asked.gpus, self.gpu_count, str)
             if asked.gpu_type or asked.gpu_memory_bytes:
                 cards.enough(self.cards, asked, self.host.name)
+
+    def _refuse_over_limit(self, asked: Resources) -> None:
+        """Refuse what would wait for ever for the user's own jobs."""
+        limits, host = self.host.limits, self.host
+        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
+                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
+        for name, amount, limit, shown in wanted:
+            if limit is not None and amount > limit:
+                raise Unsatisfiable(
+                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
+                    host=host.name,
+                    stage="submit",
+                    hint=f"ask for at most {shown(limit)}, or change limits: {{{name}: …}} in {host.source}",
+                )
 
     def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
         if asked > there:

@@ -96,6 +96,20 @@ class Making:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What all of one user's running jobs may take of a machine together; None: as much as there is.
+
+    Attributes:
+        cores: More than the machine has lift its own cap: cores are shared in time.
+    """
+
+    gpus: int | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
 class Host:
     """One host of clusterfn.yml, checked. The keys are documented in docs/reference/configuration.md.
 
@@ -125,6 +139,7 @@ class Host:
     gpu_option: str = "gres"
     cards: Mapping[str, int] = field(default_factory=dict)
     lease: str = "socket"
+    limits: Limits = Limits()
     poll_floor_s: float = 2.0
     queue_timeout_s: float | None = None
     keep_days: float = 14.0

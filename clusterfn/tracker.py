@@ -89,9 +89,13 @@ class Tracker:
     def started(self, job: Job[Any], scheduler_id: str) -> None:
         """The scheduler has the job: look at it there, and at its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
-        if self.session.scheduler.watch_command():
-            self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
+        if self.session.scheduler.knows_all:
+            self.queued(job)
         self.witness.listen(lambda error: self._cannot_conclude(job, error))
+
+    def queued(self, job: Job[Any]) -> None:
+        """It is in the scheduler's hands: look at it there."""
+        self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
 
     def _cannot_conclude(self, job: Job[Any], error: ClusterfnError) -> None:
         """The job's script is gone, and the host has lost the means to say how it ended."""
@@ -109,7 +113,8 @@ class Tracker:
         submission = claim.decode("ascii", "replace").strip()
         self.follow(job, 1)
         self.started(job, submission or _script_id(started.decode("utf-8", "replace")))
-        if not submission and not self.session.scheduler.watch_command():
+        if not submission and not self.session.scheduler.knows_all:
+            self.queued(job)
             self.witness.look_until_it_begins()
 
     def follow(self, job: Job[Any], attempt: int) -> None:
@@ -152,13 +157,16 @@ class Tracker:
 
     def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
         """What the scheduler said of the job at one look."""
+        if job.state != PENDING and not self.session.scheduler.knows_all:
+            self.session.watch.remove(self.scheduler_name)
+            return
         if isinstance(seen, Silent):
             job.on_state(job.state, f"{_UNREACHABLE} since {seen.for_s:.0f} s")
             return
         if job.reason.startswith(_UNREACHABLE):
             job.on_state(job.state, "")
         if seen is not None:
-            self.scheduler_id, self.doubt = seen.scheduler_id, None
+            self.scheduler_id, self.doubt = seen.scheduler_id or self.scheduler_id, None
             if job.state == PENDING and seen.phase == base.PENDING:
                 self._turn = self.session.scheduler.in_words(seen)
                 self._waits(job)
@@ -184,7 +192,7 @@ class Tracker:
             submission.add_done_callback(lambda _: self.witness.conclude_and_cancel(verdict))
 
     def _give_up_waiting(self, job: Job[Any]) -> None:
-        limit_s = self.session.host.queue_timeout_s
+        limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
         if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
             message = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s ({job.reason})"
             self.witness.conclude_and_cancel(

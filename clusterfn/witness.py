@@ -123,7 +123,7 @@ class Witness:
 
     def _never_seen(self) -> None:
         """Neither a claim nor a number, and the looks by name found nothing: it was never submitted."""
-        if self._tracker.session.scheduler.watch_command():
+        if self._tracker.session.scheduler.knows_all:
             self._never_began("the scheduler does not know the job, and it never began")
             return
         spec = posixpath.join(self._tracker.folder, layout.SPEC)

@@ -15,7 +15,7 @@ ended() {
     clusterfn_status=$?
     trap - EXIT
     case $clusterfn_stage:$clusterfn_status in
-        supervisor:@@returned | supervisor:@@published) exit "$clusterfn_status" ;;
+        supervisor:@@returned | supervisor:@@published | supervisor:@@queued) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;

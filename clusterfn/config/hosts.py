@@ -16,7 +16,7 @@ from clusterfn.config import advice
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 from clusterfn.options import GPU_TYPE
-from clusterfn.spec import Host, Making, Resources, parse_memory, parse_time
+from clusterfn.spec import Host, Limits, Making, Resources, parse_memory, parse_time
 
 SCHEDULERS = ("bare", "slurm", "local")
 SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
@@ -158,6 +158,9 @@ def _ssh_config(facts: dict[str, Any], folder: Path) -> None:
 
 def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
     if facts["scheduler"] == "slurm":
+        if "limits" in keys:
+            hint = "remove it; SLURM's own limits are those of your account and its QOS"
+            raise keys["limits"].error("with SLURM the scheduler sets limits, by QOS", hint)
         return _slurm_host(keys, facts)
     for key in ("slurm", "gpu_option", "cards", "build_partition"):
         if key in keys:
@@ -245,6 +248,12 @@ def _cards(value: Value) -> dict[str, int]:
     return {kind: _memory(given) for kind, given in value.mapping().items()}
 
 
+def _limits(value: Value) -> Limits:
+    """What all of the user's running jobs may take of a machine together."""
+    given = value.mapping(_LIMITS)
+    return Limits(**{_LIMITS[key][0]: _LIMITS[key][1](given[key]) for key in given})
+
+
 def _modules(value: Value) -> tuple[str, ...]:
     names = value.as_lines()
     for name in names:
@@ -321,6 +330,13 @@ _DEFAULTS: dict[str, _Key] = {
     "environment": ("environment", advice.environment),
 }
 
+_LIMITS: dict[str, _Key] = {
+    "gpus": ("gpus", _count(0)),
+    "cores": ("cores", _count(1)),
+    "memory": ("memory_bytes", _memory),
+    "jobs": ("jobs", _count(1)),
+}
+
 # key in the file -> attribute of Host, and how it is read
 _KEYS: dict[str, _Key] = {
     "address": ("address", _address),
@@ -339,6 +355,7 @@ _KEYS: dict[str, _Key] = {
     "gpu_option": ("gpu_option", _choice("gres", "gpus", "gpus-per-node")),
     "cards": ("cards", _cards),
     "lease": ("lease", _choice("socket", "file")),
+    "limits": ("limits", _limits),
     "poll_floor": ("poll_floor_s", _time),
     "queue_timeout": ("queue_timeout_s", _time),
     "keep": ("keep_days", _days),

@@ -14,7 +14,7 @@ __all__ = ["scheduler_for"]
 
 
 def scheduler_for(host: Host, facts: Mapping[str, Any]) -> Scheduler:
-    """The scheduler of a host, given the agent's facts: `user` and `boot_id`."""
+    """The scheduler of a host, given the agent's facts, `user` and `boot_id`, and `queue`, as `Bare` wants it."""
     if host.scheduler == "slurm":
         return Slurm(host, str(facts.get("user", "")))
-    return Bare(str(facts.get("boot_id", "")))
+    return Bare(str(facts.get("boot_id", "")), facts.get("queue", tuple))

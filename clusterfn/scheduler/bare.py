@@ -1,5 +1,7 @@
 """A host without a scheduler, and this machine: the agent starts job.sh, and a process id says whether it lives.
 
+Who finds no room waits in the queue of its user there, and is started by it.
+
 Pure, like every scheduler. The scheduler's number of a job is `boot_id:pid:starttime`, as in the claim.
 """
 
@@ -7,11 +9,11 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from clusterfn import layout
 from clusterfn.errors import SubmitError
-from clusterfn.scheduler.base import Answer, Evidence, JobState, Limits, Submission, Verdict
+from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Limits, Submission, Verdict
 from clusterfn.scheduler.slurm import INHERITED
 from clusterfn.spec import JobSpec
 
@@ -21,13 +23,21 @@ class Bare:
 
     Args:
         boot_id: The host's boot id, from the agent's hello.
+        queue: Gives the command that tells of its queue.
     """
+
+    knows_all = False
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*INHERITED, layout.TAG)
 
-    def __init__(self, boot_id: str = "") -> None:
+    def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple) -> None:
         self.boot_id = boot_id
+        self._queue = queue
+
+    def waits(self, status: int | None) -> bool:
+        """Whether its exit status says so."""
+        return status == layout.EXIT_QUEUED << 8
 
     def submission(self, job: JobSpec) -> Submission:
         """Start job.sh in a session of its own."""
@@ -73,16 +83,21 @@ class Bare:
         return False
 
     def watch_command(self) -> tuple[str, ...]:
-        """Nobody to ask: a job's own files say it all."""
-        return ()
+        """Tells of the jobs that wait."""
+        return self._queue()
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """Nothing, as nobody was asked."""
-        return {}
+        """By name; of a group the first of its elements."""
+        found: dict[str, JobState] = {}
+        for line in text.splitlines():
+            match = _WAITS.fullmatch(line)
+            if match:
+                found.setdefault(match[1], JobState(PENDING, "PENDING", match[2]))
+        return found
 
     def trouble(self, answer: Answer) -> str:
-        """None, as nobody was asked."""
-        return ""
+        """The last line of what it said, if it failed."""
+        return "" if answer.rc == 0 else (answer.err.strip().splitlines() or ["the host's queue does not answer"])[-1]
 
     def cancel_command(self, name: str) -> tuple[str, ...]:
         """Nothing: the file `cancel` ends a job, and keeps one from starting."""
@@ -113,6 +128,8 @@ class Bare:
         return state.reason or state.state.lower()
 
 
+# name.id, an element's number, why it waits
+_WAITS = re.compile(r"(.+?\.[0-9a-f]{16})(?:\.[0-9]+)?\|PENDING\|(.*)")
 _BOOT_ID = re.compile(r"[0-9a-f-]{36}")
 _AGAIN = "call the function again"
 

@@ -131,6 +131,13 @@ class Scheduler(Protocol):
     def unset(self) -> tuple[str, ...]:
         """Prefixes of variables that none of these commands may inherit."""
 
+    @property
+    def knows_all(self) -> bool:
+        """Whether a look at it tells of every job from its submission on; else of those alone that wait in a queue."""
+
+    def waits(self, status: int | None) -> bool:
+        """Whether a script that ended with this wait status has left its job to the queue."""
+
     def submission(self, job: JobSpec) -> Submission:
         """The request that submits the job, whose folder lies on the host by then.
 

@@ -68,10 +68,15 @@ class Slurm:
     """
 
     unset = INHERITED
+    knows_all = True
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
         self.user = user
+
+    def waits(self, status: int | None) -> bool:
+        """Never: a job that waits has no script yet."""
+        return False
 
     def submission(self, job: JobSpec) -> Submission:
         """sbatch with everything that the job and the host ask for."""

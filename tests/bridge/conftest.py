@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bridge.apart import apart
+from tests.bridge.box import Box
 from tests.bridge.host import Bench, layout_bridge
 
 
@@ -21,9 +24,10 @@ def bridge(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def bench(bridge: Path, tmp_path: Path) -> Iterator[Bench]:
     """Runs jobs below a fresh root with this test's own Python on both sides."""
-    bench = Bench(tmp_path / "root", bridge, sys.executable, sys.executable)
-    yield bench
-    bench.close()
+    with apart() if os.geteuid() == 0 else contextlib.nullcontext() as namespace:
+        bench = Bench(tmp_path / "root", bridge, sys.executable, sys.executable, namespace)
+        yield bench
+        bench.close()
 
 
 @pytest.fixture
@@ -31,3 +35,11 @@ def as_root() -> None:
     """For tests that mount a file system."""
     if os.geteuid() != 0:
         pytest.skip("needs root: it mounts a small file system")
+
+
+@pytest.fixture
+def box(bench: Bench, tmp_path: Path) -> Box:
+    """A machine with two cards."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    return Box(folder, bench)

@@ -20,17 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn import parcel
+from tests.bridge.apart import Apart
 
 # Mechanisms, 1: the script of a job, in its shortest form.
 JOB_SH = """#!/bin/sh
 trap : TERM INT USR1
 '{python}' -I -S '{bridge}/supervise.py' run '{job}'
 rc=$?
-case $rc in 0|10) exit $rc;; esac
+case $rc in 0|10|20) exit $rc;; esac
 while '{python}' -I -S '{bridge}/supervise.py' after '{job}' $rc; said=$?; [ $said -eq 12 ]; do
     '{python}' -I -S '{bridge}/supervise.py' run '{job}' $rc
     rc=$?
-    case $rc in 0|10) exit $rc;; esac
+    case $rc in 0|10|20) exit $rc;; esac
 done
 exit $said
 """
@@ -108,10 +109,16 @@ class Job:
             self.script = subprocess.Popen(
                 ["/bin/sh", str(self.folder / "job.sh")], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 cwd="/", env=clean_environ(**env), start_new_session=True,
-                preexec_fn=before,
+                preexec_fn=lambda: self._before(before),
             )  # fmt: skip
         self.bench.started.append(self.script)
         return self.script
+
+    def _before(self, more: Callable[[], object] | None) -> None:
+        if self.bench.apart is not None:
+            self.bench.apart.enter()
+        if more is not None:
+            more()
 
     def run(self, **env: str) -> dict[str, Any]:
         """Run it to its end; the outcome of the first attempt."""
@@ -186,9 +193,11 @@ class Bench:
     Attributes:
         host: The interpreter of the supervisor.
         python: The interpreter of the worker.
+        apart: Where its jobs run, so that they share cards and cores with nobody else's; None for this namespace.
     """
 
-    def __init__(self, root: Path, bridge: Path, host: str, python: str) -> None:
+    def __init__(self, root: Path, bridge: Path, host: str, python: str, apart: Apart | None = None) -> None:
+        self.apart = apart
         self.root = root
         self.bridge = bridge
         self.host = host
@@ -206,6 +215,7 @@ class Bench:
         facts = {
             "format": 1, "id": job_id, "name": "f", "host": "test", "scheduler": "bare", "root": str(self.root),
             "bridge": str(self.bridge), "resources": resources, "queue_timeout_s": None, "lease": "socket",
+            "limits": {"cores": 64},
             "python": self.python, "version": self._version, "activation": {}, "sys_path": [], "env": {},
             "secrets": sorted(secret or {}), "cwd": None, "outputs": [],
             "keep_days": 14.0, "log_limit_bytes": 1 << 20, "grace_s": 2.0,
@@ -231,7 +241,9 @@ class Bench:
         assert done.returncode == 0, done.stderr.decode()
 
     def close(self) -> None:
-        """End what a failed test left running."""
+        """End what a failed test left running, and what it left waiting: a spooler without tickets ends."""
+        for ticket in self.root.glob("machines/*/queue/*"):
+            ticket.unlink(missing_ok=True)
         for process in self.started:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -79,6 +79,7 @@ class Sharing:
             f"address: {place.box.alias(place.account)}",
             f"ssh_config: {self.lab.ssh_config}",
             "scheduler: bare",
+            "limits: {cores: 64}",
             f"root: ~/{self.session}",
             f'environment: "python:{self.lab.python(MINOR)}"',
         ]

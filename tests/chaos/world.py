@@ -111,7 +111,7 @@ class World:
         lines = [
             f"address: {kind.alias}",
             f"ssh_config: {ssh_config}",
-            f"scheduler: {'slurm' if slurm else 'bare'}",
+            "scheduler: slurm" if slurm else "scheduler: bare\n    limits: {cores: 64}",
             f"root: ~/{self.session}",
             f'environment: "python:{self.lab.python(MINOR)}"',
             "defaults: {memory: 200MB}",

@@ -70,7 +70,7 @@ def _block(lab: Any, name: str, root: str, python: Path, extra: str) -> str:
         lines += ["scheduler: slurm", "slurm: {partition: {cpu: short, gpu: gpu}}", 'defaults: {time: "10min"}']
         lines += ['poll_floor: "1s"']
     else:
-        lines += ["scheduler: bare"]
+        lines += ["scheduler: bare", "limits: {cores: 64}"]  # the lab has two, for all tests that run beside this one
     lines += extra.splitlines()
     return f"  {name}:\n" + "".join(f"    {line}\n" for line in lines)
 

@@ -108,7 +108,8 @@ class Far:
 def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Far]:
     root = lab.home("bash") / f"cable-{secrets.token_hex(4)}"
     with lab.cable() as cable:
-        lines = f"    ssh_config: {lab.ssh_config}\n    scheduler: bare\n    root: {root}\n"
+        lines = f"    ssh_config: {lab.ssh_config}\n    scheduler: bare\n    limits: {{cores: 64}}\n"
+        lines += f"    root: {root}\n"
         lines += f'    environment: "python:{lab.python(MINOR)}"\n'
         hosts = {"far": cable.alias, "near": "py36-bash"}
         config = tmp_path / "clusterfn.yml"

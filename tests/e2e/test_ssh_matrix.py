@@ -91,7 +91,7 @@ def describe(lab: Any, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def write(alias: str, transport: str, ssh_config: Path = lab.ssh_config) -> None:
         lines = [f"address: {alias}", f"transport: {transport}", f"ssh_config: {ssh_config}", "scheduler: bare"]
-        lines += [f"root: {root}", f'environment: "python:{lab.python(MINOR)}"']
+        lines += ["limits: {cores: 64}", f"root: {root}", f'environment: "python:{lab.python(MINOR)}"']
         path.write_text("hosts:\n  there:\n" + "".join(f"    {line}\n" for line in lines))
 
     return write

@@ -132,7 +132,7 @@ class World:
         lines = [
             f"address: {kind.alias}",
             f"ssh_config: {layout.SSH_CONFIG}",
-            f"scheduler: {'slurm' if kind.slurm else 'bare'}",
+            "scheduler: slurm" if kind.slurm else "scheduler: bare\n    limits: {cores: 64}",
             f"environment: python:{PYTHON}",
         ]
         if "root:" not in kind.lines:

@@ -259,5 +259,5 @@ class Lab:
             lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}"]
             lines += ["    defaults: {time: 10min}"]
         else:
-            lines += ["    scheduler: bare"]
+            lines += ["    scheduler: bare", "    limits: {cores: 64}"]
         return "\n".join(lines) + "\n"

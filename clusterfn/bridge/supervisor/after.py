@@ -17,12 +17,14 @@ from ...layout import (
     HOST_DISK,
     LOST,
     MEMORY,
+    NODE,
     RETURNED,
     SCHEDULER_LOG,
     SCRIPT,
     STDERR,
     STDOUT,
 )
+from ..spooler import tickets
 from . import judge, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job
@@ -149,15 +151,25 @@ def conclude(folder: str) -> int:
     let_in(folder)
     job = Job(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
+    if asked["kind"] in (LOST, NODE) and _waits(job):  # its processes are gone because they are not needed yet
+        state(None, None, False)
+        return EXIT_RETURNED
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
         state(None, None, False)
         return EXIT_RETURNED
     attempt = _open_attempt(job)
     won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
+    if _waits(job):
+        tickets.Queue(job.root).withdraw(job.id)
     if won:
         _sweep(lambda: tree.tagged(job.id, attempt.number))
     return _state(attempt, won)
+
+
+def _waits(job: Job) -> bool:
+    """Whether it has a ticket in the queue of a machine without a scheduler."""
+    return not job.slurm and tickets.Queue(job.root).of(job.id) is not None
 
 
 def _withdrawn(job: Job) -> bool:

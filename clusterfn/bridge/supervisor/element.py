@@ -145,8 +145,9 @@ class Element(Teller):
         """
         self._have_environment()
         for chunk in self.pulled(self.job.spec["group"]["per_element"]):
-            if not self._run(chunk):
-                return Verdict(RETURNED, "its time is over, after %d items" % self.told)
+            why = self._run(chunk)
+            if why:
+                return Verdict(RETURNED, "%s, after %d items" % (why, self.told))
         return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
 
     def share(self) -> int:
@@ -166,12 +167,13 @@ class Element(Teller):
             self.watch.look()
             time.sleep(_TURN_S)
 
-    def _run(self, chunk: int) -> bool:
-        """Whether it came to its end; False if there is no time for another item."""
+    def _run(self, chunk: int) -> str:
+        """Run its items; "" if it came to its end, else why no other item may begin."""
         left = self.left(chunk)
         for index in left:
-            if self.told and self._is_late():
-                return False
+            why = self._ends_here() if self.told else ""
+            if why:
+                return why
             try:
                 self.watch.look()
                 look_at_bridge(self.job)
@@ -181,7 +183,13 @@ class Element(Teller):
                     self._give_up(chunk, verdict)
                 raise
         self.chunks.finish(chunk)
-        return True
+        return ""
+
+    def _ends_here(self) -> str:
+        if self._is_late():
+            return "its time is over"
+        held = self.job.held
+        return "others wait for cards, and have its own now" if held is not None and held.gives_way() else ""
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)

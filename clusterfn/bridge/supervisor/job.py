@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from ..spooler.admission import Held
+
 # What reading a job raises whose files hold something else: a function may write anything into its own folder.
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
@@ -41,6 +43,7 @@ class Job:
         home: jobs/<id>.
         element: k; None for a job by itself.
         spec: spec.json, strings native.
+        held: What it has of the machine, where no scheduler gives it out; None before it is let in.
         id: 16 hex digits; of an element with its number, 7f3a….3.
         submission: The same for all that one job.sh starts, and after a requeue (see `submission_id`).
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
@@ -54,6 +57,7 @@ class Job:
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
+        self.held: "Optional[Held]" = None
         self.submission = submission_id(self.slurm)
         self.failed_cards: "list[str]" = []
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0") if self.slurm else "0"

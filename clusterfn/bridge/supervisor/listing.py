@@ -9,6 +9,7 @@ import sys
 import time
 
 from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
+from ..spooler import status
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
 from .text import portable
@@ -53,7 +54,7 @@ def _state(job: Job) -> "tuple[str, str]":
     if not numbers and job.spec.get("group"):
         return _of_items(job)
     if not numbers:
-        return "PENDING", "has not started"
+        return "PENDING", status.reason(job.root, job.id) or "has not started"
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()

@@ -8,6 +8,7 @@ never unpickle anything or import the user's code.
 import errno
 import os
 import signal
+import sys
 
 from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, syscalls
@@ -21,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from ..spooler.admission import Held
     from .run import Run
 
 _EXIT_LEFT_TO_AFTER = 143
@@ -55,8 +57,21 @@ def _command(argv: "list[str]") -> int:
         from .listing import listing
 
         return listing(argv[1])
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT")
+    if argv[:1] in (["queue"], ["spool"]):
+        return _about_queue(argv)
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT | queue ROOT"
+        " | spool ROOT LEASE FD")  # fmt: skip
     return 2
+
+
+def _about_queue(argv: "list[str]") -> int:
+    if len(argv) == 2:
+        from ..spooler import status
+
+        return status.queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
+    from ..spooler import spool
+
+    return spool.spool(argv[1], argv[2], int(argv[3]))
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:
@@ -70,7 +85,33 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     syscalls.die_with_parent(signal.SIGUSR1, os.getppid())
     syscalls.become_subreaper()
     job = Job(folder)
+    if not job.slurm:
+        from ..spooler import admission
+
+        try:
+            job.held = admission.ask(job, waits=status is None)
+        except admission.NotNow as not_now:
+            return not_now.status
+    ended = _claim_and_run(job, status, signals)
+    if job.held is not None:
+        _let_go(job, job.held)
+    from . import expire
+
+    expire.once_a_day(job)
+    return ended
+
+
+def _let_go(job: Job, held: "Held") -> None:
+    from ..spooler import launch
+
+    held.release()
+    launch.revive(job.root, job.spec["bridge"])
+
+
+def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
     holder = claim(job)
+    if job.held is not None:
+        job.held.stays()
     if holder is not None:
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         state(None, None, False)
@@ -81,11 +122,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
         attempt.supersede(by)
         state(by, None, False)
         return EXIT_RETURNED
-    ended = _see_through(job, attempt, Watch(job, attempt, signals))
-    from . import expire
-
-    expire.once_a_day(job)
-    return ended
+    return _see_through(job, attempt, Watch(job, attempt, signals))
 
 
 def _lost(job: Job, attempt: Attempt, status: str) -> "dict[str, Any]":

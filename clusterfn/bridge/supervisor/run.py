@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .attempt import Attempt
     from .cores import Cores
     from .job import Job
-    from .lease import Cards
     from .watch import Watch
 
 _TICK_MS = 100
@@ -59,7 +58,6 @@ class Run:
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
         self._gauge = gauge.Gauge([], self.notes)
-        self._held: "list[Cards]" = []
         self._cores: "Optional[Cores]" = None
         self.notes += self._stall.note()
         self._child: "Optional[child.Child]" = None
@@ -80,7 +78,7 @@ class Run:
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         self._started = time.monotonic()
-        keep = [fd for held in self._held for fd in held.worker_fds()]
+        keep = self.job.held.worker_fds() if self.job.held else []
         self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
         if self.watch.time_s is not None:
             self.watch.deadline = self._started + self.watch.time_s
@@ -118,13 +116,10 @@ class Run:
         wanted: "int" = self.job.spec["resources"]["gpus"]
         if self.job.slurm or not wanted:
             return None
-        from . import lease
-
         self.stage = "lease"
-        cards = lease.take(self.job, self.attempt, self.watch, wanted)
-        self._held.append(cards)
+        cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
         self.stage = "start"
-        return cards.uuids
+        return cards
 
     def _take_cores(self) -> "Optional[set[int]]":
         if self.job.slurm:
@@ -136,7 +131,7 @@ class Run:
 
     def cards(self) -> "list[str]":
         """The cards that it took."""
-        return [uuid for held in self._held for uuid in held.uuids]
+        return self.job.held.uuids if self.job.held else []
 
     def result(self) -> Verdict:
         """Listen to the worker until it has said its last word, or is gone.
@@ -376,10 +371,8 @@ class Run:
             pump.forget()
 
     def release(self) -> None:
-        """Give the cards back."""
+        """Give back what was the worker's alone."""
         self._gauge.close()
-        for held in self._held:
-            held.release()
         if self._cores is not None:
             self._cores.release()
 

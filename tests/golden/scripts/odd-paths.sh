@@ -15,7 +15,7 @@ ended() {
     clusterfn_status=$?
     trap - EXIT
     case $clusterfn_stage:$clusterfn_status in
-        supervisor:0 | supervisor:10) exit "$clusterfn_status" ;;
+        supervisor:0 | supervisor:10 | supervisor:20) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
         *) set -- "setup:$clusterfn_status" ;;

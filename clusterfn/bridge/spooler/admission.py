@@ -1,0 +1,299 @@
+"""Lets a job in, or into the queue: the first thing that a supervisor does where there is no scheduler.
+
+Nothing of the job exists then, neither claim nor attempt. What it takes is held by marks, which its worker inherits.
+Only one on the machine is at the door at a time, so that who came first is let in first. Called by `main`, and by
+`element` between two items.
+"""
+
+import os
+import sys
+import time
+
+from ...layout import EXIT_QUEUED, EXIT_RETURNED
+from ..supervisor import nvidia
+from ..supervisor.candidates import candidates
+from ..supervisor.verdict import Verdict
+from . import cards, demand, fairness, holds, launch, machine, names, tickets, words
+from . import marks as marking
+from .room import CARDS, Machine, Room
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Sequence
+
+    from ..supervisor.job import Job
+    from .marks import Mark
+
+_AT_THE_DOOR_S = 5.0
+_KNOCK_S = 0.002
+_AGAIN_S = 0.5
+
+
+class NotNow(Exception):
+    """The job is not let in by this process.
+
+    Attributes:
+        status: With what the supervisor exits.
+    """
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class Held:
+    """What a job has of the machine.
+
+    Attributes:
+        uuids: Its cards, in PCI order.
+    """
+
+    def __init__(self, admission: "_Admission", cards: "dict[str, Mark]", refusal: "Optional[Verdict]" = None) -> None:
+        self.uuids = list(cards)
+        self._admission = admission
+        self._cards = cards
+        self._refusal = refusal
+
+    def cards(self, failed: "Sequence[str]" = ()) -> "list[str]":
+        """Its cards; those that failed it are given back for others that are free.
+
+        Raises:
+            Verdict: It was let in only to say why it can have none.
+        """
+        if self._refusal is not None:
+            raise self._refusal
+        if any(card in failed for card in self.uuids):
+            self._admission.exchange(self._cards, failed)
+            self.uuids = [card for card in self._admission.every if card in self._cards]
+        return self.uuids
+
+    def worker_fds(self) -> "list[int]":
+        """What the worker must inherit to hold it too."""
+        return [mark.fileno() for mark in self._admission.held(self._cards)]
+
+    def stays(self) -> None:
+        """It is claimed: it waits no longer, whatever becomes of it."""
+        self._admission.queue.remove(self._admission.job.id)
+
+    def gives_way(self) -> bool:
+        """Give it back if its group has more than half of the cards, and others wait for cards."""
+        return self._admission.give_way(self._cards)
+
+    def release(self) -> None:
+        """Give it back."""
+        self._admission.release(self._cards)
+
+
+def ask(job: "Job", waits: bool = True) -> Held:
+    """What the job may have; it is the job's then. One that can never have it is let in to say so.
+
+    Args:
+        job: It is on a machine without a scheduler.
+        waits: Whether it may be left to the queue; else this process waits.
+
+    Raises:
+        NotNow: It waits in the queue from now on, or another process is at it.
+    """
+    turn = os.environ.pop(launch.TURN, None) is not None
+    admission = _Admission(job, waits)
+    try:
+        if admission.asked.gpus:
+            admission.every = candidates(job.spec["resources"])
+        return Held(admission, admission.ask(turn) if sys.platform.startswith("linux") else {})
+    except Verdict as refusal:
+        return Held(admission, {}, refusal)
+
+
+class _Again(Exception):
+    """It does not fit, and has no ticket."""
+
+
+class _Admission:
+    """One job at the door.
+
+    Attributes:
+        every: The cards that are of its kind.
+    """
+
+    def __init__(self, job: "Job", waits: bool) -> None:
+        self.job = job
+        self.every: "list[str]" = []
+        self.uid = os.getuid()
+        self.lease: "str" = job.spec["lease"]
+        self.marks = marking.of(self.lease)
+        self.asked = demand.of(job.spec)
+        self.limits = demand.limits(job.spec)
+        self.queue = tickets.Queue(job.root)
+        self.ticket = self.queue.of(job.id)
+        self.submitted = self.ticket.submitted if self.ticket else 0
+        self.strangers: "dict[str, str]" = {}
+        self._waits_there = waits
+        self._run: "Optional[Mark]" = None
+
+    def ask(self, turn: bool) -> "dict[str, Mark]":
+        """The marks of its cards. `turn`: its own user's spooler has let it come.
+
+        Raises:
+            NotNow: As `ask`.
+            Verdict: nvidia-smi fails.
+        """
+        if self.ticket and not turn and self._waits_there:
+            raise self._goes_on_waiting()
+        while True:
+            try:
+                return self._once()
+            except _Again:
+                time.sleep(_AGAIN_S)
+
+    def _once(self) -> "dict[str, Mark]":
+        if self.every and any(other.asked.gpus for other in self._seen().waiting):
+            self.strangers = nvidia.used_by_others(self.every)
+        held = self._at_the_door()
+        if self.every:
+            held = self._without_strangers(held)
+        facts = {"asked": self.asked, "submitted": self.submitted, "cards": list(held)}
+        holds.write(self.job.root, holds.TAKEN, self.job.id, **facts)
+        return held
+
+    def held(self, held: "dict[str, Mark]") -> "list[Mark]":
+        """All its marks."""
+        return list(held.values()) + ([self._run] if self._run else [])
+
+    def release(self, held: "dict[str, Mark]") -> None:
+        """Let all of them go."""
+        if self._run is None:
+            return
+        holds.write(self.job.root, holds.RELEASED, self.job.id, cards=list(held))  # before the next may say so
+        cards.release(held)
+        self._run.close()
+        self._run = None
+
+    def exchange(self, held: "dict[str, Mark]", failed: "Sequence[str]") -> None:
+        """Hold other cards in place of those that failed, as far as others are free."""
+        others = [card for card in self.every if card not in failed]
+        for bad in [card for card in held if card in failed]:
+            try:
+                better = cards.unused(self.marks, cards.hold(self.marks, others, 1), others)
+            except (cards.TooFew, Verdict):  # the same again is better than none
+                return
+            holds.write(self.job.root, holds.EXCHANGED, self.job.id, cards=list(better), released=[bad])
+            held.update(better)
+            held.pop(bad).close()
+
+    def give_way(self, held: "dict[str, Mark]") -> bool:
+        """As `Held.gives_way`."""
+        if not held or not fairness.others_wait(self._seen().waiting, self.uid):
+            return False
+        door = _enter(self.marks)
+        try:
+            gives = bool(self._group_has_its_half(self._seen()))
+            if gives:
+                self.release(held)
+            return gives
+        finally:
+            if door is not None:
+                door.close()
+
+    def _seen(self) -> names.Seen:
+        return names.Seen(self.marks.names())
+
+    def _at_the_door(self) -> "dict[str, Mark]":
+        door = _enter(self.marks)
+        try:
+            self._run = self.marks.hold(names.run(self.uid, self.job.id, self.asked))
+            if self._run is None:
+                raise NotNow(EXIT_RETURNED)  # another process of this job's is here, or runs it
+            self.submitted = self.submitted or machine.now_ns()
+            return self._look()
+        except cards.TooFew:
+            raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen())) from None
+        finally:
+            if door is not None:
+                door.close()
+
+    def _look(self) -> "dict[str, Mark]":
+        seen = self._seen()
+        if not self.ticket and self._waits_there and self.queue.names():
+            raise self._queue("")
+        room = self._room(seen)
+        missing = room.lacks(self.asked, self.every)
+        group = self._group_has_its_half(seen)
+        if missing or group:
+            raise self._queue(self._why(missing, room, seen) if missing else group)
+        return cards.hold(self.marks, room.suitable(self.every), self.asked.gpus)
+
+    def _room(self, seen: names.Seen) -> Room:
+        free = [card for card in self.every if card not in seen.cards and card not in self.strangers]
+        there = Machine(
+            machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
+        )
+        others = [job for job in seen.running if (job.uid, job.job) != (self.uid, self.job.id)]
+        room = Room(there, others, self.uid, self.limits)
+        for waiting in seen.waiting:
+            if waiting.ms < self._ms:
+                room.reserve(waiting.asked)
+        return room
+
+    @property
+    def _ms(self) -> int:
+        return self.ticket.ms if self.ticket else self.submitted // 10**6
+
+    def _group_has_its_half(self, seen: names.Seen) -> str:
+        if self.job.element is None or not self.asked.gpus or not fairness.others_wait(seen.waiting, self.uid):
+            return ""
+        has = fairness.of_group(seen.running, self.uid, self.job.spec["id"])  # this one's mark is among them
+        return "" if fairness.may_have(has, len(self.every), self.asked.gpus) else words.HALF
+
+    def _why(self, missing: "Sequence[str]", room: Room, seen: names.Seen) -> str:
+        held = {card: self._holder_of(card) for card in self.every if card in seen.cards}
+        around = words.Around(self.every, held, self.strangers)
+        return words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
+
+    def _holder_of(self, card: str) -> int:
+        holder = self.marks.holder(names.gpu(card))
+        if holder is None:
+            return -1
+        holder.close()
+        return holder.uid
+
+    def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":
+        try:
+            return cards.unused(self.marks, held, self.every)
+        except cards.TooFew as few:
+            self.strangers = few.strangers
+        raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()))
+
+    def _queue(self, reason: str) -> Exception:
+        """Write its ticket, let go, and see that somebody looks at it."""
+        if self.ticket is None and self._waits_there:
+            self.queue.write(self._told(reason))
+            facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
+            holds.write(self.job.root, holds.TICKET, self.job.id, **facts)
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+        return self._goes_on_waiting() if self._waits_there else _Again()
+
+    def _goes_on_waiting(self) -> NotNow:
+        launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"])
+        return NotNow(EXIT_QUEUED)
+
+    def _told(self, reason: str) -> "dict[str, object]":
+        spec = self.job.spec
+        return {
+            "format": 1, "job": self.job.id, "name": spec["name"], "folder": self.job.folder, "home": self.job.home,
+            "element": self.job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
+            "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
+            "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
+            "env": launch.environment_of(os.getppid()),
+        }  # fmt: skip
+
+
+def _enter(marks: "marking.Marks") -> "Optional[Mark]":
+    """The door, once nobody else is at it; None if somebody stays there for ever: marks alone decide then."""
+    until = time.monotonic() + _AT_THE_DOOR_S
+    while True:
+        door = marks.hold(names.DOOR)
+        if door is not None or time.monotonic() > until:
+            return door
+        time.sleep(_KNOCK_S)

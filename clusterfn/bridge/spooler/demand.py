@@ -1,0 +1,32 @@
+"""What a job takes of a machine, and what one user may take at most. Pure; read from spec.json."""
+
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
+# What all running jobs of one user may take together; None: as much as there is.
+Limits = namedtuple("Limits", ("gpus", "cores", "memory_mb", "jobs"))
+
+_ANY = 1 << 20
+
+
+def of(spec: "dict[str, Any]") -> Demand:
+    """What a job asks for; no memory if it does not say."""
+    asked = spec["resources"]
+    return Demand(asked["gpus"], asked["cores"], _mb(asked["memory_bytes"] or 0))
+
+
+def limits(spec: "dict[str, Any]") -> Limits:
+    """What its user may take on this host."""
+    given = spec.get("limits") or {}
+    cores, memory = given.get("cores"), given.get("memory_bytes")
+    if cores is None and spec["scheduler"] == "local":
+        cores = _ANY  # one's own machine: its cores are shared in time, as among all programs there
+    return Limits(given.get("gpus"), cores, None if memory is None else _mb(memory), given.get("jobs"))
+
+
+def _mb(size: int) -> int:
+    return -(-size >> 20)

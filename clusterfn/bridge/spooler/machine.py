@@ -1,0 +1,60 @@
+"""This machine as its queue sees it: its name, its clock since it was started, what it has. Reads only.
+
+Called by everything in the spooler.
+"""
+
+import os
+import re
+import time
+
+from ...layout import MACHINES
+
+_BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on: goes on while the machine sleeps
+
+
+def name() -> str:
+    """<machine-id>-<hostname>: cloned images share the first, a home may be shared by machines."""
+    number = _first_line("/etc/machine-id") or _first_line("/var/lib/dbus/machine-id") or "unknown"
+    return re.sub(r"[^A-Za-z0-9._-]", "_", "%s-%s" % (number, os.uname()[1]))
+
+
+def folder(root: str) -> str:
+    """Where this machine's queue and journal lie below a root, which other machines may share."""
+    return os.path.join(root, MACHINES, name())
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine."""
+    return _first_line("/proc/sys/kernel/random/boot_id")
+
+
+def now_ns() -> int:
+    """Nanoseconds since the machine was started, by a clock that nobody sets."""
+    return int(time.clock_gettime(_BOOTTIME) * 1e9)
+
+
+def cores() -> int:
+    """How many may be used here."""
+    return len(os.sched_getaffinity(0))
+
+
+def memory_mb() -> int:
+    """All of it."""
+    return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) >> 20
+
+
+def available_mb() -> int:
+    """What could be had now without swapping."""
+    with open("/proc/meminfo") as file:
+        for line in file:
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) >> 10
+    return memory_mb()  # a kernel before 3.14 does not say
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.readline().strip()
+    except OSError:
+        return ""

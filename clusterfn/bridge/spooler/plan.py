@@ -1,0 +1,133 @@
+"""Who of one user's waiting jobs may start now, who is the next of its line, and why the others wait. Pure.
+
+There are two lines, of jobs that need cards and of those that do not, each first come first served. Who is first in
+its line and finds no room reserves all that it needs, in both lines; others may pass it only with what would be left
+then. Called by `spool`.
+"""
+
+from . import fairness, words
+from .room import OWN, Room
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Optional, Sequence
+
+    from .names import Seen
+    from .room import Machine
+    from .tickets import Ticket
+
+
+class View:
+    """What the spooler sees.
+
+    Attributes:
+        machine: What there is.
+        seen: The names of one look.
+        uid: Whose tickets they are.
+        starting: Jobs whose script was started, and is not in yet.
+        kinds: The cards that a ticket's job may get; None if that cannot be said, which its supervisor then explains.
+        around: What is to be said about these cards.
+    """
+
+    def __init__(
+        self, machine: "Machine", seen: "Seen", uid: int, starting: "set[str]",
+        kinds: "Callable[[Ticket], Optional[list[str]]]", around: "Callable[[list[str]], words.Around]",
+    ) -> None:  # fmt: skip
+        self.machine = machine
+        self.seen = seen
+        self.uid = uid
+        self.starting = starting
+        self.kinds = kinds
+        self.around = around
+
+
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        start: Whose turn it is.
+        named: Who may keep others away: the next of each line, and who is about to start.
+        reasons: Why a job waits.
+    """
+
+    def __init__(self) -> None:
+        self.start: "list[Ticket]" = []
+        self.named: "list[Ticket]" = []
+        self.reasons: "dict[str, str]" = {}
+
+
+def plan(tickets: "Sequence[Ticket]", view: View) -> Plan:
+    """What is to be done with these tickets, the oldest first."""
+    if not tickets:
+        return Plan()
+    return _Planning(view, Room(view.machine, view.seen.running, view.uid, tickets[0].limits)).all(tickets)
+
+
+class _Planning:
+    def __init__(self, view: View, room: Room) -> None:
+        self.view = view
+        self.room = room
+        self.made = Plan()
+        self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
+        self._others = [job for job in view.seen.waiting if job.uid != view.uid]
+        self._lines: "set[bool]" = set()
+        self._of_groups: "dict[str, int]" = {}
+
+    def all(self, tickets: "Sequence[Ticket]") -> Plan:
+        """Each in its turn."""
+        for before, ticket in enumerate(tickets):
+            while self._others and self._others[0].ms < ticket.ms:
+                self.room.reserve(self._others.pop(0).asked)
+            self.room.limits = ticket.limits
+            self._one(ticket, before)
+        return self.made
+
+    def _one(self, ticket: "Ticket", before: int) -> None:
+        kind = self.view.kinds(ticket) if ticket.asked.gpus else []
+        if ticket.job in self._runs or ticket.job in self.view.starting:
+            self._goes(ticket, kind)
+            return
+        why = self._group_has_its_half(ticket, kind)
+        missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
+        if not missing and not why:
+            self.made.start.append(ticket)
+            self._goes(ticket, kind)
+            return
+        around = self.view.around(kind or [])
+        text = words.reason(missing, ticket.asked, around, self.room.over(ticket.asked), ticket.limits) or why
+        self.made.reasons[ticket.job] = words.behind(text, before)
+        if missing:
+            self._stays(ticket, missing)
+
+    def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
+        self.made.named.append(ticket)
+        if ticket.job not in self._runs:
+            self.room.take(ticket.asked, kind)
+            self._count(ticket)
+
+    def _stays(self, ticket: "Ticket", missing: "list[str]") -> None:
+        """The first of its line reserves; who waits for the user's own jobs keeps nothing from others."""
+        line = bool(ticket.asked.gpus)
+        if line in self._lines:
+            return
+        self._lines.add(line)
+        self.room.count(ticket.asked)
+        if missing != [OWN]:
+            self.room.reserve(ticket.asked)
+            self.made.named.append(ticket)
+
+    def _group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
+        waiting = self.view.seen.waiting
+        if ticket.element is None or not ticket.asked.gpus or not fairness.others_wait(waiting, self.view.uid):
+            return ""
+        group = _group(ticket)
+        has = fairness.of_group(self.view.seen.running, self.view.uid, group) + self._of_groups.get(group, 0)
+        return "" if fairness.may_have(has + ticket.asked.gpus, len(kind or []), ticket.asked.gpus) else words.HALF
+
+    def _count(self, ticket: "Ticket") -> None:
+        group = _group(ticket)
+        self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
+
+
+def _group(ticket: "Ticket") -> str:
+    return str(ticket.job.partition(".")[0])

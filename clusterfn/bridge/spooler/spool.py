@@ -1,0 +1,283 @@
+"""The spooler: lets one user's waiting jobs start on one machine, in order, and ends when none is left.
+
+It holds the name that elects it, and a name for each job that is next, by which other users know. Killed at any moment
+it loses nothing: what waits has a ticket until it is claimed, and a job that was started twice finds its own mark held
+or its claim taken. Started by `launch`; `main` calls it.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+
+from ...layout import CANCELLED, OUTCOME, SUPERVISE, UNSATISFIABLE, attempt_dir
+from ..supervisor import nvidia
+from ..supervisor.candidates import candidates
+from ..supervisor.text import duration
+from ..supervisor.verdict import Verdict
+from . import launch, machine, names, plan, status, words
+from . import marks as marking
+from .room import Machine
+from .tickets import Queue, is_cancelled, is_claimed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .marks import Holder, Mark
+    from .tickets import Ticket
+
+_LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
+_STARTING_S = 0.1
+_UNHEARD_S = 1.0  # where nobody can knock
+_STRANGERS_S = 4.0
+_KINDS_S = 60.0
+_SETTLE_S = 0.003  # a job lets go of several names one after another
+_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+
+
+def spool(root: str, lease: str, fd: int) -> int:
+    """Serve until nothing waits."""
+    spooler = Spooler(Queue(root), lease, fd)
+    while spooler.elected():
+        spooler.serve()
+    return 0
+
+
+class Spooler:
+    """One spooler.
+
+    Args:
+        queue: Its tickets.
+        lease: How names are held here; tickets of the other kind are another's.
+        fd: The name that elects it, inherited.
+    """
+
+    def __init__(self, queue: Queue, lease: str, fd: int) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.uid = os.getuid()
+        self.marks = marking.of(lease)
+        self._elected: "Optional[Mark]" = self.marks.inherited(fd)
+        self._named: "dict[str, Mark]" = {}
+        self._starting: "dict[str, subprocess.Popen[Any]]" = {}
+        self._children: "list[subprocess.Popen[Any]]" = []
+        self._tries: "dict[str, tuple[int, float]]" = {}
+        self._holders: "dict[str, Holder]" = {}
+        self._cards = Cards()
+        self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
+
+    def elected(self) -> bool:
+        """Whether it is, and something waits."""
+        if self._elected is None and self._tickets():
+            self._elected = self.marks.hold(launch.spool_name(self.queue))
+        return self._elected is not None
+
+    def serve(self) -> None:
+        """Until nothing waits; whoever comes then finds the name free, or is seen by `elected`."""
+        while self._turn():
+            self._wait()
+        if self._elected is not None:
+            self._elected.close()
+        self._elected = None
+
+    def _tickets(self) -> "list[Ticket]":
+        return [ticket for ticket in self.queue.read() if ticket.lease == self.lease and self._still_waits(ticket)]
+
+    def _turn(self) -> bool:
+        """Look at everything, and do what is to be done; False if nothing waits."""
+        self._reap()
+        tickets = self._tickets()
+        self._forget({ticket.job for ticket in tickets})
+        seen = names.Seen(self.marks.names())
+        self._follow(seen)
+        made = self._plan(tickets, seen)
+        self._name(made.named)
+        for ticket in made.start:
+            self._start(ticket)
+        self._tell(tickets, made.reasons)
+        return bool(tickets)
+
+    # tickets
+
+    def _still_waits(self, ticket: "Ticket") -> bool:
+        if is_claimed(ticket) or ticket.element is not None and _is_over(ticket):
+            self.queue.remove(ticket.job)
+            return False
+        if ticket.job in self._starting:
+            return True
+        verdict = self._verdict(ticket)
+        if verdict is not None:
+            self._conclude(ticket, verdict)
+            self.queue.withdraw(ticket.job)
+        return verdict is None
+
+    def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
+        if is_cancelled(ticket):
+            return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
+        if ticket.timeout_s is None or time.time() < ticket.written + ticket.timeout_s:
+            return None
+        lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
+        why = status.reason(self.queue.root, ticket.job)
+        return {
+            "kind": UNSATISFIABLE, "stage": "lease",
+            "message": "%s within the %s of queue_timeout: %s" % (lacking, duration(ticket.timeout_s), why),
+            "hint": "call again later, allow a longer queue_timeout, or choose another host",
+        }  # fmt: skip
+
+    def _conclude(self, ticket: "Ticket", verdict: "dict[str, Any]") -> None:
+        """By the same path as everybody: it does nothing if the job has begun."""
+        told = self.queue.told(ticket.job)
+        if told is None:
+            return
+        argv = [sys.executable, "-I", "-S", os.path.join(told["bridge"], SUPERVISE), "conclude", ticket.folder]
+        with open(os.devnull, "wb") as null:
+            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=null, cwd="/")
+            process.communicate(json.dumps(dict(verdict, withdraw=True)).encode())
+
+    def _forget(self, waiting: "set[str]") -> None:
+        for job in set(self._starting) - waiting:
+            del self._starting[job]
+        for job in set(self._tries) - waiting:
+            del self._tries[job]
+
+    # starting
+
+    def _start(self, ticket: "Ticket") -> None:
+        tries, not_before = self._tries.get(ticket.job, (0, 0.0))
+        if time.monotonic() < not_before:
+            return
+        process = launch.script(self.queue, ticket)
+        if process is None:
+            return
+        again = min(_AGAIN_S * 2**tries, _AGAIN_MOST_S)
+        self._tries[ticket.job] = (tries + 1, time.monotonic() + again)
+        self._starting[ticket.job] = process
+        self._children.append(process)
+
+    def _reap(self) -> None:
+        """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
+        self._children = [child for child in self._children if child.poll() is None]
+        for job, child in list(self._starting.items()):
+            if child.returncode is not None:
+                del self._starting[job]
+                self._cards.look_anew()
+
+    # the others
+
+    def _plan(self, tickets: "list[Ticket]", seen: names.Seen) -> "plan.Plan":
+        memory = any(ticket.asked.memory_mb for ticket in tickets)
+        used = self._cards.strangers(any(ticket.asked.gpus for ticket in tickets), seen.cards)
+        free = [card for card in self._cards.every if card not in seen.cards and card not in used]
+        there = Machine(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
+        held = {card: self._uid_of(names.gpu(card)) for card in seen.cards}
+        starting = set(self._starting)
+        view = plan.View(
+            there, seen, self.uid, starting, self._cards.kind_of, lambda kind: words.Around(kind, held, used)
+        )
+        return plan.plan(tickets, view)
+
+    def _uid_of(self, name: str) -> int:
+        return self._holders[name].uid if name in self._holders else -1
+
+    def _name(self, wanted: "list[Ticket]") -> None:
+        """Let other users know who is next."""
+        for job in set(self._named) - {ticket.job for ticket in wanted}:
+            self._named.pop(job).close()
+        for ticket in wanted:
+            if ticket.job not in self._named:
+                mark = self.marks.hold(names.wait(self.uid, ticket.ms, ticket.job, ticket.asked))
+                if mark is not None:
+                    self._named[ticket.job] = mark
+
+    def _follow(self, seen: names.Seen) -> None:
+        """Be woken by the end of whoever has something now."""
+        held = {names.gpu(card) for card in seen.cards} | {names.run(*job) for job in seen.running}
+        for name in set(self._holders) - held:
+            self._holders.pop(name).close()
+        for name in held - set(self._holders):
+            holder = self.marks.holder(name)
+            if holder is not None:
+                self._holders[name] = holder
+
+    def _tell(self, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
+        if (tickets, reasons) != self._told:
+            self._told = (tickets, reasons)
+            status.write(self.queue.root, tickets, reasons)
+
+    def _wait(self) -> None:
+        """Until something changes that may matter, or it is time to look again."""
+        poll = select.poll()
+        for holder in self._holders.values():
+            poll.register(holder.fileno(), select.POLLHUP)
+        if self._elected is not None:
+            poll.register(self._elected.fileno(), select.POLLIN)
+        woken = poll.poll(self._patience_s() * 1000)
+        if self._elected is not None:
+            self._elected.answer()
+        gone = {fd for fd, _ in woken}
+        for name, holder in list(self._holders.items()):
+            if holder.fileno() in gone:
+                self._holders.pop(name).close()
+                self._cards.let_go(name)
+        if gone:
+            time.sleep(_SETTLE_S)
+
+    def _patience_s(self) -> float:
+        now = time.monotonic()
+        if self._starting or any(not_before > now for _, not_before in self._tries.values()):
+            return _STARTING_S
+        limits: "list[float]" = [ticket.written + ticket.timeout_s - time.time() for ticket in self._timed()]
+        longest = _UNHEARD_S if self.lease == "file" else _LOOK_AGAIN_S
+        return max(0.01, min([longest] + limits))
+
+    def _timed(self) -> "list[Ticket]":
+        return [ticket for ticket in (self._told or ([], {}))[0] if ticket.timeout_s is not None]
+
+
+def _is_over(ticket: "Ticket") -> bool:
+    """Whether its group needs it no longer."""
+    return is_cancelled(ticket) or os.path.exists(os.path.join(attempt_dir(ticket.home, 1), OUTCOME))
+
+
+class Cards:
+    """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
+
+    def __init__(self) -> None:
+        self.every: "list[str]" = []
+        self._kinds: "dict[str, tuple[float, Optional[list[str]]]]" = {}
+        self._used: "dict[str, str]" = {}
+        self._due = 0.0
+
+    def kind_of(self, ticket: "Ticket") -> "Optional[list[str]]":
+        """The cards that its job may get; None if they are too few, or nobody knows."""
+        key = json.dumps(ticket.resources, sort_keys=True)
+        due, kind = self._kinds.get(key, (0.0, None))
+        if time.monotonic() > due:
+            try:
+                kind = candidates(ticket.resources)
+            except Verdict:
+                kind = None
+            self._kinds[key] = (time.monotonic() + _KINDS_S, kind)
+        return kind
+
+    def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
+        """Who uses a card that nobody holds."""
+        if asked and time.monotonic() > self._due:
+            try:
+                self.every = nvidia.cards()
+                self._used = nvidia.used_by_others(self.every)
+            except Verdict:
+                self._used = {}
+            self._due = time.monotonic() + _STRANGERS_S
+        return {card: who for card, who in self._used.items() if card not in held}
+
+    def let_go(self, name: str) -> None:
+        """Its holder has ended, and so have the holder's processes; whoever takes it looks once more."""
+        self._used.pop(name[len(names.GPU) :], None)
+
+    def look_anew(self) -> None:
+        """Somebody found it otherwise."""
+        self._due = 0.0

@@ -1,0 +1,117 @@
+"""Tickets: jobs that wait, each a file in the queue of one user on one machine.
+
+Written by the supervisor that found no room, removed once the job is claimed; whoever dies in between leaves either a
+ticket or a claim. Reads and writes these files alone. Called by `admission`, `spool`, `status` and `after`.
+"""
+
+import json
+import os
+from collections import namedtuple
+
+from ...layout import CANCEL, CLAIM, QUEUE, element_log
+from . import holds, machine
+from .demand import Demand, Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+# order: what sorts them; ms: the same for other users; deadline: wall seconds or None
+Ticket = namedtuple(
+    "Ticket",
+    ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "resources", "written",
+     "timeout_s", "reason", "lease"),
+)  # fmt: skip
+
+
+class Queue:
+    """The tickets below one root on this machine."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.folder = os.path.join(machine.folder(root), QUEUE)
+        self._boot = machine.boot_id()
+        self._known: "dict[str, Ticket]" = {}
+
+    def names(self) -> "list[str]":
+        """The ids of the jobs that wait."""
+        try:
+            return [name for name in os.listdir(self.folder) if not name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def read(self) -> "list[Ticket]":
+        """All of them, the oldest first."""
+        names = self.names()
+        for gone in set(self._known) - set(names):
+            del self._known[gone]
+        return sorted(ticket for ticket in map(self.of, names) if ticket is not None)
+
+    def of(self, job: str) -> "Optional[Ticket]":
+        """A job's ticket, or None."""
+        if job not in self._known:
+            told = self.told(job)
+            if told is None:
+                return None
+            self._known[job] = self._ticket(told)
+        return self._known[job]
+
+    def told(self, job: str) -> "Optional[dict[str, Any]]":
+        """All that is written on it."""
+        try:
+            with open(os.path.join(self.folder, job), encoding="utf-8") as file:
+                return dict(json.load(file))
+        except FileNotFoundError:
+            return None
+        except ValueError:  # a crash of the machine has torn it
+            self.remove(job)
+            return None
+
+    def write(self, told: "dict[str, Any]") -> None:
+        """A job waits from now on."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        aside = os.path.join(self.folder, ".%s" % told["job"])
+        with open(aside, "w", encoding="utf-8") as file:
+            json.dump(dict(told, boot=self._boot), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(aside, os.path.join(self.folder, told["job"]))
+
+    def remove(self, job: str) -> None:
+        """It waits no longer."""
+        self._known.pop(job, None)
+        try:
+            os.unlink(os.path.join(self.folder, job))
+        except FileNotFoundError:
+            return
+
+    def withdraw(self, job: str) -> None:
+        """It will never start."""
+        self.remove(job)
+        holds.write(self.root, holds.WITHDRAWN, job)
+
+    def _ticket(self, told: "dict[str, Any]") -> Ticket:
+        """What was written before the machine was last started is older than anything since."""
+        now = told["boot"] == self._boot
+        order = (1, told["submitted"]) if now else (0, told["t"])
+        return Ticket(
+            order, told["submitted"] // 10**6 if now else 0, told["job"], told["name"], told["folder"], told["home"],
+            told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]), told["resources"],
+            told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
+        )  # fmt: skip
+
+
+def is_claimed(ticket: Ticket) -> bool:
+    """Whether it has begun, or never will."""
+    return os.path.exists(os.path.join(ticket.folder, CLAIM)) or not os.path.isdir(ticket.home)
+
+
+def is_cancelled(ticket: Ticket) -> bool:
+    """Whether somebody asked for its end."""
+    return os.path.exists(os.path.join(ticket.home, CANCEL))
+
+
+def log_of(ticket: Ticket) -> str:
+    """Its scheduler.log."""
+    name = "scheduler.log" if ticket.element is None else element_log(ticket.element)
+    return os.path.join(ticket.home, name)

@@ -1,0 +1,67 @@
+"""Why a job waits, for people. Pure, but for the names of users; called by `admission` and `spool`."""
+
+from ..supervisor.nvidia import user_name
+from .room import CARDS, CORES, MEMORY, OWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Mapping, Sequence
+
+    from .demand import Demand, Limits
+
+HALF = "its group has half of the cards, and others wait for cards"
+
+
+class Around:
+    """What is to be said of the machine.
+
+    Attributes:
+        cards: Those of the job's kind.
+        holders: uid of whoever holds a card, by its UUID; -1 where that is not known.
+        strangers: Who uses a card without a lease.
+    """
+
+    def __init__(self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]") -> None:
+        self.cards = cards
+        self.holders = {card: holders[card] for card in cards if card in holders}
+        self.strangers = {card: strangers[card] for card in cards if card in strangers}
+
+
+def reason(missing: "Sequence[str]", asked: "Demand", around: Around, over: "Iterable[str]", limits: "Limits") -> str:
+    """What it waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
+    parts = []
+    if CARDS in missing:
+        parts.append(_cards(asked.gpus, around))
+    if CORES in missing:
+        parts.append("waiting for %d free cores" % asked.cores)
+    if MEMORY in missing:
+        parts.append("waiting for %d MB of free memory" % asked.memory_mb)
+    if OWN in missing:
+        allowed = [
+            "%s: %s" % (word, shown)
+            for word, shown in zip(limits._fields, map(str, limits))
+            if word in over or word == "memory_mb" and "memory" in over
+        ]
+        parts.append("waiting for your own jobs: limits: {%s}" % ", ".join(allowed))
+    return "; ".join(parts)
+
+
+def _cards(wanted: int, around: Around) -> str:
+    parts = []
+    if around.holders:
+        shown = [user_name(uid) if uid >= 0 else "somebody" for uid in around.holders.values()]
+        names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
+        parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
+    if around.strangers:
+        used = list(around.strangers.values())
+        parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
+    said = "; ".join(parts) or "too few of %d GPUs are free" % len(around.cards)
+    return "%s; waiting for %d" % (said, wanted)
+
+
+def behind(text: str, before: int) -> str:
+    """The same with how many are served first."""
+    if not before:
+        return text
+    after = "%d job%s before it" % (before, "" if before == 1 else "s")
+    return "%s; %s" % (text, after) if text else after

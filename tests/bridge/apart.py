@@ -1,0 +1,71 @@
+"""A network namespace of a test's own: abstract sockets in it are as on another machine. No test in here."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+_NEW_NET = 0x40000000
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Apart:
+    """One.
+
+    Args:
+        pid: Of a process in it.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._fd = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        self._table = Path(f"/proc/{pid}/net/unix")
+
+    def enter(self) -> None:
+        """Take the calling thread there; for `preexec_fn`."""
+        if _LIBC.setns(self._fd, _NEW_NET) != 0:
+            raise OSError(ctypes.get_errno(), "setns")
+
+    def inside(self, work: Callable[[], T]) -> T:
+        """What `work` gives there."""
+        given: list[T] = []
+
+        def run() -> None:
+            self.enter()
+            given.append(work())
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        return given[0]
+
+    def names(self) -> set[str]:
+        """The names that are held there."""
+        words = (line.split() for line in self._table.read_text().splitlines())
+        return {line[7].partition("/")[2] for line in words if len(line) > 7 and line[7].startswith("@clusterfn/")}
+
+    def close(self) -> None:
+        """The test is over."""
+        os.close(self._fd)
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[Apart]:
+    """One for the length of a with block; needs root."""
+    argv = ["unshare", "--net", "sh", "-c", "ip link set lo up; echo there; exec sleep 600"]
+    holder = subprocess.Popen(argv, stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    with holder:
+        holder.stdout.readline()
+        made = Apart(holder.pid)
+        try:
+            yield made
+        finally:
+            made.close()
+            holder.kill()

@@ -1,0 +1,139 @@
+"""A machine with cards of its own and a program that plays nvidia-smi. No test in here."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.bridge.apart import Apart
+from tests.bridge.host import Bench, Job, until
+
+SMI = """#!{python}
+import json, os, sys, time
+state = json.load(open({state!r}))
+if state["mode"] == "hang":
+    time.sleep(60)
+if state["mode"] == "garbage":
+    print("<html>502</html>"); sys.exit(0)
+if state["mode"] == "mismatch":
+    print("Failed to initialize NVML: Driver/library version mismatch"); sys.exit(18)
+if state["mode"] == "none":
+    print("No devices were found"); sys.exit(6)
+query = sys.argv[1]
+for index in reversed(range(state["cards"])):
+    uuid = "GPU-%s-%d" % (state["name"], index)
+    if query == "--query-gpu=pci.bus_id,uuid":
+        print("00000000:%02X:00.0, %s" % (index + 1, uuid))
+    elif query == "--query-gpu=uuid,memory.used":
+        print("%s, %d" % (uuid, state["used"].get(str(index), 3)))
+    elif query == "--query-compute-apps=gpu_uuid,pid,process_name" and str(index) in state["apps"]:
+        print("%s, %d, /usr/bin/python3" % (uuid, state["apps"][str(index)]))
+"""
+
+SHOW = "def f(s=0):\n    import os, time\n    time.sleep(s)\n    return os.environ['CUDA_VISIBLE_DEVICES']\n"
+
+
+class Box:
+    """A machine with cards; its state can be changed at any time."""
+
+    def __init__(self, folder: Path, bench: Bench) -> None:
+        self.bench = bench
+        self.apart = bench.apart or Apart(os.getpid())
+        self.name = f"{os.getpid()}{time.monotonic_ns()}"
+        self._file = folder / "state.json"
+        (folder / "nvidia-smi").write_text(SMI.format(python=sys.executable, state=str(self._file)))
+        (folder / "nvidia-smi").chmod(0o755)
+        self._path = f"{folder}:{os.environ['PATH']}"
+        self.say()
+
+    def say(self, mode: str = "ok", cards: int = 2, used: Any = None, apps: Any = None) -> None:
+        state = {"mode": mode, "cards": cards, "used": used or {}, "apps": apps or {}, "name": self.name}
+        self._file.with_suffix(".new").write_text(json.dumps(state))
+        self._file.with_suffix(".new").rename(self._file)
+
+    def uuid(self, index: int) -> str:
+        return f"GPU-{self.name}-{index}"
+
+    def job(self, gpus: int, *args: Any, **spec: Any) -> Job:
+        return self.bench.job(SHOW, *args, resources={"gpus": gpus}, **spec)
+
+    def start(self, job: Job) -> subprocess.Popen[bytes]:
+        return job.start(PATH=self._path)
+
+    def run(self, job: Job) -> dict[str, Any]:
+        """Run it to its end, whether it must wait or not."""
+        self.start(job).wait(60)
+        until(job.has_outcome, 60)
+        return job.outcome()
+
+    def start_all(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            self.start(job)
+
+    def queued(self, job: Job) -> None:
+        """Start it, and see that it waits."""
+        assert self.start(job).wait(60) == 20, job.log()
+
+    def mark(self, name: str) -> socket.socket:
+        """A name held there by somebody else."""
+
+        def hold() -> socket.socket:
+            held = socket.socket(socket.AF_UNIX)
+            held.bind(f"\0clusterfn/{name}")
+            held.listen()
+            return held
+
+        return self.apart.inside(hold)
+
+    def here(self, *words: str) -> str:
+        """What a command of the supervisor's prints there."""
+        argv = [sys.executable, "-I", "-S", str(self.bench.bridge / "supervise.py"), *words]
+        done = subprocess.run(
+            argv, capture_output=True, text=True, timeout=60, check=True, preexec_fn=self.apart.enter,
+            env={**os.environ, "PATH": self._path},
+        )  # fmt: skip
+        return done.stdout
+
+    @property
+    def machine(self) -> Path:
+        """The folder of this machine."""
+        return next((self.bench.root / "machines").glob("*-*"))
+
+    def tickets(self) -> set[str]:
+        """The ids of the jobs that wait."""
+        return {path.name for path in self.bench.root.glob("machines/*/queue/*")}
+
+    def reason(self, job: Job) -> str:
+        """Why it waits, as the spooler has told."""
+        for path in self.bench.root.glob("machines/*/queue.jsonl"):
+            for line in map(json.loads, path.read_text().splitlines()):
+                if line["job"] == job.id:
+                    return line["reason"]
+        return ""
+
+    def holds(self) -> list[dict[str, Any]]:
+        """The journal."""
+        return [json.loads(line) for line in (self.machine / "holds.jsonl").read_text().splitlines()]
+
+    def order(self, event: str = "taken") -> list[str]:
+        """The jobs in the order in which they were let in."""
+        return [line["job"] for line in self.holds() if line["event"] == event]
+
+    def spoolers(self) -> list[int]:
+        """Pids of the spoolers of this root."""
+        root = os.fsencode(self.bench.root)
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = path.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if b"spool" in words and root in words:
+                found.append(int(path.parent.name))
+        return found
