@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from clusterfn import download, layout, outcome
+from clusterfn import download, layout, live, outcome
 from clusterfn.elements import Element, Record, Stream
 from clusterfn.errors import ResultError
 from clusterfn.group import Ended, JobGroup, state_of
@@ -56,6 +56,8 @@ class Accounts:
             if "begin" in line:
                 self._places[line["begin"]] = (element.number, stream.attempt, line)
                 self._group.on_begin(line["begin"])
+            elif "retry" in line:
+                live.say(f"clusterfn: {self._group.label(line['retry'])}: {line['told']}\n")
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (element.number, stream.attempt, {**known, **line})

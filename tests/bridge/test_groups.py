@@ -37,7 +37,8 @@ class Group:
         self.bench = bench
         self.told = bench.root / f"told-{count}-{chunk}"
         self.told.mkdir()
-        source = ITEM.format(folder=str(self.told), waiting=waiting, failing=more.pop("failing", ()))
+        source, failing = more.pop("source", ITEM), more.pop("failing", ())
+        source = source.format(folder=str(self.told), waiting=waiting, failing=failing)
         shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None}
         shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder

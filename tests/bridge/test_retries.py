@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.bridge.cards import machine
-from tests.bridge.host import Bench, Job, until
+from tests.bridge.host import Bench, Job, is_running, until
+from tests.bridge.test_groups import ITEM, Group
 
 ECC = "CUDA error: uncorrectable ECC error encountered\nCUDA kernel errors might be reported later"
 # Counts its attempts in checkpoint/, and raises in the first `failures` of them.
@@ -167,7 +168,7 @@ def test_supervisors_that_die_again_and_again_are_counted(bench: Bench):
     job.start()
     for number in (1, 2, 3):
         folder = job.folder / "attempts" / str(number)
-        begun = until(lambda: folder.joinpath("events.jsonl").exists() and _starting(folder))  # noqa: B023
+        begun = until(lambda: folder.joinpath("events.jsonl").exists() and _starting(folder))
         os.kill(_parent(begun["pid"]), signal.SIGKILL)
     job.script.wait(60)
 
@@ -225,6 +226,82 @@ def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
     finals = [each for each in outcomes(job) if each["final"]]
     assert [each["message"] for each in finals] == ["concluded from outside"]
     assert until(lambda: not job.tagged())
+
+
+# As the items of other tests, but in the first `failing[0]` of its starts item 1 raises what passes.
+FLAKY_ITEM = ITEM.replace(
+    "if x in {failing!r}:\n        raise ValueError(x)",
+    "if x == 1 and len(open(os.path.join({folder!r}, 'began-1')).readlines()) <= {failing!r}[0]:\n"
+    "        raise RuntimeError('CUDA error: unknown error')",
+)
+
+
+def lines(group: Group, index: int) -> list[dict[str, Any]]:
+    """What was written about one item, in the order of elements and attempts."""
+    paths = sorted(group.folder.glob("elements/*/attempts/*/journal.jsonl"))
+    every = [json.loads(text) for path in paths for text in path.read_text().splitlines()]
+    return [line for line in every if index in (line.get("begin"), line.get("retry"), line.get("index"))]
+
+
+def test_an_item_is_tried_again_by_itself(bench: Bench):
+    group = Group(bench, 3, 3, source=FLAKY_ITEM, failing=(2,), retries=2)
+
+    group.start(1).wait(60)
+
+    assert [len(group.began(x)) for x in range(3)] == [1, 3, 1]
+    assert group.ends() == {x: ["returned"] for x in range(3)}
+    end = lines(group, 1)[-1]
+    assert end["earlier"] == [line["told"] for line in lines(group, 1) if "retry" in line]
+    assert "CUDA error: unknown error; tried again (2 of 2)" in end["earlier"][1]
+    assert group.value(1, 1) == 1
+
+
+def test_an_item_that_fails_too_often_keeps_its_last_error(bench: Bench):
+    group = Group(bench, 3, 3, source=FLAKY_ITEM, failing=(9,), retries=1)
+
+    group.start(1).wait(60)
+
+    assert len(group.began(1)) == 2
+    assert group.ends() == {0: ["returned"], 1: ["raised"], 2: ["returned"]}
+    assert len(lines(group, 1)[-1]["earlier"]) == 1
+
+
+def die(group: Group, number: int, index: int, starts: int) -> None:
+    """Kill the supervisor of an element at which an item runs for the so many-th time, and conclude for it."""
+    (worker, *_) = until(lambda: group.began(index)[starts - 1 :])
+    os.kill(_parent(worker), signal.SIGKILL)
+    assert until(lambda: not is_running(worker))
+    for process in group.bench.started:
+        process.wait(20)
+    verdict = {"kind": "lost", "message": "its machine is gone", "withdraw": False}
+    group.call("conclude", number, stdin=json.dumps(verdict))
+
+
+def test_an_item_whose_element_was_lost_runs_again_elsewhere(bench: Bench):
+    group = Group(bench, 2, 2, waiting=(0,), retries=1)
+    group.start(1)
+    die(group, 1, 0, 1)
+    group.go()
+
+    group.start(2).wait(60)
+
+    assert [len(group.began(x)) for x in range(2)] == [2, 1]
+    assert group.ends() == {0: ["returned"], 1: ["returned"]}
+    assert lines(group, 0)[-1]["earlier"] == ["attempt 1 failed: its machine is gone; tried again (1 of 1)"]
+
+
+def test_an_item_that_is_lost_too_often_is_given_up(bench: Bench):
+    group = Group(bench, 2, 2, waiting=(0,), retries=1)
+    group.start(1)
+    die(group, 1, 0, 1)
+    group.start(2)
+    die(group, 2, 0, 2)
+
+    group.start(3).wait(60)
+
+    assert [len(group.began(x)) for x in range(2)] == [2, 1]
+    assert group.ends() == {0: ["lost"], 1: ["returned"]}
+    assert len(lines(group, 0)[-1]["earlier"]) == 1
 
 
 def _starting(folder: Path) -> dict[str, Any] | None:

@@ -107,16 +107,18 @@ class Chunks:
             self._over[element] = found
         return self._over[element]
 
-    def past(self, chunk: int) -> "tuple[set[int], set[int]]":
-        """Which of its items have ended, and which have begun, so far."""
+    def past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
+        """Which of its items have ended so far, and which have begun: for each time what was said, if it was followed."""
         ended: "set[int]" = set()
-        begun: "set[int]" = set()
+        begun: "dict[int, list[str]]" = {}
         for holder in dict.fromkeys(self.holders(chunk)):
             for line in journal.lines(self.home, holder):
                 if "index" in line:
                     ended.add(line["index"])
                 elif "begin" in line:
-                    begun.add(line["begin"])
+                    begun.setdefault(line["begin"], []).append("")
+                elif "retry" in line:
+                    begun[line["retry"]][-1] = line["told"]
         return ended, begun
 
     def is_done(self, chunk: int) -> bool:

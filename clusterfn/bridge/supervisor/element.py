@@ -9,7 +9,7 @@ import os
 import time
 
 from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, LOST, RETURNED
-from . import item
+from . import item, retries
 from .chunks import Chunks
 from .journal import Journal
 from .log import say, state
@@ -64,6 +64,7 @@ class Teller:
         self.chunks = Chunks(job.home, job.spec["group"])
         self.journal = Journal(attempt.folder, sync)
         self.told = 0
+        self.before: "dict[int, list[str]]" = {}
 
     def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
         """Its chunks of an earlier start, then those that nobody has, `most` of them, then those of the dead."""
@@ -99,17 +100,26 @@ class Teller:
         time.sleep(_SETTLE_S)
 
     def left(self, chunk: int) -> "Iterator[int]":
-        """Its items that have not begun; those that have and were not heard of again get their line here."""
+        """Its items that have not begun, or may run again; else those that have begun get their line here."""
         ended, begun = self._past(chunk)
         for index in self.chunks.items(chunk):
-            if index not in ended and index in begun:
-                self.tell(index, self._death(chunk))
-            elif index not in ended:
+            if index not in ended and (index not in begun or self._runs_again(index, begun[index], chunk)):
                 yield index
 
-    def _past(self, chunk: int) -> "tuple[set[int], set[int]]":
+    def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
+        """Whether `retries=` has an item run again that was not heard of; `before`: what was said of each time."""
+        death, of = self._death(chunk), retries.allowed(self.job)
+        why = death.facts["message"]
+        said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
+        if death.kind not in retries.LOSSES or len(before) > of:
+            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1])))
+            return False
+        self.before[index] = said
+        return True
+
+    def _past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
         if self.attempt.number == 1 and self.chunks.holders(chunk) == [self.job.element]:
-            return set(), set()
+            return set(), {}
         return self.chunks.past(chunk)
 
     def tell(self, index: int, verdict: Verdict) -> None:
@@ -200,8 +210,12 @@ class Element(Teller):
 
     def _run_item(self, index: int) -> None:
         begin, began = self._ends[index - 1] if index else 0, time.monotonic()
-        attempt = item.ItemAttempt(self.attempt, self.journal, index, (begin, self._ends[index] - begin))
-        verdict = item.run(self.job, attempt, self.watch)
+        place, before = (begin, self._ends[index] - begin), self.before.pop(index, [])
+        self.watch.time_s = self.job.spec["resources"]["time_s"]
+        verdict: "Optional[Verdict]" = None
+        while verdict is None:
+            attempt = item.ItemAttempt(self.attempt, self.journal, index, place, before)
+            verdict = item.run(self.job, attempt, self.watch)
         self.told += 1
         self._took.append(time.monotonic() - began)
         self.job.spec["building"] = None  # it has been looked at

@@ -7,12 +7,13 @@ import errno
 import os
 
 from ...layout import OUTCOME, STDERR, STDOUT, VALUE, WORK
+from . import retries
 from .run import Run
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Optional
 
     from .attempt import Attempt
     from .job import Job
@@ -28,15 +29,19 @@ class ItemAttempt:
         journal: Where it is told.
         index: Which item.
         place: Offset and size of its arguments in items.pkl.
+        before: What was said of each time that it ran and was followed by another; grows with them.
     """
 
-    def __init__(self, attempt: "Attempt", journal: "Journal", index: int, place: "tuple[int, int]") -> None:
+    def __init__(
+        self, attempt: "Attempt", journal: "Journal", index: int, place: "tuple[int, int]", before: "list[str]"
+    ) -> None:
         self.number = attempt.number
         self.folder = attempt.folder
         self._attempt = attempt
         self._journal = journal
         self._index = index
         self._place = place
+        self.before = before
         self._waited = False
         self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
 
@@ -73,8 +78,15 @@ class ItemAttempt:
         self._look_at_fence()
         sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
-        self._journal.end(self._index, kind, dict(facts, out=out, err=err), self.path(VALUE))
+        told = dict(facts, out=out, err=err, earlier=self.before, transient=None)
+        self._journal.end(self._index, kind, told, self.path(VALUE))
         return True
+
+    def again(self, told: str) -> None:
+        """It is to run once more."""
+        self._look_at_fence()
+        self._journal.again(self._index, told)
+        self.before.append(told)
 
     def _look_at_fence(self) -> None:
         """Another may have concluded the element, and told of this item already."""
@@ -98,23 +110,23 @@ def _size(path: str) -> int:
         return 0
 
 
-def run(job: "Job", item: ItemAttempt, watch: "Watch") -> Verdict:
-    """See one item through to its line; the verdict that stands there.
+def run(job: "Job", item: ItemAttempt, watch: "Watch") -> "Optional[Verdict]":
+    """See one item through to its line; the verdict that stands there, None if it is to run again.
 
     Raises:
         Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
     """
     work = Run(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
     try:
-        return _see_through(work)
+        return _see_through(work, item)
     finally:
-        watch.deadline = None
+        watch.stop_clock()
         work.release()
         work.close()
         item.tidy()
 
 
-def _see_through(work: Run) -> Verdict:
+def _see_through(work: Run, item: ItemAttempt) -> "Optional[Verdict]":
     try:
         work.start()
         verdict, alive = work.result(), True
@@ -124,7 +136,19 @@ def _see_through(work: Run) -> Verdict:
         work.end_tree()
     if verdict.kind is None:
         raise verdict
+    used, of = 1 + len(item.before), retries.allowed(work.job)
+    if retries.passes(verdict) and used <= of:
+        _leave(work, item, verdict, used, of)
+        return None
     work.publish(verdict)
     if alive:
         work.finish()
     return verdict
+
+
+def _leave(work: Run, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
+    """End what is to be run again."""
+    job, cards = work.job, work.cards()
+    item.again(retries.in_words(used, ", ".join(cards) or job.node, verdict.facts["message"], used, of))
+    work.finish()
+    job.failed_cards += retries.suspects(verdict, cards)

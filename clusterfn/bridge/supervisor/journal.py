@@ -38,6 +38,10 @@ class Journal:
         """An item is about to run."""
         self._line(dict(facts, begin=index))
 
+    def again(self, index: int, told: str) -> None:
+        """What it did came to nothing, and it is about to run once more."""
+        self._line({"retry": index, "told": told})
+
     def end(self, index: int, kind: str, facts: "dict[str, Any]", value: str = "") -> None:
         """An item has ended; `value` is the file that holds what `facts["value"]` describes."""
         told = {name: fact for name, fact in facts.items() if fact not in (None, [], "")}

@@ -4,7 +4,7 @@ An attempt that was followed by another says so in its outcome (`retried`), so t
 Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element`, `item` and `lease`.
 """
 
-from ...layout import LOST, RAISED, SUPERSEDED
+from ...layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from .job import Job
 
+LOSSES = (LOST, NODE, PREEMPTED)  # of whoever ran an item of a group
 _SHOWN = 300
 TERMINATED = "143"  # somebody wanted the supervisor to end: the shell's status of SIGTERM
 
