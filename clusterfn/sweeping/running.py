@@ -239,14 +239,20 @@ class _Following:
             except concurrent.futures.TimeoutError:
                 continue
             self._given += 1
+            if ended.usage:  # between two looks it has begun and ended
+                self._begins(index)
             return self._wanted[index], index, ended
 
     def _write_down_begun(self) -> None:
         for index, state in enumerate(self._group.states):
-            config = self._wanted[index]
-            if state == RUNNING and config is not None and index not in self._begun:
-                self._begun.add(index)
-                self._journal.add("began", name=config.name, group=self._group.id)
+            if state == RUNNING:
+                self._begins(index)
+
+    def _begins(self, index: int) -> None:
+        config = self._wanted[index]
+        if config is not None and index not in self._begun:
+            self._begun.add(index)
+            self._journal.add("began", name=config.name, group=self._group.id)
 
 
 def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
