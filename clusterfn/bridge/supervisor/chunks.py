@@ -108,7 +108,7 @@ class Chunks:
         return self._over[element]
 
     def past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
-        """Which of its items have ended so far, and which have begun: for each time what was said, if it was followed."""
+        """Which of its items have ended, and which have begun: for each time, what was said if it was followed."""
         ended: "set[int]" = set()
         begun: "dict[int, list[str]]" = {}
         for holder in dict.fromkeys(self.holders(chunk)):
