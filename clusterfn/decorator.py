@@ -119,6 +119,7 @@ class ClusterFunction(Generic[P, R]):
         cores: int | None = None,
         memory: str | None = None,
         gpus: int | None = None,
+        nodes: int | None = None,
         gpu_memory: str | None = None,
         gpu_type: str | None = None,
         time: spec.Time | None = None,
@@ -179,6 +180,7 @@ def cluster(
     cores: int | None = None,
     memory: str | None = None,
     gpus: int | None = None,
+    nodes: int | None = None,
     gpu_memory: str | None = None,
     gpu_type: str | None = None,
     time: spec.Time | None = None,
@@ -202,6 +204,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         cores: Processor cores of the job (1).
         memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
         gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
+        nodes: Nodes of a SLURM host that call the function, each with so many cores, so much memory and so many cards;
+            `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
         gpu_memory: The size of each card, at least: "24GB" is what is sold as 24 GB. Needs gpus.
         gpu_type: Words of each card's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
         time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.

@@ -16,7 +16,8 @@ def resources_of(options: Options, host: Host) -> Resources:
     """What the decorator asked for, completed by the host's defaults.
 
     Raises:
-        ConfigError: A type or size of cards without cards, or such as the host's scheduler cannot be asked for.
+        ConfigError: A type or size of cards without cards, or such as the host's scheduler cannot be asked for; nodes
+            of a host that has none.
         Unsatisfiable: clusterfn.yml says that no card there is as large.
     """
     defaults = host.defaults
@@ -26,7 +27,9 @@ def resources_of(options: Options, host: Host) -> Resources:
         memory_bytes=options.memory_bytes or defaults.memory_bytes,
         gpus=gpus,
         time_s=options.time_s or defaults.time_s,
+        nodes=options.nodes or 1,
     )
+    _refuse_nodes_of_none(host, asked.nodes)
     if not gpus:
         _refuse_cards_of_none(options)
         return asked
@@ -36,6 +39,15 @@ def resources_of(options: Options, host: Host) -> Resources:
         gpu_type=options.gpu_type or defaults.gpu_type,
     )
     return replace(asked, gpu_type=slurm_cards.kind(host, asked)) if host.scheduler == "slurm" else asked
+
+
+def _refuse_nodes_of_none(host: Host, nodes: int) -> None:
+    if nodes > 1 and host.scheduler != "slurm":
+        raise ConfigError(
+            f"nodes={nodes}: {host.name} is one machine, only a host with `scheduler: slurm` has nodes",
+            host=host.name,
+            hint="leave nodes= out: one call may use all its cards, as docs/how-to/several-gpus.md shows",
+        )
 
 
 def _refuse_cards_of_none(options: Options) -> None:

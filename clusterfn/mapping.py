@@ -75,6 +75,9 @@ def _check(max_parallel: object, chunksize: object, on_error: str, options: Opti
             raise ConfigError(f"{name}={value!r} is not a number of items", hint="give a whole number of 1 or more")
     if on_error not in ("collect", "raise"):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
+    if (options.nodes or 1) > 1:
+        message = f"nodes={options.nodes} does not go with map: each item has one node"
+        raise ConfigError(message, hint="use .with_options(nodes=1).map(…), or .submit(…) for each call")
     if options.outputs:
         raise ConfigError(
             "outputs= does not go with map: the files of many items would overwrite each other",

@@ -37,6 +37,7 @@ ALIASES = {
     **dict.fromkeys(("cpu", "cpus", "ncpus", "num_cpus", "cpus_per_task", "n_cores", "threads"), "cores"),
     **dict.fromkeys(("mem", "ram"), "memory"),
     **dict.fromkeys(("gpu", "ngpus", "num_gpus"), "gpus"),
+    **dict.fromkeys(("num_nodes", "n_nodes", "nnodes"), "nodes"),
     **dict.fromkeys(("vram", "gpu_mem", "gpu_ram"), "gpu_memory"),
     **dict.fromkeys(("gpu_kind", "gpu_model", "gpu_name"), "gpu_type"),
     **dict.fromkeys(("retry", "max_retries", "num_retries"), "retries"),
@@ -44,7 +45,6 @@ ALIASES = {
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
-_NODES = ("nodes", "num_nodes", "n_nodes")
 
 
 def read(given: Mapping[str, object]) -> dict[str, Any]:
@@ -65,8 +65,6 @@ def read(given: Mapping[str, object]) -> dict[str, Any]:
 
 def _unknown(keyword: str, value: object) -> ConfigError:
     problem = f"there is no argument {keyword!r}"
-    if keyword in _NODES:
-        return ConfigError(problem, hint="a function runs on one node: leave it out")
     if keyword in _OF_SLURM:
         option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
         return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
@@ -202,6 +200,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
     "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
     "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
+    "nodes": ("nodes", lambda name, value: whole_number(name, value, 1)),
     "gpu_memory": ("gpu_memory_bytes", lambda name, value: parse_memory(value, name)),
     "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
     "time": ("time_s", lambda _, value: parse_time(value)),

@@ -117,11 +117,15 @@ def own_files(text: str) -> str:
     return _SENT_SOURCES.sub('File "', text)
 
 
+def _where(outcome: Mapping[str, Any], place: Place) -> str:
+    node = outcome.get("node")
+    return place.host if not node or node == place.host else f"{place.host} ({node})"
+
+
 def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
     attempt = outcome.get("attempt") or 1
-    node = outcome.get("node")
     return {
-        "host": place.host if not node or node == place.host else f"{place.host} ({node})",
+        "host": _where(outcome, place),
         "job": place.job,
         "stage": outcome.get("stage"),
         "evidence": [own_files(line) for line in outcome.get("evidence") or ()],
@@ -188,7 +192,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
         _hint_at_file(error, place)
     note = _notes_on(error, outcome, place)
     text = f"{what['traceback']}\n{note}" if note and not _shows_notes() else what["traceback"]
-    remote = RemoteTraceback(f'"""on {place.host}, job {place.job}\n{text}\n"""')
+    remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
         object.__setattr__(error, "__notes__", notes)

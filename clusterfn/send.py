@@ -176,6 +176,7 @@ def spec_json(job: JobSpec) -> bytes:
             "time_s": asked.time_s,
             "gpu_memory_bytes": asked.gpu_memory_bytes,
             "gpu_type": asked.gpu_type,
+            "nodes": asked.nodes,
         },
         "queue_timeout_s": job.host.queue_timeout_s,
         "lease": job.host.lease,

@@ -29,6 +29,7 @@ class Resources:
         time_s: Seconds until the job is ended.
         gpu_memory_bytes: The size of each card, at least.
         gpu_type: Words of each card's name, "a6000"; with SLURM the type of its gres.
+        nodes: How many nodes call the function; all else is for each of them.
     """
 
     cores: int = 1
@@ -37,6 +38,7 @@ class Resources:
     time_s: float | None = None
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Options:
     retries: int = 0
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
+    nodes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Runs the user's function: loads the call, calls it, writes the value, and says at every step how far it came.
 
 Called as `worker.py <attempt dir> <report fd>` by the supervisor, or for an item of a group as
-`worker.py <attempt dir> <group dir> <offset> <size> <report fd>`, with where its arguments lie in items.pkl; in the
-environment's own Python (3.9 and up). It must never decide how a job ended: it reports, the supervisor judges.
+`worker.py <attempt dir> <group dir> <offset> <size> <report fd>`, with where its arguments lie in items.pkl, or on a
+further node as `worker.py <its dir> <job dir> <report fd>`, where nobody wants its value; in the environment's own
+Python (3.9 and up). It must never decide how a job ended: it reports, the supervisor judges.
 Everything it needs after the function has run (the value's file, the report's pipe) is opened before, so that a
 function may close, remove or replace what it likes.
 """
@@ -72,8 +73,8 @@ def _shown(value: Any) -> Any:
 
 def main(argv: list[str]) -> None:
     """Run the call of one attempt and report."""
-    attempt, fd = argv[1], int(argv[-1])
-    job = argv[2] if argv[3:] else os.path.dirname(os.path.dirname(attempt))
+    attempt, rest, fd = argv[1], argv[2:-1], int(argv[-1])
+    job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
     report = Report(fd)
     value_fd = value_file(attempt)
     sys.argv = [""]
@@ -82,7 +83,7 @@ def main(argv: list[str]) -> None:
     _show_stacks(os.path.join(attempt, STACKS))
     children.watch_forks()
     try:
-        facts = _work(job, [int(number) for number in argv[3:5]], report, value_fd)
+        facts = _work(job, rest, report, value_fd)
     except Refused as refused:
         facts = refused.facts
     last_word(report, facts)
@@ -99,7 +100,7 @@ def last_word(report: Report, facts: dict[str, Any]) -> None:
     report.say(**facts, usage=_usage())
 
 
-def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
+def _work(job: str, rest: list[str], report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
     _check_version(spec)
@@ -110,7 +111,8 @@ def _work(job: str, item: list[int], report: Report, value_fd: int) -> dict[str,
         report.say(stage="function")
         told = serve.serve(job, spec)
         return _keep(RETURNED, told, value_fd, tuple(spec["session"]["caller"]), report)
-    return perform(job, spec, item, report, value_fd)
+    spec["discards"] = len(rest) == 1
+    return perform(job, spec, [int(number) for number in rest[1:]], report, value_fd)
 
 
 def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
@@ -118,7 +120,7 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
 
     Args:
         job: The folder that its payload lies in.
-        spec: `root`, and the folders of the user's modules as `sys_path`.
+        spec: `root`, the folders of the user's modules as `sys_path`, and whether it `discards` the value.
         item: Where its arguments lie in items.pkl; empty if the payload holds them.
 
     Raises:
@@ -129,6 +131,8 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
     call, caller = _load(job, spec["root"], item)
     report.say(stage="function")
     kind, result = _call(call)
+    if kind == RETURNED and spec.get("discards"):
+        result = None
     report.say(stage="result")
     facts = _keep(kind, result, value_fd, caller, report)
     if kind == RAISED and spec.get("retries"):

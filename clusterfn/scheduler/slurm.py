@@ -143,7 +143,9 @@ class Slurm:
         time_s = job.group.element_s if job.group else resources.time_s
         if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
             options["time"] = math.ceil(time_s / 60) + 1
-        return self._with_the_hosts(options, resources.gpus, resources.gpu_type)
+        in_all = self.host.gpu_option == "gpus"
+        cards = resources.gpus * resources.nodes if in_all else resources.gpus
+        return {**self._with_the_hosts(options, cards, resources.gpu_type), **_several(resources.nodes)}
 
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
@@ -237,6 +239,11 @@ class Slurm:
     def _clusters(self) -> tuple[str, ...]:
         clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
         return (f"--clusters={clusters}",) if clusters else ()
+
+
+def _several(nodes: int) -> dict[str, int]:
+    """More nodes than one; what else is asked for is for each of them."""
+    return {"nodes": nodes, "ntasks": nodes, "ntasks-per-node": 1} if nodes > 1 else {}
 
 
 def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:

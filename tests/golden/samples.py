@@ -52,6 +52,8 @@ SUBMISSIONS = {
     "type-gpus": job(replace(SLURM, gpu_option="gpus"), resources=replace(_GPU, gpu_type="a6000")),
     "type-gpus-per-node": job(replace(SLURM, gpu_option="gpus-per-node"), resources=replace(_GPU, gpu_type="a6000")),
     "gpus-without-gres": job(replace(SLURM, gpu_option="gpus", slurm={"gres": None}), resources=_GPU),
+    "nodes": job(replace(SLURM, slurm={"ntasks": 4, "nodes": 1}), resources=replace(_GPU, nodes=2)),
+    "nodes-gpus": job(replace(SLURM, gpu_option="gpus"), resources=replace(_GPU, nodes=2)),
     "dropped": job(replace(SLURM, slurm={"mem": None, "time": None, "export": None, "gres": None})),
     "memory-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"})),
     "memory-asked-beats-per-core": job(replace(SLURM, slurm={"mem-per-cpu": "2G"}), resources=_GPU),

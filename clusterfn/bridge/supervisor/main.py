@@ -53,14 +53,18 @@ def _command(argv: "list[str]") -> int:
         from .grouped import bury
 
         return bury(argv[1])
+    if len(argv) == 3 and argv[0] == "node":
+        from .node import run as run_node
+
+        return run_node(argv[1], argv[2])
     if len(argv) == 2 and argv[0] == "list":
         from .listing import listing
 
         return listing(argv[1])
     if argv[:1] in (["queue"], ["spool"]):
         return _about_queue(argv)
-    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | list ROOT | queue ROOT"
-        " | spool ROOT LEASE FD")  # fmt: skip
+    say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
+        " | list ROOT | queue ROOT | spool ROOT LEASE FD")  # fmt: skip
     return 2
 
 
@@ -151,12 +155,10 @@ def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
 
 def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verdict, bool]":
     """One attempt to its end: its verdict, and whether that is the worker's own last word."""
-    from .run import Run
-
     work: "Optional[Run]" = None
     try:
         attempt.prepare()
-        work = Run(job, attempt, watch)
+        work = _run_of(job)(job, attempt, watch)
         work.start()
         return work, work.result(), True
     except Verdict as found:
@@ -192,6 +194,16 @@ def _following(attempt: Attempt) -> "Optional[Attempt]":
         return attempt.following()
     except Fenced:
         return None
+
+
+def _run_of(job: Job) -> "type[Run]":
+    if job.spec["resources"].get("nodes", 1) > 1:
+        from .nodes import Head
+
+        return Head
+    from .run import Run
+
+    return Run
 
 
 def _refused_by_disk(error: OSError) -> Verdict:

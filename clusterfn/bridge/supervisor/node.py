@@ -1,0 +1,147 @@
+"""The job on one node but the first: the same attempt, seen through by the same `Run`, told to the supervisor there.
+
+Started by srun as `supervise.py node JOB ATTEMPT`. It never concludes the job: its outcome lies in the attempt's
+folder, where `nodes` reads it. It ends what it started as soon as the attempt has an outcome, or somebody asks for it.
+"""
+
+import json
+import os
+import signal
+import time
+
+from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
+from . import publish, rendezvous, syscalls, tree
+from .attempt import Attempt
+from .job import Job
+from .log import say
+from .run import Run
+from .text import portable
+from .verdict import Verdict, document
+from .watch import Signals, Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_EXIT_NO_WORD = 143
+
+
+class NodeJob(Job):
+    """The job, but for what is asked of the first node alone, and the log of what started this one."""
+
+    def __init__(self, folder: str, attempt: int, rank: int) -> None:
+        super().__init__(folder)
+        self.shared = Attempt(self, attempt)
+        self.rank = rank
+
+    def path(self, *names: str) -> str:
+        """As the job's."""
+        if names[0] == STACK:
+            return os.path.join(self.shared.path(NODES), str(self.rank), STACK)
+        return self.shared.path(SRUN_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
+
+
+class NodeAttempt:
+    """What `Run` takes for the attempt.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: NodeJob) -> None:
+        self.number = job.shared.number
+        self.folder = os.path.join(job.shared.path(NODES), str(job.rank))
+        self._job = job
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+
+    def path(self, name: str) -> str:
+        """A path in the node's folder; all nodes work in one."""
+        return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
+
+    def call(self) -> "list[str]":
+        """What the worker is told: where it writes, and that nobody wants its value."""
+        return [self.folder, self._job.folder]
+
+    def wait(self, reason: str) -> None:
+        """Told by the first node."""
+
+    def begin(self) -> bool:
+        """Whoever started it has begun."""
+        return True
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Told by the first node."""
+
+    def beat(self) -> None:
+        """The first node's heart beats."""
+
+    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        """Tell the supervisor on the first node, and when it was by the clock of this one."""
+        outcome = document(self._job.id, self.number, kind, portable(facts))
+        outcome.update(t=time.time(), transient=facts.get("transient"))
+        return publish.publish(self.folder, OUTCOME, (json.dumps(outcome) + "\n").encode())
+
+
+def run(folder: str, attempt: str) -> int:
+    """See the function through on this node; the exit status tells srun whether to end the others.
+
+    What a supervisor that is killed leaves behind is ended by the process that waits for it here.
+    """
+    syscalls.become_subreaper()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid:
+        return _guard(pid)
+    syscalls.die_with_parent(signal.SIGTERM, guard)
+    syscalls.become_subreaper()
+    return _supervise(folder, attempt, Signals())
+
+
+def _guard(pid: int) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: _tell(pid))
+    syscalls.die_with_parent(signal.SIGTERM, os.getppid())
+    _, status = os.waitpid(pid, 0)
+    if os.WIFEXITED(status):
+        return os.WEXITSTATUS(status)
+    say("the supervisor on this node was ended by %s" % syscalls.describe_signal(os.WTERMSIG(status)))
+    tree.end(lambda: tree.descendants(os.getpid()), _reap)
+    return 128 + os.WTERMSIG(status)
+
+
+def _tell(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:  # it has just ended
+        return
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            continue
+    except ChildProcessError:  # none is left
+        return
+
+
+def _supervise(folder: str, attempt: str, signals: Signals) -> int:
+    job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
+    os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
+    work = Run(job, NodeAttempt(job), Watch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
+    return _see_through(work)
+
+
+def _see_through(work: Run) -> int:
+    try:
+        work.start()
+        verdict, alive = work.result(), True
+    except Verdict as found:
+        verdict, alive = found, False
+    if not alive:
+        work.end_tree()
+    if verdict.kind is None:
+        say("on %s: %s" % (work.job.node, verdict.facts["message"]))
+        return _EXIT_NO_WORD
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return EXIT_RETURNED if verdict.kind == RETURNED else EXIT_PUBLISHED

@@ -1,0 +1,221 @@
+"""A job on several nodes: the attempt on the first one, which starts the others by srun, and ends when one fails.
+
+One job keeps one outcome: the value is the first node's, the error that of the node that failed first. What ends the
+attempt ends srun, and what runs on the others sees within a second that it has ended. Called by `main`.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+from ...layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
+from . import publish, rendezvous, syscalls, tree
+from .run import Run
+from .text import last_lines, masked
+from .verdict import Verdict
+from .watch import scheduler_verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from .attempt import Attempt
+    from .job import Job
+    from .watch import Watch
+
+_LOOK_EVERY_S = 0.2
+_SETTLE_S = 5.0  # srun may be gone before what a node wrote is seen here, or before the signal that ends us all
+_START_S = 300.0  # srun waits for nodes that are busy as long as it takes: these are the job's own
+_CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
+_TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient")
+
+
+class Head(Run):
+    """The attempt on the first node, and through it the others."""
+
+    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+        super().__init__(job, attempt, watch)
+        self._others = Others(job, attempt, self._secrets)
+        self._looks = False
+
+    def start(self) -> None:
+        """Say where all meet, start the worker here, then the other nodes."""
+        nodes: "int" = self.job.spec["resources"]["nodes"]
+        os.environ.update(rendezvous.place(), **rendezvous.variables(0, nodes))
+        super().start()
+        self._others.start(nodes)
+
+    def _turn(self) -> None:
+        super()._turn()
+        if self._looks and self._done is None:
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failed = self._others.failure()
+        if failed is None and self._others.are_silent() and not self.watch.is_ending():
+            raise scheduler_verdict(self.job) or self._others.silence()
+        if failed is not None:
+            raise failed
+
+    def result(self) -> Verdict:
+        """The first node's, once all others have returned.
+
+        Raises:
+            Verdict: Another node failed first, or something else ended the job.
+        """
+        self._looks = True
+        try:
+            verdict = super().result()
+        finally:
+            self._looks = False
+        ended, until = time.time(), time.monotonic() + _CAUSE_S
+        while self._waits(verdict, until):
+            self._turn()
+            self.watch.look()
+            if verdict.kind == RETURNED:
+                self._raise_failure()
+        cause = self._others.failure(ended)
+        if cause is not None:
+            raise cause
+        return verdict
+
+    def _waits(self, verdict: Verdict, until: float) -> bool:
+        if verdict.kind == RETURNED:
+            return not self._others.have_returned()
+        return time.monotonic() < until and self._others.failure() is None
+
+    def publish(self, verdict: Verdict) -> bool:
+        """Publish; what another node raised is put where the first one's would be."""
+        kept = verdict.facts.pop("kept", None)
+        if kept is not None and verdict.facts.get("value"):
+            os.rename(kept, self.attempt.path(VALUE))
+        return super().publish(verdict)
+
+    def _facts(self, verdict: Verdict) -> "dict[str, Any]":
+        facts = super()._facts(verdict)
+        facts["node"] = verdict.facts.get("node") or facts["node"]
+        return facts
+
+
+class Others:
+    """The job on its other nodes."""
+
+    def __init__(self, job: "Job", attempt: "Attempt", secrets: "list[str]") -> None:
+        self._job = job
+        self._attempt = attempt
+        self._secrets = secrets
+        self._log = attempt.path(SRUN_LOG)
+        self._srun = 0
+        self._ended: "dict[int, dict[str, Any]]" = {}
+        self._ranks: "list[int]" = []
+        self._next = 0.0
+        self._gone: "Optional[float]" = None
+        self._late = float("inf")
+
+    def start(self, nodes: int) -> None:
+        """Start them.
+
+        Raises:
+            Verdict: There is no srun.
+        """
+        self._ranks = list(range(1, nodes))
+        os.makedirs(self._attempt.path(NODES), mode=0o700, exist_ok=True)
+        argv = [*self._step(nodes - 1), sys.executable, "-I", "-S",
+                os.path.join(self._job.spec["bridge"], SUPERVISE), "node", self._job.folder,
+                str(self._attempt.number)]  # fmt: skip
+        parent = os.getpid()
+        self._late = time.monotonic() + _START_S
+        self._srun = os.fork()
+        if self._srun == 0:
+            _become(argv, self._log, parent)
+
+    def _step(self, nodes: int) -> "list[str]":
+        """srun, and on which nodes; memory and cards are the job's own there."""
+        return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
+                "--cpus-per-task=%d" % self._job.spec["resources"]["cores"], "--kill-on-bad-exit=1", "--wait=0",
+                "--mpi=none", "--input=none", "--chdir=%s" % self._job.folder]  # fmt: skip
+
+    def _look(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _LOOK_EVERY_S
+        for rank in self._ranks:
+            data = None if rank in self._ended else publish.read(self._folder(rank), OUTCOME)
+            if data is not None:
+                self._ended[rank] = json.loads(data.decode())
+        if self._gone is None and not tree.is_alive(self._srun):
+            self._gone = time.monotonic()
+
+    def _folder(self, rank: int) -> str:
+        return os.path.join(self._attempt.path(NODES), str(rank))
+
+    def have_returned(self) -> bool:
+        """Whether all of them have."""
+        self._look()
+        return len(self._ended) == len(self._ranks) and self.failure() is None
+
+    def failure(self, before: "Optional[float]" = None) -> "Optional[Verdict]":
+        """What the node that failed first said, if it was before that time of the wall clock; None if none did."""
+        self._look()
+        failed = [rank for rank, end in self._ended.items() if end["kind"] != RETURNED]
+        if not failed:
+            return None
+        first = min(failed, key=lambda rank: float(self._ended[rank]["t"]))
+        end = self._ended[first]
+        if before is not None and end["t"] > before:
+            return None
+        facts = {name: end[name] for name in _TOLD}
+        message = "on node %s, one of %d: %s" % (end["node"], len(self._ranks) + 1, end["message"])
+        return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), VALUE), **facts)
+
+    def are_silent(self) -> bool:
+        """Whether srun has ended for some time, and not all nodes have left a word; or it has started none so far."""
+        self._look()
+        if len(self._ended) == len(self._ranks):
+            return False
+        if self._gone is None:
+            return time.monotonic() >= self._late and not self._begun()
+        return time.monotonic() >= self._gone + _SETTLE_S
+
+    def _begun(self) -> "list[int]":
+        return [rank for rank in self._ranks if os.path.exists(self._folder(rank))]
+
+    def silence(self) -> Verdict:
+        """What that means: a supervisor was ended, or none was ever started."""
+        begun = [rank for rank in self._begun() if rank not in self._ended]
+        said = masked(last_lines(self._read_log()), self._secrets)
+        if begun:
+            message = "the supervisor on another node of the job (rank %d) ended without a word" % begun[0]
+            return Verdict(LOST, message, stage="supervisor", evidence=said, hint="call again")
+        return Verdict(
+            NODE,
+            "srun could not start the function on the other nodes of the job",
+            stage="start", evidence=said, hint="try `srun --nodes=2 hostname` in a job of two nodes there",
+        )  # fmt: skip
+
+    def _read_log(self) -> bytes:
+        try:
+            with open(self._log, "rb") as file:
+                return file.read()[-16384:]
+        except OSError:
+            return b""
+
+
+def _become(argv: "list[str]", log: str, parent: int) -> None:
+    """Be srun, which ends with the supervisor; after a fork nothing else may run on."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        syscalls.die_with_parent(signal.SIGKILL, parent)
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        os.write(2, ("%s: %s\n" % (argv[0], error)).encode())
+    finally:
+        os._exit(127)

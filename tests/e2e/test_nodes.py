@@ -1,0 +1,150 @@
+"""One function on two nodes of SLURM: they find each other, and the job has one value or one error, whoever fails."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterfn import ConfigError, NodeFailed, WorkerLost, cluster
+from tests.e2e.conftest import wait_until
+
+pytestmark = pytest.mark.lab
+on_two = cluster(host="slurm", nodes=2, memory="1GB", time="3min")
+
+
+@pytest.fixture
+def torch(lab):
+    """The environment with PyTorch, as `environment=` names it."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    return f"python:{lab.torch_python}"
+
+
+def processes_of(job_id):
+    """Pids of the processes that carry the tag of a job, wherever in the lab they run."""
+    tag = b"CLUSTERFN_JOB=%s/" % job_id.encode()
+    return [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit() and tag in _environ(entry)]
+
+
+def _environ(entry):
+    try:
+        return (entry / "environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def meets():
+    import os
+    import threading
+
+    import torch
+    import torch.distributed as distributed
+
+    distributed.init_process_group("gloo")
+    told = {name: os.environ.get(name) for name in ("SLURMD_NODENAME", "CUDA_VISIBLE_DEVICES", "SLURM_PROCID")}
+    all_told = [None, None]
+    distributed.all_gather_object(all_told, told)
+    total = torch.tensor(float(os.environ["RANK"]) + 1)
+    distributed.all_reduce(total)
+    distributed.destroy_process_group()
+    print("hello from", os.environ["RANK"])
+    value = all_told, total.item(), 0
+    return value if os.environ["RANK"] == "0" else threading.Lock()  # which nobody wants, and nobody could have
+
+
+def fails_on(rank):
+    import os
+
+    import torch.distributed as distributed
+
+    distributed.init_process_group("gloo")
+    if int(os.environ["RANK"]) == rank:
+        raise ValueError(f"of rank {rank}")
+    distributed.barrier()
+
+
+def waits():
+    import os
+    import subprocess
+    import time
+    from pathlib import Path
+
+    subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(f"here-{os.environ['RANK']}-{os.getppid()}").touch()
+    time.sleep(1000)
+
+
+for function in (meets, fails_on, waits):
+    function.__module__ = "__main__"  # so that it travels by value
+
+
+def test_the_nodes_find_each_other_and_the_first_ones_value_comes_back(hosts, torch, capsys):
+    told, total, rank = on_two(meets).with_options(environment=torch, gpus=1)()
+
+    assert [each["SLURM_PROCID"] for each in told] == ["0", "1"]
+    assert [each["SLURMD_NODENAME"] for each in told] == ["n1", "n2"]
+    assert all(each["CUDA_VISIBLE_DEVICES"] in ("0", "1", "2", "3") for each in told)
+    assert (total, rank) == (3.0, 0)
+    assert "hello from 0" in capsys.readouterr().out
+
+
+def test_the_error_that_came_first_is_raised_with_the_name_of_its_node(hosts, torch):
+    with pytest.raises(ValueError, match="of rank 1") as caught:
+        on_two(fails_on).with_options(environment=torch)(1)
+
+    assert "on slurm (n2), job " in str(caught.value.__cause__)
+
+
+def started(job, hosts):
+    """rank -> pid of its supervisor, once both have said so."""
+    work = hosts.root / "jobs" / job.id / "attempts/1/work"
+    names = wait_until(lambda: work.exists() and len(list(work.glob("here-*"))) == 2 and list(work.glob("here-*")), 60)
+    return {int(name.name.split("-")[1]): int(name.name.split("-")[2]) for name in names}
+
+
+def test_a_stopped_job_leaves_nothing_on_any_node(hosts):
+    job = on_two(waits).submit()
+    started(job, hosts)
+
+    job.stop()
+
+    assert type(job.exception(60)).__name__ == "Cancelled"
+    wait_until(lambda: not processes_of(job.id), 30)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
+    job = on_two(waits).submit()
+    os.kill(started(job, hosts)[rank], signal.SIGKILL)
+
+    error = job.exception(60)
+
+    assert type(error) is WorkerLost, error
+    assert "supervisor" in error.message and error.stage == "supervisor"
+    assert rank == 0 or "n2" in "\n".join(error.evidence)
+    wait_until(lambda: not processes_of(job.id), 30)
+
+
+def test_an_srun_that_cannot_start_says_why(hosts, lab, tmp_path, monkeypatch):
+    path = hosts.describe(lab, tmp_path / "other.yml", hosts.python, 'prolog: ["export PATH=/nowhere"]', ("slurm",))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    with pytest.raises(NodeFailed, match="srun could not start the function on the other nodes") as caught:
+        on_two(time.sleep)(60)
+
+    assert caught.value.stage == "start"
+    assert any("srun" in line and "No such file" in line for line in caught.value.evidence)
+
+
+def test_a_host_without_nodes_is_refused_before_anything_is_sent(hosts):
+    before = hosts.jobs()
+    with pytest.raises(ConfigError, match="nodes=2: tensor01 is one machine"):
+        cluster(host="tensor01", nodes=2)(time.sleep)(0)
+    with pytest.raises(ConfigError, match="nodes=2 does not go with map"):
+        on_two(time.sleep).map([0])
+
+    assert hosts.jobs() == before

@@ -1,0 +1,40 @@
+"""The port on which the nodes of a job meet: free, and not one that the kernel gives away meanwhile."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+pytest.importorskip("fcntl", reason="of hosts, which are Unix")
+
+from clusterfn.bridge.supervisor import rendezvous
+
+
+@pytest.mark.parametrize("given_out", [(32768, 60999), (20000, 65535), (10000, 40000)])
+def test_the_port_is_outside_those_of_outgoing_connections(monkeypatch, given_out):
+    monkeypatch.setattr(rendezvous, "_given_out", lambda: given_out)
+
+    assert not any(given_out[0] <= rendezvous.free_port() <= given_out[1] for _ in range(20))
+
+
+def test_a_port_in_use_is_passed_over(monkeypatch):
+    free = rendezvous.free_port()
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        monkeypatch.setattr(rendezvous, "_outside", lambda *_: [free, taken.getsockname()[1]])
+
+        assert {rendezvous.free_port() for _ in range(20)} == {free}
+
+
+def test_two_jobs_of_one_moment_choose_different_ports():
+    assert len({rendezvous.free_port() for _ in range(5)}) > 1
+
+
+def test_a_name_that_nobody_resolves_gives_way_to_the_address_of_slurm(monkeypatch):
+    monkeypatch.setenv("SLURMD_NODENAME", "no-such-node.invalid")
+    monkeypatch.setattr(rendezvous, "_by_slurm", lambda name: "10.1.2.3")
+
+    assert rendezvous.place()["MASTER_ADDR"] == "10.1.2.3"
+    monkeypatch.setenv("SLURMD_NODENAME", "localhost")
+    assert rendezvous.place()["MASTER_ADDR"] == "localhost"
