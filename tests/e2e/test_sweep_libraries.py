@@ -1,0 +1,142 @@
+"""Sweeps with the real Optuna and the real pandas, in a folder of their own: other tests need a Python without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(400)]  # the first one installs
+WANTED = ("optuna", "pandas")
+
+
+@pytest.fixture(scope="module")
+def libraries(lab):
+    """A folder for PYTHONPATH; it stays with the lab."""
+    from tests.lab.layout import ENVS
+
+    folder = ENVS / f"libraries-{sys.version_info[0]}.{sys.version_info[1]}"
+    if not folder.exists():
+        part = folder.with_name(f"{folder.name}.{os.getpid()}")
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", str(part), *WANTED]
+        subprocess.run(command, check=True, capture_output=True, timeout=350)
+        part.rename(folder)
+    return folder
+
+
+@pytest.fixture
+def run_with(libraries, run_script, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(libraries)])))
+    return run_script
+
+
+COMMON = """
+import json, sys
+import optuna
+import clusterfn
+from clusterfn import cluster
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+@cluster
+def work(lr, model):
+    if model == "broken":
+        raise ValueError(model)
+    return {"loss": (lr - 0.3) ** 2}
+
+def study(**options):
+    return optuna.create_study(direction="minimize", sampler=optuna.samplers.TPESampler(seed=3), **options)
+
+SPACE = {"lr": optuna.distributions.FloatDistribution(0, 1), "model": ["small", "broken", "large"]}
+"""
+ROUNDS = """
+def run(study):
+    result = clusterfn.sweep(
+        work, SPACE, sampler=study, max_configs=7, max_parallel=3, score="loss", journal=sys.argv[1], group_by="model"
+    )
+    return [
+        [[each.name, dict(each.config), each.score, each.source] for each in result],
+        [[each.params, each.value, each.state.name] for each in study.trials],
+        result.best.name, study.best_trial.number, result.minimize,
+    ]
+
+kept = study(storage=f"sqlite:///{sys.argv[1]}.db", study_name="kept")
+print(json.dumps([run(kept), run(study()), run(kept)]))
+"""
+
+
+def test_a_study_is_asked_in_rounds_and_told_each_end(here, run_with, tmp_path):
+    first, fresh, kept = run_with(COMMON + ROUNDS, str(tmp_path / "j"))
+
+    trials, told, best, number, minimize = first
+    assert [name for name, *_ in trials] == [f"TRIAL_000{number}" for number in range(7)] and minimize
+    assert [config for _, config, *_ in trials] == [params for params, *_ in told]
+    ends = [(score, "FAIL" if config["model"] == "broken" else "COMPLETE") for _, config, score, _ in trials]
+    assert ends == [(value, state) for _, value, state in told]
+    assert {state for *_, state in told} == {"FAIL", "COMPLETE"}
+    assert best == f"TRIAL_{number:04d}"
+    batches = [line for line in (tmp_path / "j").read_text().splitlines() if '"sampled"' in line]
+    assert [line.count("TRIAL_") for line in batches] == [3, 3, 1]
+    assert fresh[1] == told and kept[1] == told  # of the second it is told all, of the first nothing twice
+    sources = [(source == "journal") == (config["model"] != "broken") for _, config, _, source in fresh[0]]
+    assert all(sources)
+
+
+REFUSED = """
+CASES = [
+    ({"seed": 1}, SPACE), ({"max_configs": None}, SPACE), ({}, [{"lr": 1, "model": "a"}]),
+    ({}, {"lr": 0.1, "model": ["a"]}), ({}, {"lr": [0.1], "model": [[1]]}),
+    ({"sampler": optuna.create_study(directions=["minimize", "maximize"])}, SPACE),
+    ({"sampler": optuna.create_study(direction="maximize"), "minimize": True}, SPACE),
+]
+
+def refused(options, space):
+    try:
+        clusterfn.sweep(work, space, **{"sampler": study(), "max_configs": 3, **options})
+    except clusterfn.ConfigError as error:
+        return error.message
+
+print(json.dumps([refused(*each) for each in CASES]))
+"""
+
+
+def test_what_a_study_cannot_be_asked_is_refused(here, run_with):
+    assert run_with(COMMON + REFUSED) == [
+        "a study draws by itself",
+        "a study has no end of configurations",
+        "a study needs a dict of lists or of Optuna's distributions",
+        "lr=0.1 is neither a list nor a distribution of Optuna's",
+        "model: Optuna keeps numbers and texts, not [1]",
+        "the study has several goals, and a sweep ranks by one",
+        "minimize=True, but the study maximizes",
+    ]
+
+
+FRAME = """
+import json
+import clusterfn
+from clusterfn import cluster
+
+@cluster
+def work(x, score):
+    return {}[x] if x == 2 else x * score
+
+result = clusterfn.sweep(work, {"x": [1, 2, 3], "score": [0.5]})
+frame = result.to_dataframe()
+print(json.dumps([
+    list(frame.columns), list(frame.index), frame["x"].tolist(), frame["score"].isna().tolist(),
+    frame["error"].dropna().to_dict(), frame.sort_values("score", ascending=False).index[0],
+    str(frame["score"].dtype), frame.index.name,
+]))
+"""
+
+
+def test_a_table_has_a_row_for_each_configuration(here, run_with):
+    columns, names, xs, missing, errors, best, kind, index = run_with(FRAME)
+
+    assert columns == ["x", "config_score", "score", "seconds", "error", "job"] and index == "name"
+    assert names == ["GRID_0000", "GRID_0001", "GRID_0002"] and xs == [1, 2, 3]
+    assert missing == [False, True, False] and errors == {"GRID_0001": "KeyError: 2"}
+    assert best == "GRID_0002" and kind == "float64"
