@@ -222,8 +222,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
         on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
         stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
             stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
-        retries: How often it is tried again (0) after an error that passes, such as a card's ECC error, on another card,
-            and after the loss of the machine or of what watches over it. Never after an error of its own.
+        retries: How often it is tried again (0): after an error that passes, such as a card's ECC error, on another
+            card, and after the loss of the machine or of what watches over it. Never after an error of its own.
 
     Returns:
         A `ClusterFunction`.

@@ -241,7 +241,21 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
         return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
     if _NO_CARD.search((outcome.get("exception") or {}).get("message") or ""):
         return "a job sees no card unless it asks for one: @cluster(gpus=1)"
+    if not outcome.get("earlier") and _may_pass(error):
+        return "this may pass: @cluster(retries=2) has such a job tried again, in a new process and on another card"
     return _about_missing_module(outcome, place)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether it is one of the errors of CUDA after which `retries=` helps."""
+    if not isinstance(error, RuntimeError) or not _OF_CARDS.search(" ".join(map(str, error.args))):
+        return False
+    from clusterfn.gpu.sorting import classify  # here: few errors are of cards, and it costs some milliseconds
+
+    return classify(error).transient
+
+
+_OF_CARDS = re.compile(r"CUDA|NCCL|NVLink|GPU")
 
 
 # What CUDA and those who use it say where no card is to be seen.

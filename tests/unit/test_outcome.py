@@ -186,6 +186,28 @@ def test_a_function_that_finds_no_card_is_told_to_ask_for_one(said):
     assert "gpus=1" in error.__notes__[0]
 
 
+def test_an_error_of_a_card_that_may_pass_has_a_note_about_retries():
+    error = raised(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+
+    assert "retries=2" in error.__notes__[0]
+
+
+@pytest.mark.parametrize("said", ["CUDA error: device-side assert triggered", "CUDA out of memory", "no"])
+def test_an_error_that_stays_has_no_such_note(said):
+    assert not getattr(raised(RuntimeError(said)), "__notes__", ())
+
+
+def test_the_last_error_of_several_attempts_names_those_before_it():
+    earlier = ["attempt 1 failed: its node is gone; tried again (1 of 1)"]
+    published, value = written(RuntimeError("CUDA error: uncorrectable ECC error encountered"))
+    published = {**published, "kind": layout.LOST, "message": "the supervisor died", "earlier": earlier}
+
+    error = outcome.exception_of(published, value, PLACE)
+
+    assert error.message == "the supervisor died; this was the last of 2 attempts"
+    assert list(error.evidence)[:1] == earlier
+
+
 def test_the_hint_at_a_file_beside_the_script_names_the_jobs_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "models").mkdir()

@@ -1,7 +1,7 @@
-"""What `retries=` has run again: which causes pass, how often, what is said of it, and on which other cards.
+"""What `retries=` has run again: which causes pass, how often, what is said of it, and which cards failed.
 
 An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
-Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element`, `item` and `lease`.
+Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element` and `item`.
 """
 
 from ...layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
@@ -72,13 +72,6 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
     return "attempt %d failed%s: %s; tried again (%d of %d)" % (
         number, " on " + where if where else "", shown, used, of,
     )  # fmt: skip
-
-
-def in_place_of(cards: "list[str]", failed: "Iterable[str]", wanted: int) -> "list[str]":
-    """The cards among which to choose: without those that failed the job, as long as enough are left."""
-    bad = frozenset(failed)
-    others = [uuid for uuid in cards if uuid not in bad]
-    return others if len(others) >= wanted else others + [uuid for uuid in cards if uuid in bad]
 
 
 def told(outcomes: "Iterable[Mapping[str, Any]]") -> "list[str]":

@@ -1,0 +1,118 @@
+"""`retries=` as its user meets it: what passes costs a line, what stays is said once, with all before it."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import clusterfn
+from clusterfn import cluster
+from clusterfn.errors import WorkerLost
+from tests.e2e.conftest import wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def flaky(failures, key="all"):
+    """Fails with what a broken card says in its first attempts; the cards of all attempts."""
+    import os
+    from pathlib import Path
+
+    path = Path(os.environ["CLUSTERFN_CHECKPOINT"], str(key))
+    with path.open("a") as file:
+        file.write(os.environ["CUDA_VISIBLE_DEVICES"] + "\n")
+    cards = path.read_text().split("\n")[:-1]
+    print("attempt", len(cards), "begins")
+    if len(cards) <= failures:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nCompile with TORCH_USE_CUDA_DSA")
+    return cards
+
+
+def waiting(seconds):
+    """Long in its first attempt, in no time in the next; which it is, and the pid of what watches over it."""
+    import os
+    import time
+    from pathlib import Path
+
+    path = Path(os.environ["CLUSTERFN_CHECKPOINT"], "watching")
+    first = not path.exists()
+    path.with_suffix(".new").write_text(str(os.getppid()))
+    path.with_suffix(".new").replace(path)
+    if first:
+        time.sleep(seconds)
+    return first
+
+
+for travels_by_value in (flaky, waiting):
+    travels_by_value.__module__ = "__main__"
+
+
+@pytest.fixture
+def box(lab, hosts, tmp_path, monkeypatch):
+    """The name of a host with eight cards that nobody else uses."""
+    with lab.own_gpubox() as box:
+        path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=(box.alias("cfbash"),))
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+        yield box.alias("cfbash")
+
+
+def test_a_call_hears_at_once_of_an_attempt_that_failed_and_returns_from_the_next(box, capsys):
+    cards = cluster(host=box, gpus=1, retries=2)(flaky)(1)
+
+    printed = capsys.readouterr()
+    assert len(cards) == len(set(cards)) == 2, "the card that failed was passed over"
+    line = f"attempt 1 failed on {cards[0]}: RuntimeError: CUDA error: uncorrectable ECC error encountered; tried again"
+    assert printed.err.count(line) == 1
+    assert printed.out == "attempt 1 begins\nattempt 2 begins\n"
+
+
+def test_the_last_error_names_the_attempts_before_it(hosts):
+    job = cluster(host="tensor01", retries=1)(flaky).submit(5)
+
+    error = job.exception(120)
+
+    assert type(error) is RuntimeError
+    told = "\n".join(error.__notes__)
+    assert "attempt 1 failed on" in told and "this was the last of 2 attempts" in told
+    again = clusterfn.attach(job.id)
+    assert type(again.exception(60)) is RuntimeError
+    assert again.notes == job.notes and "tried again (1 of 1)" in job.notes[0]
+
+
+def test_items_of_a_map_are_tried_again_by_themselves(hosts, capsys):
+    group = cluster(host="tensor01", retries=1)(flaky).map([0, 1, 2], ["a", "b", "c"])
+
+    results = group.results(timeout=120)
+
+    assert [len(result) for result in results[:2]] == [1, 2]
+    assert type(results[2]) is RuntimeError and "last of 2 attempts" in "\n".join(results[2].__notes__)
+    assert "1, 'b': attempt 1 failed on" in capsys.readouterr().err
+
+
+def watching(hosts, job):
+    """The pid of the supervisor, as soon as the function runs."""
+    path = hosts.root / "jobs" / job.id / "checkpoint" / "watching"
+    wait_until(path.exists, 60)
+    return int(path.read_text())
+
+
+def test_a_killed_supervisor_costs_an_attempt_where_retries_allow_it(hosts):
+    function = cluster(host="tensor01", retries=1)(waiting)
+    job, strict = function.submit(300), function.with_options(retries=0).submit(300)
+    for each in (job, strict):
+        os.kill(watching(hosts, each), signal.SIGKILL)
+
+    assert job.result(120) is False
+    assert "the supervisor of the job was ended by SIGKILL" in job.notes[0]
+    assert isinstance(strict.exception(120), WorkerLost)
+
+
+def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_the_allocation(hosts, lab):
+    job = cluster(host="slurm", retries=1, name="flakyonce")(flaky).submit(1)
+
+    assert len(job.result(120)) == 2
+    said = lab.slurm.run("scontrol", "--oneliner", "show", "job", "--all").stdout
+    (line,) = [line for line in said.splitlines() if f"JobName=flakyonce.{job.id}" in line]
+    assert "Requeue=1" in line and "Restarts=0" in line
