@@ -1,0 +1,133 @@
+"""Jobs that wait for cards are files: their number costs no processes, nobody need stay, and machines are not mixed."""
+
+from __future__ import annotations
+
+import collections
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.onhost import until
+from tests.chaos.reaper import command, kind_of, staff
+from tests.chaos.sharing import CARDS, Place, Sent, Sharing, played, shared
+from tests.lab import Lab, OwnBox
+
+pytestmark = pytest.mark.lab
+
+SPOOLER_MB = 20.0
+
+
+@pytest.fixture
+def sharing(lab: Lab) -> Iterator[Sharing]:
+    with shared(lab) as box:
+        yield box
+
+
+def taken_whole(sharing: Sharing, host: str) -> Path:
+    """All cards are held, until the file that this names is made."""
+    over = sharing.folder / f"over-{host}"
+    holder = sharing.send_until(sharing.new_lane(), host, CARDS, over)
+    assert until(lambda: sharing.there(holder).runs(), 60), sharing.there(holder).history()
+    return over
+
+
+def tickets(sharing: Sharing, host: str) -> list[Path]:
+    """The jobs that wait, on whichever machine."""
+    return list(sharing.root(host).glob("machines/*/queue/*"))
+
+
+def of_user(sharing: Sharing, host: str) -> collections.Counter[str]:
+    """What runs of a user on the box, by kind."""
+    found = collections.Counter[str]()
+    for pid in sharing.box.cable.pids():
+        try:
+            if os.stat(f"/proc/{pid}").st_uid == sharing.uid(host):
+                found[kind_of(command(pid)) or b" ".join(command(pid)).decode()] += 1
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def resident_mb(pid: int) -> float:
+    """RSS of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+@pytest.mark.timeout(240)
+def test_thirty_jobs_wait_in_one_process_and_are_found_by_another_client(
+    sharing: Sharing, table: Callable[[str], None]
+) -> None:
+    wait_unattended(sharing, 30, table)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+def test_three_hundred_jobs_wait_in_one_process_and_are_found_by_another_client(
+    sharing: Sharing, table: Callable[[str], None]
+) -> None:
+    wait_unattended(sharing, 300, table)
+
+
+def wait_unattended(sharing: Sharing, count: int, table: Callable[[str], None]) -> None:
+    """So many jobs for cards that are all held; client and agent die, cards are let go; who comes later gets all."""
+    over = taken_whole(sharing, "ada")
+    began = time.monotonic()
+    lane = sharing.new_lane()
+    jobs = [sharing.send(lane, "bob", 1 + number % 2, 0.0) for number in range(count)]
+    assert until(lambda: len(tickets(sharing, "bob")) == count, 30 + count), len(tickets(sharing, "bob"))
+    queued_s = time.monotonic() - began
+    lane.kill()
+    assert until(lambda: sum(of_user(sharing, "bob").values()) == 1, 30, 0.2), of_user(sharing, "bob")
+    (spooler,) = staff(sharing.box)["spooler"]
+    held_mb = resident_mb(spooler)
+
+    freed = time.monotonic()
+    over.touch()
+    values = collected(sharing, jobs, 60 + 5 * count)
+
+    lasted = time.monotonic() - freed
+    table(
+        f"{count} jobs queued in {queued_s:.0f} s, waiting in 1 process of {held_mb:.1f} MB; all done in {lasted:.0f} s"
+    )
+    assert [len(set(value)) for value in values] == [job.gpus for job in jobs]
+    assert sharing.settles() == []
+    assert held_mb < SPOOLER_MB
+
+
+def collected(sharing: Sharing, jobs: list[Sent], limit_s: float) -> list[list[str]]:
+    """What a new client gets of them."""
+    lane = sharing.new_lane()
+    for job in jobs:
+        lane.order("attach", job.id, job.host)
+    deadline = time.monotonic() + limit_s
+    words = [lane.hear(job.id, "state", max(deadline - time.monotonic(), 1.0)) or {} for job in jobs]
+    return [word.get("value") or pytest.fail(str(word)) for word in words]
+
+
+@pytest.fixture
+def boxes(lab: Lab) -> Iterator[tuple[OwnBox, OwnBox]]:
+    with lab.own_gpubox() as one, lab.own_gpubox() as other:
+        yield one, other
+
+
+@pytest.mark.timeout(240)
+def test_two_machines_with_one_home_have_queues_of_their_own(lab: Lab, boxes: tuple[OwnBox, OwnBox]) -> None:
+    """Their jobs lie in the same root; what waits for the one's cards is no business of the other's."""
+    places = {"one": Place(boxes[0], "cfbash"), "other": Place(boxes[1], "cfbash")}
+    with played(lab, places) as sharing:
+        over = taken_whole(sharing, "one")
+        lane = sharing.new_lane()
+        waiting = sharing.send(lane, "one", 1, 0.0)
+        assert until(lambda: tickets(sharing, "one"), 60)
+        at_once = sharing.send(lane, "other", CARDS, 0.0)
+        word = lane.hear(at_once.id, "state", 60.0) or {}
+        assert sorted(word["value"]) == sorted(boxes[1].uuids()), word
+        assert not sharing.there(waiting).runs()
+        over.touch()
+        word = lane.hear(waiting.id, "state", 60.0) or {}
+        assert set(word["value"]) < set(boxes[0].uuids()), word
+        assert sharing.settles() == []
