@@ -90,7 +90,7 @@ class Job(concurrent.futures.Future[R]):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What was noticed beside the outcome: attempts before the last, processes that were left behind, and the like."""
+        """What was noticed beside the outcome: attempts before the last, processes that were left behind, …"""
         return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
 
     @property
