@@ -19,13 +19,13 @@ def row(per_node: str, per_job: str) -> str:
 
 def test_the_cards_of_a_node_are_counted_by_type():
     odd = (
-        "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:2 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
+        "NodeName=n2 Gres=lscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:16 GresUsed=gpu:a100:2(IDX:0,3),gpu:2080ti:0(IDX:N/A)"
     )
 
     assert nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
         Cards("n1", "mixed", "", 4, 1),
         Cards("n2", "idle+drain", "a100", 4, 2),
-        Cards("n2", "idle+drain", "2080ti", 2, 0),
+        Cards("n2", "idle+drain", "2080ti", 16, 0),
     ]
 
 

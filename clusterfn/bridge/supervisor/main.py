@@ -61,6 +61,10 @@ def _command(argv: "list[str]") -> int:
         from .listing import listing
 
         return listing(argv[1])
+    if len(argv) == 3 and argv[0] == "gpus":
+        from ..spooler.showing import gpus
+
+        return gpus(argv[1], argv[2])
     if argv[:1] in (["queue"], ["spool"]):
         return _about_queue(argv)
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"

@@ -1,0 +1,138 @@
+"""`clusterfn gpus`: a shared server with two users, with nobody's processes and with a broken driver, and a cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from clusterfn import cluster
+from clusterfn.cli import main
+from tests.e2e.conftest import wait_until
+
+pytestmark = pytest.mark.lab
+
+
+def rest():
+    time.sleep(300)
+
+
+rest.__module__ = "__main__"
+
+
+@pytest.fixture(scope="module")
+def _box(request):
+    with request.getfixturevalue("lab").own_gpubox() as box:
+        yield box
+
+
+@pytest.fixture
+def box(_box, lab, hosts, tmp_path, monkeypatch):
+    """Eight cards that nobody else uses; the two names by which cfbash and cfsecond reach them."""
+    names = (_box.alias("cfbash"), _box.alias("cfsecond"))
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=names)
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    with _box.cards.kept():
+        yield names
+    shutil.rmtree(lab.home("second") / hosts.root.name, ignore_errors=True)
+
+
+def started(job):
+    wait_until(lambda: job.state == "RUNNING", 60)
+    return job
+
+
+def stopped(*jobs):
+    for job in jobs:
+        job.stop()
+    for job in jobs:
+        wait_until(job.done, 60)
+
+
+def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
+    mine, theirs = box
+    with _box.cards.process(7, os.getpid(), name="/usr/bin/python3"):
+        jobs = [started(cluster(host=mine, gpus=2)(rest).submit())]
+        jobs.append(started(cluster(host=theirs, gpus=4)(rest).submit()))
+        jobs.append(cluster(host=mine, gpus=3, name="eval")(rest).submit())
+        wait_until(lambda: "held by" in jobs[-1].reason, 60)
+        capsys.readouterr()
+
+        assert main(["gpus", mine]) == 0
+        shown = capsys.readouterr().out
+        assert main(["gpus", theirs, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        stopped(*jobs)
+
+    lines = shown.splitlines()
+    assert lines[0] == "1 of 8 GPUs free"
+    held = [line.split(" %")[1].strip() for line in lines[3:11]]
+    assert all(word.startswith(f"you: rest ({jobs[0].id[:4]}), ") for word in held[:2]), held
+    assert held[2:7] == [*["cfsecond"] * 4, "free"]
+    assert held[7].startswith("in use without a lease: python3 (pid ")
+    waiting = " ".join(lines[-1].split())
+    assert waiting.startswith(f"1 you: eval ({jobs[2].id[:4]}) 3 GPUs ") and "held by" in waiting
+    assert [card["holder"] and card["holder"]["user"] for card in told["cards"][:6]] == ["cfbash"] * 2 + [
+        "cfsecond"
+    ] * 4
+    assert [(each["user"], each["own"], each["asked"]["gpus"]) for each in told["waiting"]] == [("cfbash", False, 3)]
+
+
+def test_watching_goes_on_until_ctrl_c(box):
+    argv = [sys.executable, "-m", "clusterfn", "gpus", box[0], "--watch"]
+    watching = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert watching.stdout is not None
+    seen = ""
+    while seen.count("8 of 8 GPUs free") < 2:
+        line = watching.stdout.readline()
+        assert line, seen
+        seen += line
+    watching.send_signal(signal.SIGINT)
+    out, err = watching.communicate(timeout=60)
+
+    assert (watching.returncode, err) == (130, "")
+    assert f"\n\n{box[0]}, " in seen and "\x1b" not in seen + out
+
+
+def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
+    _box.cards.set("nvml-mismatch")
+    assert main(["gpus", box[0]]) == 1
+    said = capsys.readouterr().err
+    assert f"the cards of {box[0]} cannot be seen: nvidia-smi failed with exit code 18" in said
+    assert "Driver/library version mismatch" in said and "run nvidia-smi there" in said
+
+    _box.cards.set("no-devices")
+    assert main(["gpus", box[0]]) == 0
+    assert capsys.readouterr().err == f"clusterfn: no GPUs on {box[0]}: nvidia-smi is not there, or lists none\n"
+
+
+@pytest.mark.long
+def test_an_nvidia_smi_that_hangs_is_told(box, _box, capsys):
+    _box.cards.set("hang")
+    assert main(["gpus", box[0]]) == 1
+    assert "nvidia-smi did not answer within 10 seconds" in capsys.readouterr().err
+
+
+def test_a_clusters_free_cards_and_who_waits(hosts, capsys):
+    running, waiting = (cluster(host="slurm", gpus=4, name=name)(rest).submit() for name in ("one", "two"))
+    also = cluster(host="slurm", gpus=4, name="three")(rest).submit()
+    wait_until(lambda: [job.state for job in (running, waiting, also)].count("RUNNING") == 2, 120)
+    capsys.readouterr()
+
+    assert main(["gpus", "slurm"]) == 0
+    shown = capsys.readouterr().out
+    assert main(["gpus", "slurm", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    stopped(running, waiting, also)
+
+    assert shown.startswith("0 of 8 GPUs free\n")
+    assert [(each["node"], each["total"], each["used"]) for each in told["nodes"]] == [("n1", 4, 4), ("n2", 4, 4)]
+    mine = [each for each in told["waiting"] if each["own"] and each["wants"] == "gpu:4"]
+    assert mine and mine[0]["name"].rpartition(".")[2] in {running.id, waiting.id, also.id}
+    assert "you: " in shown.splitlines()[-1]
