@@ -1,0 +1,347 @@
+"""The queue of a machine without a scheduler: who waits is a file, and starts in turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.box import Box
+from tests.bridge.host import Job, is_running, until
+
+LONG_S = 60.0
+WAITS = 20  # the exit status of who is left to the queue
+NAP = "def f(s):\n    import time\n    time.sleep(s)\n    return s\n"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
+
+
+def ended(*jobs: Job) -> list[str]:
+    """How they ended, once all have."""
+    for job in jobs:
+        until(job.has_outcome, LONG_S)
+    return [job.outcome()["kind"] for job in jobs]
+
+
+def running(box: Box, job: Job) -> Job:
+    """Start it, and wait until its function runs."""
+    box.start(job)
+    job.wait_for("running")
+    return job
+
+
+def let_go(job: Job) -> None:
+    """End a running job without a word: its script and its supervisor."""
+    for pid in (job.supervisor_pid(), job.script.pid if is_running(job.script.pid) else 0):
+        if pid:
+            os.kill(pid, signal.SIGKILL)
+
+
+def cores(box: Box, wanted: int, seconds: float = 0.0, **spec: Any) -> Job:
+    """A job without cards, held to the cores that there are."""
+    spec.setdefault("limits", {})
+    return box.bench.job(NAP, seconds, resources={"cores": wanted}, **spec)
+
+
+def all_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def test_who_waits_says_for_whom(box: Box):
+    box.say(used={"0": 812})
+    first, second = running(box, box.job(1, 60)), box.job(1)
+
+    box.queued(second)
+
+    reason = until(lambda: box.reason(second))
+    nobody = "1 in use without a lease: 812 MiB in use by nobody visible"
+    assert reason == f"1 of 2 GPUs held by root (1); {nobody}; waiting for 1"
+    assert f"f.{second.id}|PENDING|{reason}\n" in box.here("queue", str(box.bench.root))
+    let_go(first)
+    assert ended(second) == ["returned"]
+
+
+def test_who_waits_is_started_by_the_holders_end(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(2)
+    box.queued(second)
+    until(lambda: box.reason(second))
+
+    let_go(first)
+    began = time.monotonic()
+
+    assert ended(second) == ["returned"]
+    assert time.monotonic() - began < 4  # well below the next look
+
+
+def test_waiting_ends_with_queue_timeout(box: Box):
+    running(box, box.job(2, 60))
+    second = box.job(1, queue_timeout_s=0.5)
+
+    box.queued(second)
+
+    assert ended(second) == ["unsatisfiable"]
+    outcome = second.outcome()
+    assert outcome["stage"] == "lease"
+    assert "no GPUs became free within the 0.5 s of queue_timeout: 2 of 2 GPUs held by root (2)" in outcome["message"]
+    assert not box.tickets()
+
+
+def test_who_waits_can_be_stopped(box: Box):
+    running(box, box.job(2, 60))
+    second = box.job(1)
+    box.queued(second)
+
+    (second.folder / "cancel").touch()
+
+    assert ended(second) == ["cancelled"]
+    until(lambda: not box.tickets())
+
+
+def test_who_waits_can_be_withdrawn(box: Box):
+    running(box, box.job(2, 60))
+    second = box.job(1)
+    box.queued(second)
+
+    told = second.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "no", "withdraw": True}))
+
+    assert json.loads(told.stdout)["won"] is not True or not box.tickets()
+
+
+def test_a_stranger_that_leaves_is_noticed(box: Box):
+    box.say(cards=1, apps={"0": os.getpid()})
+    job = box.job(1)
+    box.queued(job)
+    assert "pid" in until(lambda: box.reason(job))
+
+    box.say(cards=1)
+
+    assert ended(job) == ["returned"]
+    assert job.value() == box.uuid(0)
+
+
+def test_twenty_jobs_on_eight_cards_never_share_one_and_none_leaks(box: Box):
+    box.say(cards=8)
+    jobs = [box.job(1 + index % 3, 0.2) for index in range(20)]
+
+    box.start_all(jobs)
+
+    assert ended(*jobs) == ["returned"] * 20
+    until(lambda: len(box.order("released")) == 20)
+    held: set[str] = set()
+    for line in box.holds():
+        cards = set(line.get("cards", ()))
+        assert cards <= held if line["event"] == "released" else not cards & held, line
+        held ^= cards
+    assert not held
+    assert not box.apart.names() & {f"gpu/{box.uuid(index)}" for index in range(8)}
+    until(lambda: not box.spoolers())
+
+
+def test_who_came_first_is_served_first(box: Box):
+    box.say(cards=1)
+    first = running(box, box.job(1, 60))
+    waiting = [box.job(1, 0.05) for _ in range(6)]
+    for job in waiting:
+        box.queued(job)
+
+    let_go(first)
+
+    assert ended(*waiting) == ["returned"] * 6
+    assert box.order() == [first.id, *(job.id for job in waiting)]
+
+
+def test_a_large_job_is_not_starved_by_small_ones(box: Box):
+    """It finds one free card of two; who asks for one after it waits all the same."""
+    holder, large, small = running(box, box.job(1, 60)), box.job(2), box.job(1)
+    box.queued(large)
+
+    box.queued(small)
+
+    assert until(lambda: box.reason(small)).endswith("1 job before it")
+    let_go(holder)
+    assert ended(large, small) == ["returned"] * 2
+    assert box.order() == [holder.id, large.id, small.id]
+
+
+def test_a_job_without_cards_passes_one_that_waits_for_cards(box: Box):
+    running(box, box.job(2, 60))
+    waiting, small = box.job(1), box.bench.job(NAP, 0.0)
+    box.queued(waiting)
+
+    box.start(small)
+
+    assert ended(small) == ["returned"]
+    assert not waiting.has_outcome()
+
+
+def test_an_older_job_of_another_user_goes_first(box: Box):
+    box.say(cards=2)
+    held = box.mark("wait/4242/1/2/1/0/aaaaaaaaaaaaaaaa")  # it waits for two, since the machine started
+    job = box.job(1)
+
+    box.queued(job)
+    until(lambda: box.reason(job))
+    time.sleep(0.5)  # it would be started by now
+    assert not job.has_outcome()
+
+    held.close()
+    assert ended(job) == ["returned"]
+
+
+def test_a_younger_job_of_another_user_does_not(box: Box):
+    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
+    job = box.job(1)
+
+    assert box.start(job).wait(30) == 0
+    held.close()
+
+
+def test_cores_are_counted_over_all_users(box: Box):
+    held = box.mark(f"run/4242/aaaaaaaaaaaaaaaa/0/{all_cores()}/0")
+    job = cores(box, 1)
+
+    box.queued(job)
+    assert until(lambda: box.reason(job)) == "waiting for 1 free cores"
+
+    held.close()
+    assert ended(job) == ["returned"]
+
+
+def test_memory_is_counted_where_it_is_asked_for(box: Box):
+    held = box.mark("run/4242/aaaaaaaaaaaaaaaa/0/0/99999999")
+    asked = box.bench.job(NAP, 0.0, resources={"memory_bytes": 1 << 28})
+    silent = box.bench.job(NAP, 0.0)
+
+    assert box.start(silent).wait(30) == 0
+    box.queued(asked)
+    assert until(lambda: box.reason(asked)) == "waiting for 256 MB of free memory"
+
+    held.close()
+    assert ended(asked) == ["returned"]
+
+
+def test_cores_above_the_machines_lift_its_cap(box: Box):
+    held = box.mark(f"run/4242/aaaaaaaaaaaaaaaa/0/{all_cores()}/0")
+
+    job = cores(box, 1, limits={"cores": all_cores() + 1})
+
+    assert box.start(job).wait(30) == 0
+    held.close()
+
+
+def test_a_limit_of_ones_own_is_kept_and_reserves_nothing(box: Box):
+    limits = {"jobs": 1, "cores": 64}
+    first = running(box, box.bench.job(NAP, 60, limits=limits))
+    second = box.bench.job(NAP, 0.0, limits=limits)
+
+    box.queued(second)
+
+    assert until(lambda: box.reason(second)) == "waiting for your own jobs: limits: {jobs: 1}"
+    assert not [name for name in box.apart.names() if name.startswith("wait/")]
+    let_go(first)
+    assert ended(second) == ["returned"]
+
+
+def test_a_ticket_of_an_earlier_boot_is_older_than_all_since(box: Box):
+    box.say(cards=1)
+    first, older, younger = running(box, box.job(1, 60)), box.job(1), box.job(1)
+    box.queued(younger)
+    box.queued(older)
+    kill(box.spoolers())
+    ticket = box.machine / "queue" / older.id
+    ticket.write_text(json.dumps({**json.loads(ticket.read_text()), "boot": "another"}))
+
+    let_go(first)
+    box.here("queue", str(box.bench.root))
+
+    assert ended(older, younger) == ["returned"] * 2
+    assert box.order() == [first.id, older.id, younger.id]
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: not any(map(is_running, pids)))
+
+
+def test_a_killed_spooler_loses_nothing(box: Box):
+    first = running(box, box.job(2, 60))
+    waiting = [box.job(1, 0.1) for _ in range(4)]
+    for job in waiting:
+        box.queued(job)
+
+    kill(until(box.spoolers))
+    let_go(first)
+    assert "PENDING" in box.here("queue", str(box.bench.root))
+
+    assert ended(*waiting) == ["returned"] * 4
+    assert [len(list((job.folder / "attempts").iterdir())) for job in waiting] == [1] * 4
+
+
+def test_a_spooler_killed_again_and_again_starts_nothing_twice(box: Box):
+    jobs = [box.job(1, 0.1) for _ in range(10)]
+    box.start_all(jobs)
+    rng = random.Random(7)
+    killed = 0
+    while killed < 8 and not all(job.has_outcome() for job in jobs):
+        time.sleep(rng.uniform(0.1, 0.6))  # in the middle of whatever it does
+        spoolers = box.spoolers()
+        kill(spoolers)
+        killed += len(spoolers)
+        box.here("queue", str(box.bench.root))
+
+    assert ended(*jobs) == ["returned"] * 10
+    assert killed
+    assert sorted(box.order()) == sorted(job.id for job in jobs)
+
+
+def test_a_job_that_runs_or_waits_is_not_started_by_a_second_script(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+
+    again = [box.start(first).wait(30), box.start(second).wait(30)]
+
+    assert again == [0, WAITS]
+    assert box.tickets() == {second.id}
+    assert len(list((first.folder / "attempts").iterdir())) == 1
+
+
+def test_a_death_is_not_concluded_of_a_job_that_waits(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+
+    told = second.call("conclude", stdin=json.dumps({"kind": "lost", "message": "its processes are gone"}))
+
+    assert json.loads(told.stdout) == {"attempt": None, "kind": None, "won": False}
+    let_go(first)
+    assert ended(second) == ["returned"]
+
+
+def test_waiting_jobs_are_files_and_one_small_process(box: Box):
+    running(box, box.job(2, 60))
+    jobs = [box.job(1) for _ in range(10)]
+    scripts = [box.start(job) for job in jobs]
+    assert [script.wait(60) for script in scripts] == [WAITS] * 10
+
+    (spooler,) = until(box.spoolers)
+    assert box.tickets() == {job.id for job in jobs}
+    assert not any(job.tagged() for job in jobs)
+    status = Path(f"/proc/{spooler}/status").read_text()
+    rss_kb = int(status.split("VmRSS:")[1].split()[0])
+    assert rss_kb < 20 << 10, rss_kb
+
+
+def test_a_lease_by_file(box: Box):
+    first, second = running(box, box.job(2, 60, lease="file")), box.job(2, lease="file")
+    box.queued(second)
+    assert until(lambda: box.reason(second)) == "2 of 2 GPUs held by somebody (2); waiting for 2"
+
+    let_go(first)
+
+    assert ended(second) == ["returned"]
