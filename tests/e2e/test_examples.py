@@ -142,6 +142,25 @@ def test_files_on_a_host(hosts, host):
     assert run("files.py", host).splitlines() == FILES
 
 
+@pytest.mark.lab
+@pytest.mark.parametrize("host", ["local", "tensor01"])
+def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
+    indexes = f"~/{hosts.root.name}-indexes" if host == "tensor01" else str(tmp_path / "indexes")
+    asked = ("--host", host, "--environment", torch, "--max-configs", "3", "--seed", "73", "--indexes", indexes)
+
+    first, *ranking, best = run("retrieval_grid.py", *asked).splitlines()
+
+    assert first == "3/3 configurations completed (100 %)"
+    assert {line.split()[0] for line in ranking} == {"GRID_0031", "GRID_0071", "GRID_0128"}
+    assert all(0.2 < float(line.split()[1]) <= 1 for line in ranking)
+    assert ranking == sorted(ranking, key=lambda line: -float(line.split()[1])) and best.startswith("best: {")
+    if host == "local":
+        built = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "indexes").iterdir()}
+        run("retrieval_grid.py", *asked)
+        assert set(built) == {"bge-flat.faiss", "gte-ivf.faiss", "splade-hnsw.faiss"}
+        assert built == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "indexes").iterdir()}
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_each_example_says_how_it_is_run(name):
     told = ast.get_docstring(ast.parse((EXAMPLES / name).read_text(encoding="utf-8")))
@@ -151,4 +170,4 @@ def test_each_example_says_how_it_is_run(name):
 
 
 def test_every_script_is_run_by_a_test():
-    assert SCRIPTS == ["files.py", "first.py", "many_calls.py", "tensor01.py"]
+    assert SCRIPTS == ["files.py", "first.py", "many_calls.py", "retrieval_grid.py", "tensor01.py"]
