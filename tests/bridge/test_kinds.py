@@ -23,8 +23,8 @@ def uuids(tmp_path: Path) -> list[str]:
     return [card["uuid"] for card in machine(tmp_path / "bin", *MIXED).read()["cards"]]
 
 
-def run(bench: Bench, tmp_path: Path, **resources: Any) -> tuple[Any, dict[str, Any]]:
-    job = bench.job(SHOW, resources={"gpus": 1, **resources})
+def run(bench: Bench, tmp_path: Path, scheduler: str = "bare", **resources: Any) -> tuple[Any, dict[str, Any]]:
+    job = bench.job(SHOW, resources={"gpus": 1, **resources}, scheduler=scheduler)
     outcome = job.run(PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     return job.value() if outcome["kind"] == "returned" else None, outcome
 
@@ -32,6 +32,7 @@ def run(bench: Bench, tmp_path: Path, **resources: Any) -> tuple[Any, dict[str, 
 @pytest.mark.parametrize(
     ("asked", "given"),
     [
+        ({"gpu_type": "RTX A6000", "scheduler": "local"}, [1]),
         ({"gpu_type": "a6000"}, [1]),
         ({"gpu_type": "a1000", "gpus": 2}, [0, 2]),
         ({"gpu_memory_bytes": 20 << 30}, [1]),

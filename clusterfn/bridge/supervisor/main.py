@@ -68,7 +68,7 @@ def _command(argv: "list[str]") -> int:
     if argv[:1] in (["queue"], ["spool"]):
         return _about_queue(argv)
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | list ROOT | queue ROOT | spool ROOT LEASE FD")  # fmt: skip
+        " | list ROOT | gpus ROOT LEASE | queue ROOT | spool ROOT LEASE FD")  # fmt: skip
     return 2
 
 
