@@ -296,13 +296,16 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) 
     for name, word in (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus")):
         asked, held = getattr(wanted, name), getattr(has, name)
         if asked is not None and held is not None and asked > held:
-            raise _lacks(word, asked, held)
+            raise _lacks(word, *((spec.shown_memory(each) if word == "memory" else each) for each in (asked, held)))
     for name in ("host", "gpu_type", "gpu_memory_bytes", "environment", "packages", "modules", "cwd"):
         asked = getattr(wanted, name)
         if asked and asked not in (getattr(own, name), session.host.name if name == "host" else None):
             raise _lacks(name, asked, getattr(own, name))
-    if wanted.time_s is not None and (has.time_s is None or wanted.time_s < has.time_s):
-        raise _lacks("time", f"{wanted.time_s:g} s", "no limit for one call")
+    if wanted.time_s is not None:
+        raise ConfigError(
+            f"the function asks for time={wanted.time_s:g} s, and a session has no limit for one call",
+            hint="limit the session by its own time=…, and send the function itself: session.call(f.__wrapped__, …)",
+        )
 
 
 def _lacks(word: str, asked: object, held: object) -> ConfigError:

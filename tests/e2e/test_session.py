@@ -244,7 +244,7 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
             ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
             ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
-            ({"time": "1min"}, "the function asks for time='1min'"),
+            ({"time": "1min"}, "the function asks for time=60 s, and a session has no limit for one call"),
         ):
             with pytest.raises(ConfigError) as refused:
                 session.submit(cluster(**asks)(work))  # type: ignore[call-overload]
