@@ -40,15 +40,21 @@ def held(hosts, monkeypatch):
 
 @pytest.fixture
 def journal(hosts):
-    """The `count` lines of the journal of holds that belong to these jobs: uuid, job, taken, released."""
+    """From the journal of holds, the `count` holds of a card by one of these jobs: uuid, taken, released."""
 
     def read(jobs, count):
         ids = {job.id for job in jobs}
 
         def lines():
             texts = [path.read_text() for path in hosts.root.glob("machines/*/holds.jsonl")]
-            found = [json.loads(line) for text in texts for line in text.splitlines()]
-            mine = [line for line in found if line["job"] in ids and line["released"] is not None]
+            told = [json.loads(line) for text in texts for line in text.splitlines()]
+            times = {(line["job"], line["event"]): line["t"] for line in told}
+            held = [line for line in told if line["job"] in ids and line["event"] == "released"]
+            mine = [
+                {"uuid": uuid, "taken": times[line["job"], "taken"], "released": line["t"]}
+                for line in held
+                for uuid in line["cards"]
+            ]
             return mine if len(mine) >= count else None
 
         found = wait_until(lines)

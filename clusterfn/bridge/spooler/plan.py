@@ -60,22 +60,24 @@ def plan(tickets: "Sequence[Ticket]", view: View) -> Plan:
     """What is to be done with these tickets, the oldest first."""
     if not tickets:
         return Plan()
-    return _Planning(view, Room(view.machine, view.seen.running, view.uid, tickets[0].limits)).all(tickets)
+    return _Planning(tickets, view).all()
 
 
 class _Planning:
-    def __init__(self, view: View, room: Room) -> None:
+    def __init__(self, tickets: "Sequence[Ticket]", view: View) -> None:
         self.view = view
-        self.room = room
+        self.tickets = tickets
+        self.room = Room(view.machine, view.seen.running, view.uid, tickets[0].limits)
         self.made = Plan()
         self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
-        self._others = [job for job in view.seen.waiting if job.uid != view.uid]
+        own = {ticket.job for ticket in tickets}
+        self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
         self._lines: "set[bool]" = set()
         self._of_groups: "dict[str, int]" = {}
 
-    def all(self, tickets: "Sequence[Ticket]") -> Plan:
+    def all(self) -> Plan:
         """Each in its turn."""
-        for before, ticket in enumerate(tickets):
+        for before, ticket in enumerate(self.tickets):
             while self._others and self._others[0].ms < ticket.ms:
                 self.room.reserve(self._others.pop(0).asked)
             self.room.limits = ticket.limits
