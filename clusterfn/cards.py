@@ -25,16 +25,21 @@ def ask(connection: HostConnection) -> tuple[Card, ...] | None:
     return tuple(Card(int(index), uuid, name, int(mib) if mib.isdigit() else 0) for index, uuid, mib, name in rows)
 
 
+def suitable(there: tuple[Card, ...], wanted: Resources) -> list[Card]:
+    """Those that are of the type and size that is asked for."""
+    return eligible(there, wanted.gpu_type, wanted.gpu_memory_bytes)
+
+
 def enough(there: tuple[Card, ...] | None, wanted: Resources, host: str) -> None:
     """Refuse a type or a size of which the host has too few.
 
     Raises:
         Unsatisfiable: It names the cards that are there.
     """
-    kind, memory = wanted.gpu_type, wanted.gpu_memory_bytes
-    if there is None or len(eligible(there, kind, memory)) >= wanted.gpus:
+    if there is None or len(suitable(there, wanted)) >= wanted.gpus:
         return
+    words = asked(wanted.gpus, wanted.gpu_type, wanted.gpu_memory_bytes)
     raise Unsatisfiable(
-        f"the call asks for {asked(wanted.gpus, kind, memory)}, and {host} has {in_words(there)}",
-        host=host, stage="submit", hint=hint(there, kind),
+        f"the call asks for {words}, and {host} has {in_words(there)}",
+        host=host, stage="submit", hint=hint(there, wanted.gpu_type),
     )  # fmt: skip

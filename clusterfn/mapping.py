@@ -150,7 +150,7 @@ def _output(reply: Reply[Any]) -> str:
 def _machine(session: Session, asked: Resources) -> division.Machine:
     facts, limits = session.connection.facts, session.host.limits
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
-    cards = session.gpu_count or 0 if asked.gpus else 0
+    cards = session.cards_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = min(facts.cpus, limits.cores or facts.cpus) // asked.cores

@@ -222,6 +222,12 @@ class Session:
         """What each card is, by nvidia-smi; None if it cannot say."""
         return cards.ask(self.connection)
 
+    def cards_for(self, asked: Resources) -> int:
+        """How many cards it has of the type and size that is asked for; 0 if nobody can say."""
+        if asked.gpu_type or asked.gpu_memory_bytes:
+            return len(cards.suitable(self.cards or (), asked))
+        return self.gpu_count or 0
+
     @functools.cached_property
     def gpu_count(self) -> int | None:
         """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""

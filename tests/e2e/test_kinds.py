@@ -16,7 +16,11 @@ def visible():
     return os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("CUDA_DEVICE_ORDER")
 
 
-visible.__module__ = "__main__"
+def which(item):
+    return os.environ["CUDA_VISIBLE_DEVICES"], item
+
+
+visible.__module__ = which.__module__ = "__main__"
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +61,14 @@ def test_cards_that_are_not_there_are_refused_before_anything_is_sent(box, hosts
     assert caught.value.message == f"the call asks for 3 GPUs of type a600, and {box} has {there}"
     assert caught.value.hint == 'did you mean gpu_type="a6000"?'
     assert hosts.jobs() == before
+
+
+@pytest.mark.lab
+def test_a_map_runs_as_many_at_a_time_as_there_are_cards_of_its_type(box, _box, capsys):
+    seen = cluster(host=box, gpus=1, gpu_type="a6000")(which).map(range(4)).results()
+
+    assert ": 4 items, 2 at a time" in capsys.readouterr().err
+    assert {uuids for uuids, _ in seen} <= set(_box.uuids()[1:3])
 
 
 @pytest.mark.lab
