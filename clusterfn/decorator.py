@@ -78,6 +78,7 @@ class ClusterFunction(Generic[P, R]):
         max_parallel: int = 50,
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["collect", "raise"] = "collect",
+        sequential_up_to: int | None = None,
     ) -> JobGroup[R]:
         """Call the function with each item, each call in a process of its own, and return at once.
 
@@ -86,6 +87,8 @@ class ClusterFunction(Generic[P, R]):
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
+            sequential_up_to: So many items run one after another, more side by side; not on SLURM. Without it two items
+                do that would have to share a card.
 
         Returns:
             A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.
@@ -103,7 +106,8 @@ class ClusterFunction(Generic[P, R]):
             raise RuntimeError(f"{self.__name__}.map() inside a job: call the function directly, it runs here")
         from clusterfn import mapping
 
-        return mapping.run(self.__wrapped__, iterables, self.options, max_parallel, chunksize, on_error)
+        wish = mapping.wish(max_parallel, chunksize, sequential_up_to)
+        return mapping.run(self.__wrapped__, iterables, self.options, wish, on_error)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here, in this process."""

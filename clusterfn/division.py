@@ -22,6 +22,21 @@ _MARGIN_S = 60.0  # SLURM is asked for a minute more
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What the caller of `map` said of how its items are to be shared out.
+
+    Attributes:
+        max_parallel: Items that run side by side, at most.
+        chunk: Items that an element claims at a time; None: as it turns out.
+        sequential_up_to: So many items run one after another, not on SLURM; None: two that would share a card.
+    """
+
+    max_parallel: int = 50
+    chunk: int | None = None
+    sequential_up_to: int | None = None
+
+
+@dataclass(frozen=True)
 class Machine:
     """What a host without a scheduler has room for: items at a time by cores, memory and cards; None: not limited.
 
@@ -40,28 +55,28 @@ class Machine:
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 
-def on_machine(count: int, max_parallel: int, chunk: int | None, machine: Machine) -> Group:
+def on_machine(count: int, wish: Wish, machine: Machine) -> Group:
     """For a host without a scheduler: as many processes as there is room for, which take what comes.
 
     Example:
-        >>> on_machine(100, 50, None, Machine(by_cores=8))
+        >>> on_machine(100, Wish(), Machine(by_cores=8))
         Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = max(1, min(count, max_parallel, machine.room()))
-    if shares_cards(count, machine) and count <= SEQUENTIAL_UP_TO:
-        at_once = 1
-    aim_s = AIM_S if chunk is None else None
-    chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    at_once = 1 if takes_turns(count, wish, machine) else max(1, min(count, wish.max_parallel, machine.room()))
+    aim_s = AIM_S if wish.chunk is None else None
+    chunk = wish.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
     elements = min(at_once, math.ceil(count / chunk))
     return Group(count, chunk, elements, elements, aim_s=aim_s)
 
 
-def shares_cards(count: int, machine: Machine) -> bool:
-    """Whether items must take turns on a card."""
-    return machine.by_cards is not None and machine.by_cards < count
+def takes_turns(count: int, wish: Wish, machine: Machine) -> bool:
+    """Whether there are so few items that they run one after another."""
+    if wish.sequential_up_to is not None:
+        return count <= wish.sequential_up_to
+    return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
 
 
-def on_slurm(count: int, max_parallel: int, chunk: int | None, item_s: float | None, limits: Limits) -> Group:
+def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Group:
     """For SLURM: elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
@@ -69,12 +84,12 @@ def on_slurm(count: int, max_parallel: int, chunk: int | None, item_s: float | N
     needed are taken out of the queue. A chunk size that was asked for is one element's share.
 
     Example:
-        >>> on_slurm(10_000, 50, None, None, Limits(array=1000))
+        >>> on_slurm(10_000, Wish(), None, Limits(array=1000))
         Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = min(count, max_parallel)
-    asked = chunk
-    chunk = chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    at_once = min(count, wish.max_parallel)
+    asked = wish.chunk
+    chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
     if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
         chunk = max(1, min(chunk, int(longest_s // item_s)))

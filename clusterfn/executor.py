@@ -90,8 +90,8 @@ class Executor(concurrent.futures.Executor):
 
         self._check()
         until = None if timeout is None else clock.monotonic() + timeout
-        chunk = chunksize if chunksize != 1 else "auto"
-        group = mapping.run(_plain(fn), iterables, self._options, _AT_ONCE, chunk, "collect")
+        wish = mapping.wish(_AT_ONCE, chunksize if chunksize != 1 else "auto")
+        group = mapping.run(_plain(fn), iterables, self._options, wish)
         with self._lock:
             self._groups.append(group)
         return _in_order(group, until)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
+import functools
 import os
 import threading
 import time
@@ -15,16 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn import download, layout, outcome, whereabouts
-from clusterfn.errors import ClusterfnError, SweepError
+from clusterfn import download, outcome, overview, whereabouts
+from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
 
 if TYPE_CHECKING:
+    import asyncio
+
     from clusterfn.gathering import Gathering
 
 R = TypeVar("R")
 _TURN_S = 1.0
-_CAUSES = 10
 _ANSWER_S = 30.0
 
 
@@ -61,6 +64,7 @@ class JobGroup(Generic[R]):
         name: The function's name.
         host: The host's name.
         folder: The group's folder on the host.
+        shown: How many ends have been shown to the user.
     """
 
     def __init__(
@@ -79,7 +83,10 @@ class JobGroup(Generic[R]):
         self._states = [PENDING] * count
         self._ended: dict[int, Ended] = {}
         self._order: list[int] = []
+        self._begun: dict[int, None] = {}  # in the order in which they began
         self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self.shown = 0
         self._lost: ClusterfnError | None = None
         self._reason = ""
         self._pid = os.getpid()
@@ -94,7 +101,7 @@ class JobGroup(Generic[R]):
         return len(self._ended) == len(self)
 
     def results(self, timeout: float | None = None) -> list[R]:
-        """The values in the order of the items, waiting for them and showing a line for each that ends.
+        """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
 
         With `on_error="collect"` an exception stands in the place of a value; with "raise" the first one is raised, and
         the others can still be read.
@@ -160,10 +167,17 @@ class JobGroup(Generic[R]):
     async def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
         import asyncio
 
-        loop, given = asyncio.get_running_loop(), self.as_completed()
-        with concurrent.futures.ThreadPoolExecutor(1) as thread:
-            while (found := await loop.run_in_executor(thread, next, given, None)) is not None:
-                yield found
+        changed, given = asyncio.Event(), self.as_completed()
+        wake = functools.partial(_wake, asyncio.get_running_loop(), changed)
+        self._listeners.append(wake)
+        try:
+            for before in range(len(self)):
+                while len(self._ended) <= before and self._lost is None:
+                    changed.clear()
+                    await changed.wait()
+                yield next(given)
+        finally:
+            self._listeners.remove(wake)
 
     @property
     def failed(self) -> dict[int, BaseException]:
@@ -275,23 +289,12 @@ class JobGroup(Generic[R]):
     def to_dataframe(self) -> Any:
         """A pandas DataFrame with a row for each item: its arguments as a label, state, what it used, result or error.
 
-        A result that is a dict fills a column for each of its keys.
+        A result that is a dict fills a column for each of its keys, `result_…` where there is one of that name.
 
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        import pandas
-
-        return pandas.DataFrame([self._row(index) for index in range(len(self))], index=pandas.RangeIndex(len(self)))
-
-    def _row(self, index: int) -> dict[str, Any]:
-        ended = self._ended.get(index)
-        row: dict[str, Any] = {"item": self.label(index), "state": self._states[index]}
-        row.update(ended.usage if ended else {})
-        if ended is None:
-            return row
-        row["error"] = None if ended.error is None else f"{type(ended.error).__name__}: {ended.error}".splitlines()[0]
-        return {**row, **(ended.value if isinstance(ended.value, dict) else {"result": ended.value})}
+        return overview.table(self)
 
     def label(self, index: int) -> str:
         """What a person calls an item."""
@@ -308,9 +311,13 @@ class JobGroup(Generic[R]):
     def _raise_if_none_succeeded(self) -> None:
         errors = list(self.failed.values())
         if errors and len(errors) == len(self):
-            raise _none_succeeded(self, errors)
+            raise overview.none_succeeded(self, errors)
 
     # what shows it, and what `gathering` tells
+
+    def ended(self, index: int) -> Ended | None:
+        """How one call ended; None if it has not."""
+        return self._ended.get(index)
 
     @property
     def raises(self) -> bool:
@@ -330,6 +337,18 @@ class JobGroup(Generic[R]):
             index = self._order[given]
             return index, self._ended[index]
 
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its items run one after another."""
+        return len(self) > 1 and self.gathering is not None and self.gathering.spec.at_once == 1
+
+    def begun_after(self, given: int, until: float | None) -> int | None:
+        """The item that began after `given` others, waiting for it as `ended_after`; None if as many ended without."""
+        with self._changed:
+            late = f"{len(self) - given} of {len(self)} items have not ended"
+            self._await(lambda: len(self._begun) > given or len(self._ended) > given, until, late)
+            return list(self._begun)[given] if len(self._begun) > given else None
+
     def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
         """Wait, with `_changed` held, until that is so."""
         if os.getpid() != self._pid and not self.done():
@@ -345,7 +364,10 @@ class JobGroup(Generic[R]):
     def on_begin(self, index: int) -> None:
         """An item runs."""
         if index not in self._ended:
-            self._states[index] = RUNNING
+            with self._changed:
+                self._states[index] = RUNNING
+                self._begun[index] = None
+                self._changed.notify_all()
 
     def on_end(self, index: int, ended: Ended) -> None:
         """An item has ended; what comes after that of the same item is not heard."""
@@ -355,6 +377,7 @@ class JobGroup(Generic[R]):
                 self._ended[index] = ended
                 self._order.append(index)
                 self._changed.notify_all()
+        self._tell()
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What the group waits for, or what is being done for it."""
@@ -369,26 +392,18 @@ class JobGroup(Generic[R]):
         with self._changed:
             self._lost = self._lost or error
             self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+
+def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(changed.set)
 
 
 def state_of(kind: str) -> str:
     """The state for a kind of outcome."""
     return FINAL.get(kind, DIED)
-
-
-def _none_succeeded(group: JobGroup[Any], errors: Sequence[BaseException]) -> SweepError:
-    causes = collections.Counter(_cause(error) for error in errors)
-    shown = [f"{count} x {cause}" for cause, count in causes.most_common(_CAUSES)]
-    shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
-    error = SweepError(
-        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function", evidence=shown,
-        hint="group.failed has each exception, group.logs(index) what that item printed",
-        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
-    )  # fmt: skip
-    error.__cause__ = errors[0]
-    return error
-
-
-def _cause(error: BaseException) -> str:
-    text = error.message if isinstance(error, ClusterfnError) else str(error)
-    return f"{type(error).__name__}: {text}".splitlines()[0]

@@ -12,9 +12,11 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from clusterfn import config, dispatch, division, download, items, layout, ledger, send
+from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup
@@ -31,6 +33,7 @@ R = TypeVar("R")
 OnError = Literal["collect", "raise"]
 _TIMEOUT_S = 60.0
 _MANY = 500
+_USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
 def _tell_nobody(_: JobGroup[Any]) -> None:
@@ -51,28 +54,40 @@ class Caller:
 
 
 def run(
-    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, max_parallel: int,
-    chunksize: int | Literal["auto"], on_error: OnError, caller: Caller = Caller(),
+    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, wish: Wish,
+    on_error: OnError = "collect", caller: Caller = Caller(),
 ) -> JobGroup[R]:  # fmt: skip
     """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
 
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    _check(max_parallel, chunksize, on_error, options)
+    _check(on_error, options)
     calls = list(zip(*iterables))
     try:
-        wanted = (max_parallel, None if chunksize == "auto" else chunksize)
-        return _run(function, calls, options, wanted, on_error, caller)
+        return _run(function, calls, options, wish, on_error, caller)
     except BaseException as error:  # noqa: BLE001 - raised again, without our frames
         raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
 
 
-def _check(max_parallel: object, chunksize: object, on_error: str, options: Options) -> None:
-    for name, value in (("max_parallel", max_parallel), ("chunksize", chunksize)):
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        if not whole and not (name == "chunksize" and value == "auto"):
-            raise ConfigError(f"{name}={value!r} is not a number of items", hint="give a whole number of 1 or more")
+def wish(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> Wish:
+    """What the keywords of `map` ask for.
+
+    Raises:
+        ConfigError: One of them is no number of items.
+    """
+    chunk = None if chunksize == "auto" else _number("chunksize", chunksize, 1)
+    turns = None if sequential_up_to is None else _number("sequential_up_to", sequential_up_to, 0)
+    return Wish(_number("max_parallel", max_parallel, 1), chunk, turns)
+
+
+def _number(name: str, value: object, least: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name}={value!r} is not a number of items", hint=f"give a whole number of {least} or more")
+    return value
+
+
+def _check(on_error: str, options: Options) -> None:
     if on_error not in ("collect", "raise"):
         raise ConfigError(f"on_error={on_error!r} is not known", hint='use "collect" or "raise"')
     if (options.nodes or 1) > 1:
@@ -86,8 +101,8 @@ def _check(max_parallel: object, chunksize: object, on_error: str, options: Opti
 
 
 def _run(
-    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wanted: tuple[int, int | None],
-    on_error: OnError, caller: Caller,
+    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wish: Wish, on_error: OnError,
+    caller: Caller,
 ) -> JobGroup[R]:  # fmt: skip
     name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
     labels = caller.labels or [items.label(args) for args in calls]
@@ -97,11 +112,11 @@ def _run(
     session, limits = one.session, Limits()
     if session.host.scheduler == "slurm":
         limits = _limits(session, one.job.resources.gpus)
-        group = division.on_slurm(len(calls), *wanted, one.job.resources.time_s, limits)
+        group = division.on_slurm(len(calls), wish, one.job.resources.time_s, limits)
     else:
-        group = division.on_machine(len(calls), *wanted, _machine(session, one.job.resources))
+        group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
-    _tell(one, group)
+    _tell(one, group, wish)
     made: JobGroup[R] = JobGroup(
         job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels
     )
@@ -149,23 +164,37 @@ def _output(reply: Reply[Any]) -> str:
 
 def _machine(session: Session, asked: Resources) -> division.Machine:
     facts, limits = session.connection.facts, session.host.limits
+    local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
     cards = session.cards_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = min(facts.cpus, limits.cores or facts.cpus) // asked.cores
-    return division.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, session.host.scheduler == "local")
+    if local and (free := _free_memory()) is not None:
+        by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
+    return division.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, local)
 
 
-def _tell(one: dispatch.Prepared, group: Group) -> None:
+def _free_memory() -> int | None:
+    """Bytes that programs of this machine may still take, as Linux says; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    told = dict(line.split(":", 1) for line in lines)
+    return int(told["MemAvailable"].split()[0]) << 10
+
+
+def _tell(one: dispatch.Prepared, group: Group, wish: Wish) -> None:
     count = f"{group.count} item{'s' if group.count > 1 else ''}"
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {count}, {group.at_once} at a time")
-    if one.job.resources.gpus and one.job.host.scheduler != "slurm":
-        mode = "PARALLEL processing, each item on cards of its own"
+    gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
+    if (gpus or wish.sequential_up_to is not None) and not slurm:
+        mode = f"PARALLEL processing, each item {'on cards' if gpus else 'in a process'} of its own"
         if group.at_once == 1 and group.count > 1:
             mode = "SEQUENTIAL processing to avoid GPU deadlock"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
-    if one.job.host.scheduler == "slurm" and (load := division.load_on_controller(group)):
+    if slurm and (load := division.load_on_controller(group)):
         dispatch.tell(load)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from clusterfn import live
@@ -22,9 +23,9 @@ def until_done(group: JobGroup[Any], timeout: float | None) -> None:
         KeyboardInterrupt: After Ctrl-C; the group goes on unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    shown = _Shown(group)
+    shown, until = _Shown(group), None if timeout is None else time.monotonic() + timeout
     try:
-        shown.until_done(None if timeout is None else time.monotonic() + timeout)
+        shown.until_done(until)
     except KeyboardInterrupt:
         shown.close()
         live.interrupted(group, group.on_interrupt, "results()")
@@ -42,16 +43,27 @@ class _Shown:
         self.compact = live.is_terminal(sys.stderr)
 
     def until_done(self, until: float | None) -> None:
-        begun = time.monotonic()
+        begun, before = time.monotonic(), self.group.shown
         for given in range(len(self.group)):
+            fresh = given >= before
+            if fresh and self.group.one_by_one and not self.compact:
+                self._announce(given, until)
             index, ended = self.group.ended_after(given, until)
             self.failed += ended.error is not None
-            self._show(given + 1, index, ended)
+            if fresh:
+                self._show(given + 1, index, ended)
             if ended.error is not None and self.group.raises:
                 raise ended.error
-        self._sum_up(time.monotonic() - begun)
+        if before < len(self.group):
+            self._sum_up(time.monotonic() - begun)
+
+    def _announce(self, given: int, until: float | None) -> None:
+        index = self.group.begun_after(given, until)
+        if index is not None:
+            live.say(f"[{given + 1}/{len(self.group)}] Evaluating {self.group.label(index)}…\n")
 
     def _show(self, count: int, index: int, ended: Ended) -> None:
+        self.group.shown = count
         counter = f"[{count}/{len(self.group)}]"
         if self.compact:
             live.say(f"\r\x1b[K{counter} {count - self.failed} ✓ {self.failed} ✗ {self.group.id[:SHORT]}")
@@ -59,10 +71,9 @@ class _Shown:
             live.say(f"{counter} {self.group.label(index)} {_mark(ended)}\n")
 
     def _sum_up(self, seconds: float) -> None:
-        if len(self.group):
-            self.close()
-            succeeded = len(self.group) - self.failed
-            live.say(f"clusterfn: {succeeded}/{len(self.group)} returned, completed in {seconds:.1f} seconds\n")
+        self.close()
+        succeeded = len(self.group) - self.failed
+        live.say(f"clusterfn: {succeeded}/{len(self.group)} returned, completed in {seconds:.1f} seconds\n")
 
     def close(self) -> None:
         """Leave the line that is redrawn."""
@@ -73,6 +84,17 @@ class _Shown:
 
 def _mark(ended: Ended) -> str:
     if ended.error is None:
-        return f"✓ {ended.usage.get('wall_s', 0.0):.1f} s"
+        return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
     text = str(getattr(ended.error, "message", ended.error)).partition("\n")[0]
-    return f"✗ {type(ended.error).__name__}: {text}"[:160]
+    return f"✗ Evaluation failed: {type(ended.error).__name__}: {text}"[:160]
+
+
+def _score(value: Any) -> str:
+    """What a value says of itself, before how long it took: a number, or that which it calls its score."""
+    if isinstance(value, Mapping) and _is_number(value.get("score")):
+        return f"Score {value['score']:.4g}, Time "
+    return f"{value:.4g}, " if _is_number(value) else ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

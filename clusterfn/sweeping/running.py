@@ -17,6 +17,7 @@ from typing import Any
 
 from clusterfn import dispatch, live, lookup, mapping, wire
 from clusterfn.decorator import ClusterFunction
+from clusterfn.division import Wish
 from clusterfn.errors import ConfigError, PayloadError
 from clusterfn.group import Ended, JobGroup
 from clusterfn.job import RUNNING, SHORT
@@ -165,8 +166,8 @@ class Runner:
         caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
         try:
             return mapping.run(
-                called, [[each.values for each in batch]], self._function.options, self._max_parallel, "auto",
-                "collect", caller,
+                called, [[each.values for each in batch]], self._function.options, Wish(self._max_parallel),
+                caller=caller,
             )  # fmt: skip
         except PayloadError as refused:
             refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)

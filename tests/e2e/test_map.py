@@ -151,6 +151,8 @@ def test_what_cannot_travel_is_named_by_its_index_before_anything_is_sent(hosts)
 
     with pytest.raises(PayloadError, match=r"item 2 cannot travel: args\[0\]"):
         cluster(host="tensor01")(square).map([1, 2, threading.Lock()])
+    with pytest.raises(ConfigError, match="sequential_up_to"):
+        cluster(host="tensor01")(square).map([1], sequential_up_to=-1)
     with pytest.raises(ConfigError, match="max_parallel"):
         cluster(host="tensor01")(square).map([1], max_parallel=0)
     with pytest.raises(TypeError, match="positional argument"):
@@ -203,8 +205,9 @@ def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
     cluster(host="tensor01")(lambda x: 1 // x).map([1, 0], max_parallel=1).results(30)
 
     shown = capfd.readouterr().err.splitlines()
-    assert shown[-3].startswith("[1/2] 1 ✓ ")
-    assert shown[-2].startswith("[2/2] 0 ✗ ZeroDivisionError: ")
+    assert shown[-5] == "[1/2] Evaluating 1…" and shown[-4].startswith("[1/2] 1 ✓ 1, ")
+    assert shown[-3] == "[2/2] Evaluating 0…"
+    assert shown[-2].startswith("[2/2] 0 ✗ Evaluation failed: ZeroDivisionError: ")
     assert shown[-1].startswith("clusterfn: 1/2 returned, completed in ")
 
 

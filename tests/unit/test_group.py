@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
-import sys
-import types
 
 import pytest
 
-from clusterfn import SweepError
+from clusterfn import ClusterfnError, SweepError
 from clusterfn.elements import Stream
 from clusterfn.group import Ended, JobGroup
 from clusterfn.items import pack
@@ -96,13 +94,72 @@ def test_async_for_gives_each():
     assert asyncio.run(gather()) == [0, 1, 2]
 
 
-def test_a_table_has_a_row_for_each_item(monkeypatch):
-    pandas = types.SimpleNamespace(DataFrame=lambda rows, index: rows, RangeIndex=range)
-    monkeypatch.setitem(sys.modules, "pandas", pandas)
+def test_a_table_has_a_row_for_each_item():
+    pandas = pytest.importorskip("pandas")
+    made = JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
+    made.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
+    made.on_end(1, Ended("RAISED", None, ValueError("no\nmore")))
+    made.on_end(2, Ended("RETURNED", 3))
 
-    rows = ended({"loss": 0.1}, ValueError("no"), 3).to_dataframe()
+    table = made.to_dataframe()
 
-    assert rows[0]["loss"] == 0.1 and rows[1]["error"] == "ValueError: no" and rows[2]["result"] == 3
+    assert list(table.columns) == ["item", "state", "error", "wall_s", "loss", "result_state", "result"]
+    assert list(table["item"]) == ["a", "b", "c", "d"]
+    assert list(table["state"]) == ["RETURNED", "RAISED", "RETURNED", "PENDING"]
+    assert table.loc[1, "error"] == "ValueError: no" and table["error"].isna().sum() == 3
+    assert table.loc[0, "loss"] == 0.1 and table.loc[0, "result_state"] == "fine" and table.loc[2, "result"] == 3
+    assert pandas.isna(table.loc[1, "result"]) and pandas.isna(table.loc[3, "wall_s"])
+
+
+def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
+    made = group(2)
+    made.on_end(1, Ended("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
+    with pytest.raises(concurrent.futures.TimeoutError):
+        made.results(0.01)
+    made.on_end(0, Ended("RETURNED", 0.1156, usage={"wall_s": 43.8}))
+
+    assert made.results() == made.results()
+
+    *shown, last = capfd.readouterr().err.splitlines()
+    assert shown == ["[1/2] item 1 ✓ Score 0.1234, Time 45.2s", "[2/2] item 0 ✓ 0.1156, 43.8s"]
+    assert last.startswith("clusterfn: 2/2 returned, completed in ")
+
+
+def test_one_result_is_waited_for_by_itself():
+    made = group(3)
+    made.on_end(2, Ended("RETURNED", 5))
+    made.on_end(1, Ended("RAISED", None, KeyError("x")))
+
+    assert made.result(2) == 5
+    with pytest.raises(KeyError):
+        made.result(1)
+    with pytest.raises(concurrent.futures.TimeoutError, match="item 0 has not ended"):
+        made.result(0, timeout=0.01)
+
+
+def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
+    made = group(2)
+
+    async def gather():
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
+        asyncio.get_running_loop().call_later(0.05, made.on_end, 1, Ended("RETURNED", "b"))
+        asyncio.get_running_loop().call_later(0.1, made.on_end, 0, Ended("RETURNED", "a"))
+        return [found async for found in made]
+
+    assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
+    assert made._listeners == []
+
+
+def test_what_is_lost_ends_an_async_for():
+    made = group(1)
+
+    async def gather():
+        asyncio.get_running_loop().call_later(0.05, made.on_refused, ClusterfnError("gone"))
+        return [found async for found in made]
+
+    with pytest.raises(ClusterfnError, match="gone"):
+        asyncio.run(asyncio.wait_for(gather(), 20))
 
 
 def lines(*values: bytes) -> bytes:

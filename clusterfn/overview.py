@@ -1,0 +1,57 @@
+"""What a whole group comes to: a table of its items, and the one error where none of them returned.
+
+Called by `group`.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import layout
+from clusterfn.errors import ClusterfnError, SweepError
+
+if TYPE_CHECKING:
+    from clusterfn.group import JobGroup
+
+_CAUSES = 10
+
+
+def table(group: JobGroup[Any]) -> Any:
+    """A pandas DataFrame with a row for each item, in their order."""
+    import pandas
+
+    return pandas.DataFrame([_row(group, index) for index in range(len(group))], index=pandas.RangeIndex(len(group)))
+
+
+def _row(group: JobGroup[Any], index: int) -> dict[str, Any]:
+    ended = group.ended(index)
+    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
+    if ended is None:
+        return row
+    row.update(ended.usage)
+    if ended.error is not None:
+        row["error"] = _cause(ended.error)
+        return row
+    found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
+    return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
+
+
+def none_succeeded(group: JobGroup[Any], errors: Sequence[BaseException]) -> SweepError:
+    """Each distinct cause with its count."""
+    causes = collections.Counter(_cause(error) for error in errors)
+    shown = [f"{count} x {cause}" for cause, count in causes.most_common(_CAUSES)]
+    shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
+    error = SweepError(
+        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function", evidence=shown,
+        hint="group.failed has each exception, group.logs(index) what that item printed",
+        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
+    )  # fmt: skip
+    error.__cause__ = errors[0]
+    return error
+
+
+def _cause(error: BaseException) -> str:
+    text = error.message if isinstance(error, ClusterfnError) else str(error)
+    return f"{type(error).__name__}: {text}".splitlines()[0]
