@@ -93,6 +93,21 @@ class Head(Run):
             os.rename(kept, self.attempt.path(VALUE))
         return super().publish(verdict)
 
+    def _tree(self) -> "list[int]":
+        """Without srun, which is clusterfn's own, and ends when the other nodes have."""
+        sruns = self._others.processes()
+        return [pid for pid in super()._tree() if pid not in sruns]
+
+    def release(self) -> None:
+        """Give the other nodes, which see that there is an outcome, the time to end what they started."""
+        concluded = self.attempt.outcome() is not None
+        until = time.monotonic() + (self.job.spec["grace_s"] if concluded else 0.0)
+        while self._others.processes() and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY_S)
+            self._reap()
+        tree.end(lambda: sorted(self._others.processes()), self._reap)
+        super().release()
+
     def _facts(self, verdict: Verdict) -> "dict[str, Any]":
         facts = super()._facts(verdict)
         facts["node"] = verdict.facts.get("node") or facts["node"]
@@ -136,6 +151,12 @@ class Others:
         return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
                 "--cpus-per-task=%d" % self._job.spec["resources"]["cores"], "--kill-on-bad-exit=1", "--wait=0",
                 "--mpi=none", "--input=none", "--chdir=%s" % self._job.folder]  # fmt: skip
+
+    def processes(self) -> "set[int]":
+        """srun, and what it forked."""
+        if not self._srun or not tree.is_alive(self._srun):
+            return set()
+        return {self._srun, *tree.descendants(self._srun)}
 
     def _look(self) -> None:
         if time.monotonic() < self._next:
