@@ -230,6 +230,7 @@ class _Following:
         self._journal = journal
         self._given = 0
         self._begun: set[int] = set()
+        self._look_at = 0.0
 
     def next(self) -> tuple[Configuration | None, int, Ended]:
         """The item that ended after those before; None for one that is not wanted."""
@@ -245,6 +246,9 @@ class _Following:
             return self._wanted[index], index, ended
 
     def _write_down_begun(self) -> None:
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_S
         for index, state in enumerate(self._group.states):
             if state == RUNNING:
                 self._begins(index)

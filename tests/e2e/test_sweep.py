@@ -135,7 +135,9 @@ def test_only_keywords_and_draws_and_a_key_of_the_result(here):
     assert result.best.score == min(each.config["lr"] * 2 for each in result) and len(result.top()) == 2
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(320, marks=[pytest.mark.long, pytest.mark.lab])])
+@pytest.mark.parametrize(
+    "count", [1, pytest.param(320, marks=[pytest.mark.long, pytest.mark.lab, pytest.mark.timeout(600)])]
+)
 def test_from_one_configuration_to_hundreds(here, count):
     result = clusterfn.sweep(cluster(graded), {"x": range(10, 10 + count)}, journal=here.parent / "j")
 
@@ -223,6 +225,21 @@ def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, scri
     assert len(lines(folder / "journal", "sent")) == 1
     assert "is followed again" in said and "2 of 6 configurations: had ended well before" in said
     assert said.splitlines()[-6] == "6/6 configurations completed (100 %)"
+
+
+def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
+    folder = script.parent
+    process = started("here")
+    wait_until(lambda: count(folder, "ended") == 2, 60)
+
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    (folder / "go").touch()
+
+    assert f"to go on: the same sweep with journal={str(folder / 'journal')!r}" in said
+    assert " goes on on here." in said and "KeyboardInterrupt" in said
+    (sent,) = lines(folder / "journal", "sent")
+    assert clusterfn.attach(sent["group"]).results(90)[-1] == {"score": 5, "scores": [5, 5]}
 
 
 def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):

@@ -260,6 +260,18 @@ def test_each_configuration_that_ends_has_its_line(capsys):
     ]
 
 
+def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
+    monkeypatch.setattr("clusterfn.live.is_terminal", lambda stream: True)
+    progress = telling.Progress(3, minimize=True)
+    for trial in report():
+        progress.show(trial)
+    progress.close()
+    progress.close()
+
+    *_, last = capsys.readouterr().err.split("\r\x1b[K")
+    assert last == "[3/3] 3 ✓ 0 ✗ best GRID_0007 0.439\n"
+
+
 def test_the_sample_is_told_by_group():
     chosen = sampling.choose(space.read(RETRIEVAL), "grid", 3, 27)
     counts = [sum(each.values["pipeline"] == group for each in chosen) for group in RETRIEVAL["pipeline"]]
