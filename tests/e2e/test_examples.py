@@ -197,6 +197,44 @@ def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
         run("retrieval_grid.py", *asked)
         assert set(built) == {"bge-flat.faiss", "gte-ivf.faiss", "splade-hnsw.faiss"}
         assert built == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "indexes").iterdir()}
+def differences(out):
+    """What examples/ddp.py printed: processes, and the largest differences."""
+    first, loss, ranks, alone = out.splitlines()
+    before, after = (float(word) for word in loss.split() if word[0].isdigit())
+    assert after < before
+    return first, float(ranks.rpartition(" ")[2]), float(alone.rpartition(" ")[2])
+
+
+@pytest.mark.lab
+@pytest.mark.parametrize("nodes", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_processes_that_share_a_batch_learn_what_one_learns(hosts, torch, nodes):
+    out = run("ddp.py", "--host", "slurm", "--environment", torch, "--nodes", str(nodes))
+
+    first, between_ranks, from_one = differences(out)
+    assert first == f"{2 * nodes} processes on {nodes} node(s), cpu"
+    assert between_ranks == 0.0
+    assert from_one < 1e-12
+
+
+@pytest.mark.lab
+def test_matrices_are_measured_without_a_card_too(hosts, torch):
+    out = run("matrix_benchmark.py", "--host", "slurm", "--environment", torch, "--sizes", "32", "64")
+
+    measured, _, *rows = out.splitlines()
+    assert measured == "measured: processor alone, 1 threads (the job has no card: ask by --gpus 1)"
+    assert [row.split()[:2] for row in rows] == [["32", "cpu"], ["64", "cpu"]]
+    assert all(float(row.split()[3]) > 0 and row.endswith("1.0x") for row in rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("argv", [("ddp.py",), ("matrix_benchmark.py", "--sizes", "256")])
+def test_with_a_card_of_this_machine(here, argv):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no card here")
+    where = ("--processes", "1") if argv[0] == "ddp.py" else ()
+
+    assert "cuda" in run(*argv, "--gpus", "1", *where)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -208,5 +246,5 @@ def test_each_example_says_how_it_is_run(name):
 
 
 def test_every_script_is_run_by_a_test():
-    run_here = {"compare_models.py", "files.py", "first.py", "many_calls.py", "retrieval_grid.py", "tensor01.py"}
-    assert set(SCRIPTS) == run_here
+    known = "compare_models ddp files first many_calls matrix_benchmark retrieval_grid tensor01"
+    assert [f"{name}.py" for name in known.split()] == SCRIPTS

@@ -52,7 +52,7 @@ FOUND = [101, -2, -3, 8, -4] * 2
 
 @pytest.mark.lab
 def test_of_a_script(hosts, run_script):
-    call = "print(json.dumps(cluster(host='tensor01', cores=2)(everything)([Point(7)], here)))"
+    call = "print(json.dumps(cluster(host='tensor01')(everything)([Point(7)], here)))"
 
     assert run_script(DEFINITIONS + call) == FOUND
 
@@ -107,6 +107,32 @@ loky.double = lambda n: 2 * n
 
 def test_of_joblib(here):
     assert cluster(loky)([1, 2, 3]) == [2, 4, 6]
+
+
+LOADER = """
+import json, sys
+from clusterfn import cluster
+
+class Squares:
+    def __len__(self):
+        return 4
+    def __getitem__(self, n):
+        return float(n * n)
+
+@cluster(host="slurm", environment="python:" + sys.argv[1], memory="4GB")
+def batches(contexts):
+    from torch.utils.data import DataLoader
+    loaders = [DataLoader(Squares(), 4, num_workers=2, multiprocessing_context=each) for each in contexts]
+    return [batch.tolist() for loader in loaders for batch in loader]
+
+print(json.dumps(batches(["spawn", None])))
+"""
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")
+def test_of_a_data_loader(hosts, lab, run_script):
+    assert run_script(LOADER, str(lab.torch_python)) == [[0.0, 1.0, 4.0, 9.0]] * 2
 
 
 def leaves_open(kind):
