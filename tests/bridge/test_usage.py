@@ -92,6 +92,7 @@ def test_every_end_of_a_worker_says_what_its_cards_were_used(machine: Measured, 
 
 
 def test_what_was_not_measured_is_null_and_not_zero(machine: Measured):
+    machine.answers("exec sleep 60")
     machine.go.touch()
 
     outcome = ended(machine.start(machine.job(ENDS["returned"])))
