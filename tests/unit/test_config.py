@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from clusterfn import config
 from clusterfn.config import hosts, yamlfile
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host, Making, Resources
+from clusterfn.spec import Host, Limits, Making, Resources
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,6 +54,12 @@ def test_an_unknown_host_names_the_nearest_and_who_asked(monkeypatch):
     monkeypatch.setenv("CLUSTERFN_HOST", "tensor1")
     with pytest.raises(ConfigError, match=r"no host 'tensor1'; did you mean tensor01\? \(\$CLUSTERFN_HOST=tensor1\)"):
         parsed("hosts: {tensor01: {scheduler: bare}}").resolve(None)
+
+
+def test_limits_are_what_the_users_jobs_may_take_together():
+    given = host("scheduler: bare\nlimits: {gpus: 4, memory: 1GB, jobs: 20}")
+
+    assert given.limits == Limits(gpus=4, cores=None, memory_bytes=2**30, jobs=20)
 
 
 def test_every_key_becomes_its_fact():
@@ -172,6 +178,9 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenvironment: 'conda:a'\ndefaults: {environment: b}", "5:29", "stands here twice", "line 4"),
     (f"scheduler: bare\nkeep: {'9' * 400}d", "4:11", "is not a duration", '"14d"'),
     ("scheduler: bare\nkeep: 14", "4:11", '"14" is not a duration', '"14d"'),
+    ("scheduler: bare\nlimits: {cards: 4}", "4:14", 'unknown key "cards"', "cores, gpus, jobs, memory"),
+    ("scheduler: bare\nlimits: {jobs: 0}", "4:20", "not a whole number of at least 1", ""),
+    ("scheduler: slurm\nlimits: {gpus: 4}", "4:13", "with SLURM the scheduler sets limits, by QOS", "remove it"),
     ("scheduler: bare\nlease: flock", "4:12", '"flock" is none of its values', "socket, file"),
     ("scheduler: bare\nmodules: [a b]", "4:14", '"a b" cannot name a module', "a list"),
     ("scheduler: bare\nmodules: [-x]", "4:14", '"-x" cannot name a module', "a list"),
@@ -396,7 +405,8 @@ def test_the_references_examples_are_accepted():
     assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
     for key, example in rows:
         indent = "defaults: {%s: %s}" if key in hosts.DEFAULT_KEYS - {"environment"} else "%s: %s"
-        host("scheduler: slurm\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
+        scheduler = "bare" if key == "limits" else "slurm"
+        host(f"scheduler: {scheduler}\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
 
 
 def test_every_fact_of_a_host_can_be_configured():
