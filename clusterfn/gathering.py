@@ -176,9 +176,14 @@ class Gathering:
             if self._burying and not progress:
                 self._look_again()
             elif progress and not self._stopping and not self._burying:
-                self.start(self._next(division.again(self.spec, len(self.group) - told)), self._mended())
+                self._start_others(len(self.group) - told)
             else:
                 self._bury(self._verdict())
+
+    def _start_others(self, left: int) -> None:
+        others = self._next(division.again(self.spec, left))
+        live.say(f"clusterfn: nobody runs {left} of {len(self.group)} items: {len(others)} more elements start\n")
+        self.start(others, self._mended())
 
     def _mended(self) -> list[Reply[bool]]:
         """What new elements wait for, where those before them found the bridge damaged."""

@@ -39,7 +39,7 @@ class Group:
         self.told.mkdir()
         source, failing = more.pop("source", ITEM), more.pop("failing", ())
         source = source.format(folder=str(self.told), waiting=waiting, failing=failing)
-        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None}
+        shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None, "elements": 1}
         shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder
         container = wire.part("container")
@@ -249,6 +249,24 @@ def test_a_group_is_one_line_of_the_list(bench):
     group.go()
     element.wait(60)
     assert listed(bench, group.folder) == ("RETURNED", "3 of 3 ended: 3 returned")
+
+
+def test_the_list_says_when_nobody_runs_the_rest_and_when_nothing_is_heard(bench):
+    group = Group(bench, 4, 2, waiting=(1,), group={"elements": 1})
+    killed = group.start(1)
+    until(lambda: group.began(1))
+    killed.kill()
+    killed.wait(20)
+    heartbeat = group.folder / "elements" / "1" / "attempts" / "1" / "heartbeat"
+
+    os.utime(heartbeat, (time.time() - 1000,) * 2)
+    state, message = listed(bench, group.folder)
+    assert state == "UNKNOWN"
+    assert message.startswith("1 of 4 ended: 1 returned; nothing is heard of those that run them")
+
+    group.call("conclude", 1, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
+    told = "1 of 4 ended: 1 returned; nobody runs the rest until somebody attaches to it"
+    assert listed(bench, group.folder) == ("PENDING", told)
 
 
 def listed(bench: Bench, folder: Path) -> tuple[str, str]:

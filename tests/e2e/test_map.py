@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import clusterfn
+from benchmarks import items
 from clusterfn import (
     Cancelled,
     ConfigError,
@@ -449,43 +450,23 @@ def test_ctrl_c_twice_ends_a_group(waiting):
     assert group.wait(20) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 
-TEN_THOUSAND = """
-import json, resource, sys
-from clusterfn import cluster
-from clusterfn.scheduler.slurm import Slurm
+def test_one_item_for_each_element_on_slurm_is_said_to_burden_its_controller(hosts, capfd):
+    group = cluster(host="slurm", cores=9)(square).map(range(501), chunksize=1)
 
-looks, read = [], Slurm.parse_states
+    group.stop()
 
-def counted(self, text):
-    looks.append(text)
-    return read(self, text)
-
-Slurm.parse_states = counted
-count = int(sys.argv[1])
-
-@cluster(host="slurm")
-def square(x):
-    return x * x
-
-group = square.map(range(count), max_parallel=8)
-right = group.results() == [x * x for x in range(count)]
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-told = {"right": right, "id": group.id, "elements": group.gathering.spec.elements, "looks": len(looks), "peak_mb": peak}
-print(json.dumps(told))
-"""
+    assert group.wait(90)
+    assert "chunksize=1 makes 501 elements of job arrays" in capfd.readouterr().err
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-def test_ten_thousand_items_are_few_files_and_few_questions(hosts, lab, run_script):
+def test_ten_thousand_items_are_few_files_and_few_questions(hosts, lab):
     count = 10_000
-    told = run_script(TEN_THOUSAND, str(count), timeout_s=3000)
+    told = items.measure(count, hosts.root)
 
-    folder = hosts.root / "jobs" / told["id"]
-    told["begun"] = len(list((folder / "elements").iterdir()))
-    told["files"] = sum(path.is_file() for path in folder.rglob("*"))
     print(told)
-    assert told["right"]
+    assert told["each result once and in its place"]
     assert told["elements"] > 1000  # more than one array may have: MaxArraySize is 1001
-    assert told["files"] < count / 2 and told["peak_mb"] < 200
-    assert told["looks"] < 60
+    assert told["files"] < count / 2 and told["peak memory of the client in MB"] < 200
+    assert told["looks at squeue"] < 60

@@ -66,9 +66,28 @@ def _state(job: Job) -> "tuple[str, str]":
 def _of_items(job: Job) -> "tuple[str, str]":
     from . import grouped
 
-    ended = grouped.kinds(job.home)
-    begun = os.path.isdir(job.path(ELEMENTS))
-    return "RUNNING" if begun else "PENDING", grouped.in_words(ended, job.spec["group"]["count"])
+    group = job.spec["group"]
+    counts = grouped.in_words(grouped.kinds(job.home), group["count"])
+    begun = [element for element in _elements(job) if element.attempts()]
+    running = [element for element in begun if not _has_ended(element)]
+    if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
+        return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S
+    if running:
+        return "RUNNING", counts
+    if len(begun) < group["elements"]:
+        return "PENDING", counts
+    return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"
+
+
+def _elements(job: Job) -> "list[Job]":
+    folder = job.path(ELEMENTS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [Job(os.path.join(folder, name)) for name in names if name.isdigit()]
+
+
+def _has_ended(job: Job) -> bool:
+    outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
+    return any(outcome is not None and outcome["final"] for outcome in outcomes)
 
 
 def _first_line(text: "Any") -> str:
