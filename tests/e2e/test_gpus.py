@@ -84,20 +84,30 @@ def test_two_users_see_whose_each_card_is_and_who_waits(box, _box, capsys):
     assert [(each["user"], each["own"], each["asked"]["gpus"]) for each in told["waiting"]] == [("cfbash", False, 3)]
 
 
-def test_watching_goes_on_until_ctrl_c(box):
+def test_watching_goes_on_until_ctrl_c(box, _box):
     argv = [sys.executable, "-m", "clusterfn", "gpus", box[0], "--watch"]
     watching = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert watching.stdout is not None
-    seen = ""
-    while seen.count("8 of 8 GPUs free") < 2:
-        line = watching.stdout.readline()
-        assert line, seen
-        seen += line
+    seen = read_until(watching.stdout, "8 of 8 GPUs free") + read_until(watching.stdout, "8 of 8 GPUs free")
+    _box.cards.set("nvml-mismatch")
+    seen += read_until(watching.stdout, "nvidia-smi failed with exit code 18")
+    _box.cards.set("no-devices")
+    seen += read_until(watching.stdout, "nvidia-smi is not there, or lists none")
     watching.send_signal(signal.SIGINT)
     out, err = watching.communicate(timeout=60)
 
     assert (watching.returncode, err) == (130, "")
     assert f"\n\n{box[0]}, " in seen and "\x1b" not in seen + out
+
+
+def read_until(stream, words):
+    """What it says until a line with these words."""
+    seen = ""
+    while words not in seen:
+        line = stream.readline()
+        assert line, seen
+        seen += line
+    return seen
 
 
 def test_a_broken_driver_is_told_and_no_card_is_no_error(box, _box, capsys):
