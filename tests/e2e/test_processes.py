@@ -135,6 +135,45 @@ def test_of_a_data_loader(hosts, lab, run_script):
     assert run_script(LOADER, str(lab.torch_python)) == [[0.0, 1.0, 4.0, 9.0]] * 2
 
 
+ON_A_CARD = """
+import json, os, torch
+import torch.multiprocessing as multiprocessing
+from clusterfn import cluster
+
+def sends(queue, taken):
+    queue.put(torch.tensor([1.0, 2.0], device="cuda"))
+    taken.wait()
+
+@cluster(gpus=1, memory="8GB")
+def takes():
+    context = multiprocessing.get_context("spawn")
+    queue, taken = context.Queue(), context.Event()
+    process = context.Process(target=sends, args=(queue, taken))
+    process.start()
+    tensor = queue.get()
+    found = tensor.device.type, (tensor + 2).tolist()
+    del tensor
+    taken.set()
+    process.join()
+    if not os.fork():
+        os._exit(0)
+    os.wait()
+    return found
+
+job = takes.submit()
+print(json.dumps([job.result(), job.logs("stderr").count("get_context('spawn')")]))
+"""
+
+
+@pytest.mark.gpu
+def test_a_tensor_stays_on_the_card_between_processes_and_a_fork_is_told(here, run_script):
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed here")
+    if not torch.cuda.is_available():
+        pytest.skip("PyTorch sees no card here")
+
+    assert run_script(ON_A_CARD) == [["cuda", [3.0, 4.0]], 1]
+
+
 def leaves_open(kind):
     import multiprocessing
     import time
