@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -12,8 +13,15 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-_NEW_NET = 0x40000000
+_NEW_NET, _NEW_UTS = 0x40000000, 0x04000000
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def rename(hostname: str) -> None:
+    """Give the calling process a hostname of its own."""
+    if _LIBC.unshare(_NEW_UTS) != 0:
+        raise OSError(ctypes.get_errno(), "unshare")
+    socket.sethostname(hostname)
 
 
 class Apart:

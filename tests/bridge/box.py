@@ -49,7 +49,7 @@ class Box:
         self._file = folder / "state.json"
         (folder / "nvidia-smi").write_text(SMI.format(python=sys.executable, state=str(self._file)))
         (folder / "nvidia-smi").chmod(0o755)
-        self._path = f"{folder}:{os.environ['PATH']}"
+        self.path = f"{folder}:{os.environ['PATH']}"
         self.say()
 
     def say(self, mode: str = "ok", cards: int = 2, used: Any = None, apps: Any = None) -> None:
@@ -64,7 +64,7 @@ class Box:
         return self.bench.job(SHOW, *args, resources={"gpus": gpus}, **spec)
 
     def start(self, job: Job) -> subprocess.Popen[bytes]:
-        return job.start(PATH=self._path)
+        return job.start(PATH=self.path)
 
     def run(self, job: Job) -> dict[str, Any]:
         """Run it to its end, whether it must wait or not."""
@@ -96,7 +96,7 @@ class Box:
         argv = [sys.executable, "-I", "-S", str(self.bench.bridge / "supervise.py"), *words]
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=60, check=True, preexec_fn=self.apart.enter,
-            env={**os.environ, "PATH": self._path},
+            env={**os.environ, "PATH": self.path},
         )  # fmt: skip
         return done.stdout
 
@@ -109,13 +109,14 @@ class Box:
         """The ids of the jobs that wait."""
         return {path.name for path in self.bench.root.glob("machines/*/queue/*")}
 
+    def status(self) -> list[dict[str, Any]]:
+        """What the spooler has told."""
+        texts = [path.read_text() for path in self.bench.root.glob("machines/*/queue.jsonl")]
+        return [json.loads(line) for text in texts for line in text.splitlines()]
+
     def reason(self, job: Job) -> str:
         """Why it waits, as the spooler has told."""
-        for path in self.bench.root.glob("machines/*/queue.jsonl"):
-            for line in map(json.loads, path.read_text().splitlines()):
-                if line["job"] == job.id:
-                    return line["reason"]
-        return ""
+        return next((line["reason"] for line in self.status() if line["job"] == job.id), "")
 
     def holds(self) -> list[dict[str, Any]]:
         """The journal."""

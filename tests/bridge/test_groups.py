@@ -53,7 +53,10 @@ class Group:
         folder = self.folder / "elements" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), "run", str(folder)]
-        started = subprocess.Popen(argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL)
+        enter = self.bench.apart.enter if self.bench.apart is not None else None
+        started = subprocess.Popen(
+            argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL, preexec_fn=enter
+        )
         self.bench.started.append(started)
         return started
 

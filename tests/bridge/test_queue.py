@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.bridge.apart import apart, rename
 from tests.bridge.box import Box
 from tests.bridge.host import Job, is_running, until
+from tests.bridge.test_groups import Group
 
 LONG_S = 60.0
 WAITS = 20  # the exit status of who is left to the queue
@@ -345,3 +347,64 @@ def test_a_lease_by_file(box: Box):
     let_go(first)
 
     assert ended(second) == ["returned"]
+
+
+def group_of(box: Box, count: int, waiting: tuple[int, ...]) -> Group:
+    """A group whose items need a card each."""
+    group = Group(box.bench, count, 1, waiting, resources={"gpus": 1})
+    script = (group.folder / "job.sh").read_text().replace(str(group.folder), str(group.folder) + "/elements/$1")
+    (group.folder / "job.sh").write_text(script.replace("'", '"'))
+    return group
+
+
+def test_a_group_gives_half_of_the_cards_to_another_user_who_waits(box: Box):
+    box.say(cards=4)
+    group = group_of(box, 8, (0, 1, 2, 3))
+    elements = [group.start(number, PATH=box.path) for number in (1, 2, 3, 4)]
+    until(lambda: sum(map(len, map(group.began, range(8)))) == 4, LONG_S)
+
+    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
+    group.go()
+
+    assert [element.wait(60) for element in elements] == [0] * 4
+    until(lambda: len(group.ends()) == 8, LONG_S)
+    assert set(map(tuple, group.ends().values())) == {("returned",)}
+    gave_way = [number for number in (1, 2, 3, 4) if "others wait for cards" in group.outcome(number)["message"]]
+    assert len(gave_way) == 2
+    held.close()
+
+
+def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box: Box):
+    group = group_of(box, 2, (0, 1))
+    first = group.start(1, PATH=box.path)
+    until(lambda: group.began(0) or group.began(1), LONG_S)
+    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
+
+    assert group.start(2, PATH=box.path).wait(30) == WAITS
+    ticket = f"{group.folder.name}.2"
+    lines = until(lambda: box.status())
+    assert [(line["job"], line["reason"]) for line in lines] == [
+        (ticket, "its group has half of the cards, and others wait for cards")
+    ]
+
+    held.close()
+    until(lambda: not box.tickets(), LONG_S)
+    group.go()
+    assert first.wait(60) == 0
+    until(lambda: len(group.ends()) == 2, LONG_S)
+
+
+def test_machines_that_share_a_home_do_not_mix_their_queues(box: Box):
+    """Another hostname in another network namespace is another machine."""
+    running(box, box.job(2, 60))
+    here = box.job(1)
+    box.queued(here)
+    there = box.job(1)
+
+    with apart() as other:
+        started = there.start(before=lambda: (other.enter(), rename("another")), PATH=box.path)
+        assert started.wait(60) == 0
+
+    assert there.outcome()["kind"] == "returned"
+    assert box.tickets() == {here.id}
+    assert len(list((box.bench.root / "machines").glob("*-another/holds.jsonl"))) == 1
