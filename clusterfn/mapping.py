@@ -169,7 +169,7 @@ def _machine(session: Session, asked: Resources) -> division.Machine:
     cards = session.cards_for(asked) if asked.gpus else 0
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
-    cores = min(facts.cpus, limits.cores or facts.cpus) // asked.cores
+    cores = (limits.cores or facts.cpus) // asked.cores
     if local and (free := _free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
     return division.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, local)
