@@ -125,7 +125,7 @@ def as_published(sharing: Sharing, told: Mapping[str, Mapping[str, object]]) -> 
         error = word.get("error")
         said = error["type"] if isinstance(error, dict) else None
         value = word.get("value")
-        if not word or kinds and said != CLASSES.get(kinds[0]):
+        if not word or not kinds or said != CLASSES.get(kinds[0]):
             wrong.append(f"{job} ended as {kinds}, and its client says {word}")
         if isinstance(value, list) and len(value) != sharing.sent[job].gpus:
             wrong.append(f"{job} was to have {sharing.sent[job].gpus} cards and had {value}")
