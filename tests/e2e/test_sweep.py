@@ -322,3 +322,12 @@ def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):
 
     assert [each.source for each in (*result, *again)] == ["run", "cache"]
     assert capfd.readouterr().err.count("the value of GRID_0000 cannot be read") == 1
+
+
+def test_a_cached_result_without_this_score_is_run_again_and_fails_by_its_name(here, tmp_path, capfd):
+    clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
+
+    with pytest.raises(SweepError):
+        clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache", score="loss")
+
+    assert "[1/1] GRID_0000 x=4 ✗ ValueError: the result has no score: no 'loss' among" in capfd.readouterr().err
