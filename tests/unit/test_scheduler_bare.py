@@ -93,3 +93,21 @@ def test_there_is_nobody_to_ask():
     assert (bare.watch_command(), bare.cancel_command("x"), bare.parse_states("1|RUNNING|None|x")) == ((), (), {})
     assert bare.hopeless(JobState(PENDING, "PENDING", "x")) is None
     assert bare.in_words(JobState(PENDING, "PENDING", "8 of 8 GPUs held")) == "8 of 8 GPUs held"
+
+
+def test_who_waits_is_told_by_name_and_a_group_by_its_first():
+    text = (
+        "train.7f3a000011112222|PENDING|8 of 8 GPUs held by ada (8); waiting for 1\n"
+        "a.b.7f3a000011113333.2|PENDING|1 job before it\na.b.7f3a000011113333.3|PENDING|2 jobs before it\nnoise\n"
+    )
+
+    states = bare.parse_states(text)
+
+    assert {name: state.reason for name, state in states.items()} == {
+        "train.7f3a000011112222": "8 of 8 GPUs held by ada (8); waiting for 1",
+        "a.b.7f3a000011113333": "1 job before it",
+    }
+
+
+def test_only_one_exit_status_means_that_a_job_waits():
+    assert [bare.waits(status) for status in (20 << 8, 0, 10 << 8, 9, None)] == [True, False, False, False, False]

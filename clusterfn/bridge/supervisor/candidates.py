@@ -1,4 +1,4 @@
-"""The cards of this machine among which a job's may be chosen; refuses it if there are too few. Called by `lease`."""
+"""The cards among which a job's may be chosen; refuses it if there are too few. Called by `admission` and `spool`."""
 
 from ...layout import UNSATISFIABLE
 from . import nvidia

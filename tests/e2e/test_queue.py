@@ -1,0 +1,106 @@
+"""Jobs that wait on a server without a scheduler, as their sender, another client and the command line see them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import pytest
+
+import clusterfn
+from clusterfn import Unsatisfiable, cluster
+from clusterfn.cli import main
+from tests.e2e.conftest import wait_until
+
+pytestmark = pytest.mark.lab
+
+ATTACHES = """
+import json, sys, time
+import clusterfn
+job = clusterfn.attach(sys.argv[1], host=sys.argv[2])
+until = time.monotonic() + 60
+while not job.reason and time.monotonic() < until:
+    time.sleep(0.05)
+print(json.dumps([job.state, job.reason]))
+"""
+
+
+def hold(seconds, n=0):
+    time.sleep(seconds)
+    return n * n
+
+
+@pytest.fixture(scope="module")
+def _box(request):
+    with request.getfixturevalue("lab").own_gpubox() as box:
+        yield box
+
+
+@pytest.fixture
+def box(_box, lab, hosts, tmp_path, monkeypatch):
+    """A server of eight cards that nobody else uses, by cfbash's name for it; and clusterfn.yml."""
+    monkeypatch.setattr(hold, "__module__", "__main__")
+    names = (_box.alias("cfbash"), _box.alias("cfsecond"))
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=names)
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    yield names[0], path
+    shutil.rmtree(lab.home("second") / hosts.root.name, ignore_errors=True)
+
+
+@pytest.fixture
+def full(box):
+    """The server's name; all its cards are held until the test ends."""
+    holder = cluster(host=box[0], gpus=8)(hold).submit(600.0)
+    wait_until(lambda: holder.state == "RUNNING", 60)
+    yield box[0], holder
+    holder.stop()
+    wait_until(holder.done, 60)
+
+
+HELD = "8 of 8 GPUs held by cfbash (8); waiting for 1"
+
+
+def test_a_job_that_waits_says_why_here_in_the_list_and_to_another_client(full, run_script, capsys):
+    job = cluster(host=full[0], gpus=1)(hold).submit(0.0, 3)
+
+    wait_until(lambda: job.reason == HELD, 60)
+    assert job.state == "PENDING"
+    assert run_script(ATTACHES, job.id, full[0]) == ["PENDING", HELD]
+    assert [(told.state, told.message) for told in clusterfn.jobs(full[0]) if told.id == job.id] == [("PENDING", HELD)]
+    assert main(["jobs", full[0]]) == 0
+    assert HELD in capsys.readouterr().out
+
+    full[1].stop()
+    assert job.result(60) == 9
+
+
+def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
+    job = cluster(host=full[0], gpus=1)(hold).submit(0.0)
+    wait_until(lambda: job.reason == HELD, 60)
+
+    assert job.cancel()
+
+    assert job.cancelled()
+    wait_until(lambda: not list(hosts.root.glob(f"machines/*/queue/{job.id}")), 60)
+    assert full[1].state == "RUNNING"
+
+
+def test_a_group_waits_and_starts_with_its_turn(full):
+    group = cluster(host=full[0], gpus=2)(hold).map([0.0] * 4, range(4))
+    wait_until(lambda: "8 of 8 GPUs held by cfbash (8); waiting for 2" in group.status, 60)
+
+    full[1].stop()
+
+    assert group.results(60) == [0, 1, 4, 9]
+
+
+def test_more_than_all_ones_jobs_may_have_is_refused_before_anything_is_sent(box, hosts):
+    name, path = box
+    path.write_text(path.read_text().replace("limits: {cores: 64}", "limits: {cores: 64, gpus: 2}"))
+    before = hosts.jobs()
+
+    with pytest.raises(Unsatisfiable, match=f"gpus=3 is more than all your jobs on {name} may have: 2") as caught:
+        cluster(host=name, gpus=3)(hold)(0.0)
+
+    assert hosts.jobs() == before
+    assert "limits: {gpus: …}" in caught.value.hint
