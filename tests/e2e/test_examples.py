@@ -183,7 +183,7 @@ def test_files_on_a_host(hosts, host):
 @pytest.mark.lab
 @pytest.mark.parametrize("host", ["local", "tensor01"])
 def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
-    indexes = f"~/{hosts.root.name}-indexes" if host == "tensor01" else str(tmp_path / "indexes")
+    indexes = f"{hosts.root_name}/indexes" if host == "tensor01" else str(tmp_path / "indexes")
     asked = ("--host", host, "--environment", torch, "--max-configs", "3", "--seed", "73", "--indexes", indexes)
 
     first, *ranking, best = run("retrieval_grid.py", *asked).splitlines()
