@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .job import Job
     from .watch import Watch
 
-_LOOK_EVERY_S = 0.2
+_LOOK_EVERY_S = 1.0  # at a shared file system
+_TICK_S = 0.2
 _SETTLE_S = 5.0  # srun may be gone before what a node wrote is seen here, or before the signal that ends us all
 _START_S = 300.0  # srun waits for nodes that are busy as long as it takes: these are the job's own
 _CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
@@ -84,6 +85,7 @@ class Head(Run):
     def _waits(self, verdict: Verdict, until: float) -> bool:
         if verdict.kind == RETURNED:
             return not self._others.have_returned()
+        self._others.look_now()
         return time.monotonic() < until and self._others.failure() is None
 
     def publish(self, verdict: Verdict) -> bool:
@@ -103,7 +105,7 @@ class Head(Run):
         concluded = self.attempt.outcome() is not None
         until = time.monotonic() + (self.job.spec["grace_s"] if concluded else 0.0)
         while self._others.processes() and time.monotonic() < until:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_TICK_S)
             self._reap()
         tree.end(lambda: sorted(self._others.processes()), self._reap)
         super().release()
@@ -158,7 +160,13 @@ class Others:
             return set()
         return {self._srun, *tree.descendants(self._srun)}
 
+    def look_now(self) -> None:
+        """Let the next question be answered by the files as they are."""
+        self._next = 0.0
+
     def _look(self) -> None:
+        if self._gone is None and not tree.is_alive(self._srun):
+            self._gone = self._next = time.monotonic()
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _LOOK_EVERY_S
@@ -166,8 +174,6 @@ class Others:
             data = None if rank in self._ended else publish.read(self._folder(rank), OUTCOME)
             if data is not None:
                 self._ended[rank] = json.loads(data.decode())
-        if self._gone is None and not tree.is_alive(self._srun):
-            self._gone = time.monotonic()
 
     def _folder(self, rank: int) -> str:
         return os.path.join(self._attempt.path(NODES), str(rank))
