@@ -14,7 +14,8 @@ from typing import Any
 from unittest import mock
 
 from clusterfn import host, job, tracker
-from clusterfn.hostlink import link, requests
+from clusterfn.hostlink import link
+from clusterfn.hostlink.reply import Reply
 
 
 class Waits:
@@ -40,7 +41,7 @@ class Waits:
             (link.Link, "send", self._send),
             (link.Link, "_answer", self._answer),
             (link.Link, "_try_to_connect", self._reconnect),
-            (requests.Reply, "_wait", self._wait),
+            (Reply, "_wait", self._wait),
             (host, "_open", self._open),
             (tracker.Tracker, "_on_outcome", self._outcome),
             (job.Job, "result", self._of_job),

@@ -1,0 +1,122 @@
+"""The answer to a request, as whoever asked holds it: waited for, or told by a callback on the link's reader thread.
+
+`resolve` and `reject` are called by requests alone.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Any, Generic, TypeVar
+
+from clusterfn.errors import HostError, Unreachable
+
+T = TypeVar("T")
+S = TypeVar("S", bound="Reply[Any]")
+
+
+class Reply(Generic[T]):
+    """The answer to one request, when it comes.
+
+    Attributes:
+        id: Names the request in `after` and `drain` of later ones.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self.id = 0
+        self._host = self._asked = ""
+        self._answering: AbstractSet[int] = frozenset()
+        self._pid = os.getpid()
+        self._future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._cancel = cancel
+
+    def result(self, timeout_s: float | None = None) -> T:
+        """What the host answered.
+
+        Raises:
+            HostError: What the host refused, or why it can no longer be asked.
+            Unreachable: No answer within `timeout_s`; the request goes on.
+            RuntimeError: Asked in a callback of this connection, which no answer can overtake.
+            concurrent.futures.CancelledError: `cancel` was called.
+        """
+        self._wait(timeout_s)
+        return self._future.result()
+
+    def exception(self, timeout_s: float | None = None) -> BaseException | None:
+        """The error of the request, or None. Raises Unreachable as `result` does."""
+        self._wait(timeout_s)
+        return self._future.exception()
+
+    def _wait(self, timeout_s: float | None) -> None:
+        if not self._future.done():
+            self._check_that_it_can_come()
+        concurrent.futures.wait([self._future], timeout_s)
+        if not self._future.done():
+            raise Unreachable(
+                f"{self._host} did not answer `{self._asked}` within {timeout_s:g} s",
+                host=self._host,
+                hint="try again; then look at the load of the host and of its file systems",
+                retryable=True,
+            )
+
+    def _check_that_it_can_come(self) -> None:
+        if os.getpid() != self._pid:
+            raise HostError(
+                f"The answer of {self._host} to `{self._asked}` comes to process {self._pid}, which forked this one",
+                host=self._host,
+                hint="connect again in this process, or start it with the spawn method",
+            )
+        if threading.get_ident() in self._answering:
+            raise RuntimeError(
+                f"A callback waits for the answer of {self._host} to `{self._asked}`, on the thread that is to read it:"
+                " it would wait for ever. Wait in another thread, or use add_done_callback"
+            )
+
+    def done(self) -> bool:
+        """Whether the answer is here."""
+        return self._future.done()
+
+    def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
+        """Call `callback(self)` once the answer is here, on the reader thread; at once if it already is."""
+        # Held weakly, and `_cancel` is dropped: in a circle, large values would live until the garbage collector comes.
+        itself = weakref.ref(self)
+
+        def answered(_: object) -> None:
+            if (reply := itself()) is None:
+                return
+            try:
+                callback(reply)
+            except SystemExit:  # the future would let it through, past other callbacks; it logs other errors itself
+                logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
+
+        self._future.add_done_callback(answered)
+
+    def cancel(self) -> None:
+        """Want no more of it: the host is told to stop, `result` raises CancelledError. Nothing if it has ended."""
+        self._cancel()
+
+    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
+        """For requests only: by which number, of which host, what was asked; the threads that bring the answer."""
+        self.id, self._host, self._asked, self._answering = number, host, asked, answering
+
+    def resolve(self, value: T) -> None:
+        """For requests only: the answer."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
+            self._future.set_result(value)
+            self._cancel = _nothing
+
+    def reject(self, error: BaseException) -> None:
+        """For requests only: the error."""
+        with contextlib.suppress(concurrent.futures.InvalidStateError):
+            self._future.set_exception(error)
+            self._cancel = _nothing
+
+
+def _nothing() -> None:
+    """What there is to cancel once the answer is here."""
