@@ -57,15 +57,16 @@ def meets():
     return value if os.environ["RANK"] == "0" else threading.Lock()  # which nobody wants, and nobody could have
 
 
-def fails_on(rank):
+def fails_after_the_other():
     import os
+    import time
+    from pathlib import Path
 
-    import torch.distributed as distributed
-
-    distributed.init_process_group("gloo")
-    if int(os.environ["RANK"]) == rank:
-        raise ValueError(f"of rank {rank}")
-    distributed.barrier()
+    if os.environ["RANK"] == "1":
+        raise ValueError("of rank 1")
+    while not Path("../nodes/1/outcome.json").exists():
+        time.sleep(0.005)
+    raise RuntimeError("that followed from it")
 
 
 def waits():
@@ -79,7 +80,7 @@ def waits():
     time.sleep(1000)
 
 
-for function in (meets, fails_on, waits):
+for function in (meets, fails_after_the_other, waits):
     function.__module__ = "__main__"  # so that it travels by value
 
 
@@ -95,9 +96,9 @@ def test_the_nodes_find_each_other_and_the_first_ones_value_comes_back(hosts, to
     assert "left behind" not in said.err
 
 
-def test_the_error_that_came_first_is_raised_with_the_name_of_its_node(hosts, torch):
+def test_the_error_that_came_first_is_raised_with_the_name_of_its_node(hosts):
     with pytest.raises(ValueError, match="of rank 1") as caught:
-        on_two(fails_on).with_options(environment=torch)(1)
+        on_two(fails_after_the_other)()
 
     assert "on slurm (n2), job " in str(caught.value.__cause__)
 
