@@ -115,8 +115,11 @@ class Sockets:
 
     def names(self) -> "set[str]":
         """All that are held."""
-        with open(_TABLE, "rb") as file:
-            return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
+        try:
+            with open(_TABLE, "rb") as file:
+                return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
+        except FileNotFoundError:  # a sandbox that shows no table: each name is still held by one alone
+            return set()
 
     def holder(self, name: str) -> "Optional[Holder]":
         """Whoever holds it; None if nobody does any more, or too many wait at the door."""

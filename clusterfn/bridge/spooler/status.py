@@ -25,7 +25,8 @@ def queue(root: str, bridge: str) -> int:
     """Print a line for each job that waits, in order: NAME.ID|STATE|REASON."""
     launch.revive(root, bridge)
     for line in lines(root):
-        sys.stdout.write("%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"]))
+        text = "%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"])
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
     return 0
 
 
