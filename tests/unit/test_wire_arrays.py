@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,6 +33,30 @@ def test_it_goes_in_calls_whose_code_is_text_too(script: str, tmp_path: Path):
     report = roundtrip.run(str(TORCH), [str(CALLS / script)], tmp_path, CALLS, there=(str(TORCH), other))
 
     assert broken(report) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_optimisers_go_and_come_back_with_what_they_optimise(tmp_path: Path):
+    assert broken(roundtrip.run(str(TORCH), [str(CALLS / "optimisers_script.py")], tmp_path, CALLS)) == {}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("new_there", [True, False], ids=["from numpy 1", "to numpy 1"])
+def test_numpy_1_and_2_read_each_other(new_there: bool, tmp_path: Path):
+    subprocess.run([str(TORCH), "-m", "venv", str(tmp_path / "old")], check=True)
+    old = str(tmp_path / "old/bin/python")
+    if subprocess.run([old, "-m", "pip", "install", "-q", "numpy<1.26"], check=False).returncode:
+        pytest.skip(f"pip finds no numpy 1 for Python {version(str(TORCH))}")
+    here, there = (old, str(TORCH)) if new_there else (str(TORCH), old)
+
+    report = roundtrip.run(
+        here, [str(CALLS / "numbers_script.py")], tmp_path, CALLS, there=(there, version(str(TORCH)))
+    )
+
+    failed = {promise for promise in broken(report) if promise not in ("*said*", "an array of variable texts")}
+    assert failed == set()
 
 
 def test_a_caller_without_the_library_gets_plain_data_or_its_name(tmp_path: Path):

@@ -52,7 +52,7 @@ def _binary_written(obj: Any, note: Note) -> Any:
     try:
         return faiss.serialize_index_binary(_from_card(obj, "index_binary_gpu_to_cpu", note))
     except (AttributeError, RuntimeError):
-        raise pickle.PicklingError("faiss cannot write a %s: %s" % (type(obj).__name__, reason)) from reason
+        return faiss.serialize_index_binary(_as_flat(obj, reason, note))
 
 
 def _from_card(obj: Any, how: str, note: Note) -> Any:
@@ -65,7 +65,7 @@ def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
     """A flat index of its vectors, with its metric and its ids."""
     name = type(obj).__name__
     try:
-        made = _rebuilt(obj)
+        made = _rebuilt(obj) if isinstance(obj, sys.modules["faiss"].Index) else _binary_rebuilt(obj)
     except RuntimeError as lost:
         raise pickle.PicklingError(
             "faiss can neither write a %s (%s) nor give its vectors back (%s)" % (name, _last(refused), _last(lost))
@@ -91,6 +91,21 @@ def _rebuilt(obj: Any) -> Any:
     made = faiss.IndexIDMap(flat)
     made.add_with_ids(vectors, ids)
     return made
+
+
+def _binary_rebuilt(obj: Any) -> Any:
+    flat = sys.modules["faiss"].IndexBinaryFlat(obj.d)
+    flat.add(_binary_vectors(obj))
+    return flat
+
+
+def _binary_vectors(obj: Any) -> Any:
+    """Of shards one after another; of anything else as faiss gives them back, one by one."""
+    faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
+    if isinstance(obj, faiss.IndexBinaryShards) and obj.successive_ids:
+        parts = (faiss.downcast_IndexBinary(obj.at(number)) for number in range(obj.count()))
+        return numpy.concatenate([_binary_vectors(part) for part in parts])
+    return numpy.array([obj.reconstruct(number) for number in range(obj.ntotal)], "uint8").reshape(-1, obj.d // 8)
 
 
 def _vectors(obj: Any) -> Any:

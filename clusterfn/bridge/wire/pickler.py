@@ -54,6 +54,8 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if reduction is not NotImplemented:
                 return reduction
         if isinstance(obj, type):
+            if obj.__module__ == "numpy.rec":  # of numpy 2 alone; all have its classes at the top
+                return class_of_numpy, (obj.__name__,)
             return self.reduce_class(obj, super().reducer_override(obj))
         for reduce in (_reduce_array, _reduce_named):
             reduction = reduce(obj)
@@ -236,7 +238,8 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 def _reduce_array(obj: Any) -> Any:
     """Objects of libraries that hold their content elsewhere; the library is imported already, as the object exists."""
     home = type(obj).__module__
-    if home == "numpy":
+    numpy = sys.modules.get("numpy")
+    if home == "numpy" or isinstance(obj, getattr(numpy, "ndarray", ())):
         return _reduce_numpy(obj)
     if home.partition(".")[0] == "torch":
         from . import tensors
@@ -266,7 +269,17 @@ def _reduce_numpy(obj: Any) -> Any:
         return array, (flat, dtype, obj.shape, order)
     if isinstance(obj, numpy.generic) and dtype is not None:
         return scalar, (obj.tobytes(), dtype)
-    return NotImplemented
+    if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
+        return type(obj), ()
+    return _reduce_other_array(obj, numpy) if isinstance(obj, numpy.ndarray) else NotImplemented
+
+
+def _reduce_other_array(obj: Any, numpy: Any) -> Any:
+    """Arrays of objects and of numpy's subclasses: as numpy does it, but for a name that numpy 1 does not know."""
+    if type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
+        return NotImplemented
+    reduction = obj.__reduce__()
+    return (unfilled_array, *reduction[1:]) if reduction[0].__name__ == "_reconstruct" else reduction
 
 
 def _portable(dtype: Any, numpy: Any) -> Any:
@@ -284,6 +297,20 @@ def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
 
     flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
     return (flat if flat.flags.writeable else flat.copy()).reshape(shape, order=order)
+
+
+def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
+    """A numpy array whose content comes as its state."""
+    import numpy
+
+    return numpy.ndarray.__new__(cls, shape, kind)
+
+
+def class_of_numpy(name: str) -> Any:
+    """The class that numpy has under this name."""
+    import numpy
+
+    return getattr(numpy, name)
 
 
 def scalar(data: bytes, dtype: Any) -> Any:
