@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside lint test-long bench
+.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside lint test-long bench bench-peers
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,3 +84,6 @@ test-long: lab  ## the tests that take minutes; the report goes to benchmarks/re
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks
+
+bench-peers: venv  ## a thousand calls by us and by others, in ten minutes
+	$(BIN)/python -m benchmarks peers
