@@ -23,7 +23,7 @@ ended() {
     while :; do
         clusterfn_after=0
         @@python -I -S @@supervise after @@job "$1" || clusterfn_after=$?
-        [ "$clusterfn_after" -eq @@again ] || break
+        [ "$clusterfn_after" = @@again ] || break
         clusterfn_status=0
         @@python -I -S @@supervise run @@job "$1" || clusterfn_status=$?
         case $clusterfn_status in

@@ -23,7 +23,7 @@ ended() {
     while :; do
         clusterfn_after=0
         /usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py after /home/ada/.clusterfn/jobs/7f3a000011112222 "$1" || clusterfn_after=$?
-        [ "$clusterfn_after" -eq 12 ] || break
+        [ "$clusterfn_after" = 12 ] || break
         clusterfn_status=0
         /usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222 "$1" || clusterfn_status=$?
         case $clusterfn_status in
