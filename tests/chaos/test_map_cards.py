@@ -1,0 +1,187 @@
+"""Groups whose items need cards: they leave half of them to others, and lose only the items that were killed."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clusterfn
+from clusterfn import Cancelled, KilledBySignal, WorkerLost, cluster
+from tests.chaos import holds
+from tests.chaos.onhost import until
+from tests.chaos.reaper import Reaper
+from tests.chaos.sharing import CARDS, Sharing, shared
+from tests.chaos.watcher import Watcher
+from tests.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+# Read when this is imported: no test sees CLUSTERFN_ variables.
+SEED = int(os.environ.get("CLUSTERFN_SEED") or random.SystemRandom().randrange(10**6))
+QUOTA = {"supervisor": 6, "worker": 6, "agent": 3, "spooler": 4}
+LOST = (WorkerLost, KilledBySignal)
+
+
+@pytest.fixture
+def sharing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sharing]:
+    with shared(lab) as box:
+        monkeypatch.setenv("CLUSTERFN_CONFIG", str(box.config))
+        yield box
+
+
+def on_cards(sharing: Sharing, seconds: float) -> Callable[[int], int]:
+    """A function of an item that notes its run, and locks a file for each of its cards while it runs."""
+    runs, witness = str(sharing.runs), str(sharing.witness)
+
+    def item(number: int) -> int:
+        import fcntl
+        import os
+        import time
+
+        fd = os.open(os.path.join(runs, f"item-{number}"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.write(fd, f"{os.getpid()}\n".encode())
+        os.close(fd)
+        locks = [os.open(os.path.join(witness, card), 0) for card in os.environ["CUDA_VISIBLE_DEVICES"].split(",")]
+        for lock in locks:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        time.sleep(seconds)
+        return number
+
+    item.__module__ = "__main__"
+    return item
+
+
+def runs_of(sharing: Sharing) -> dict[int, int]:
+    """Item -> how often it ran."""
+    return {int(path.name[5:]): len(path.read_text().splitlines()) for path in sharing.runs.glob("item-*")}
+
+
+def tickets(sharing: Sharing) -> list[Path]:
+    """Ada's that wait."""
+    return list(sharing.root("ada").glob("machines/*/queue/*"))
+
+
+def all_held(sharing: Sharing) -> Path:
+    """Bob has every card, until the file that this names is made."""
+    over = sharing.folder / "over"
+    holder = sharing.send_until(sharing.new_lane(), "bob", CARDS, over)
+    assert until(lambda: sharing.there(holder).runs(), 60), sharing.there(holder).history()
+    return over
+
+
+def cards_of(names: frozenset[str], uid: int) -> int:
+    """How many the jobs of a user have who run."""
+    parts = [name.split("/") for name in names if name.startswith(f"clusterfn/run/{uid}/")]
+    return sum(int(part[4]) for part in parts)
+
+
+@pytest.mark.timeout(240)
+def test_a_group_leaves_half_of_the_cards_to_who_waits(sharing: Sharing) -> None:
+    watcher = Watcher(sharing.box)
+    ada = sharing.uid("ada")
+    with watcher.looking() as seen:
+        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.2)).map(range(3000), max_parallel=CARDS)
+        assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
+        lane = sharing.new_lane()
+        job = sharing.send(lane, "bob", 4, 1.0)
+        word = lane.hear(job.id, "state", 90)
+        assert not group.done()
+        group.stop()
+        assert group.wait(90), group
+    assert word and len(word["value"]) == 4, word
+    (turn,) = [turn for turn in sharing.turns() if turn.job == job.id]
+    looks = range(seen.before(turn.taken or 0.0) + 1, seen.before(turn.released or 0.0) + 1)
+    beside = collections.Counter(cards_of(seen.names[look], ada) for look in looks)
+    assert beside and max(beside) <= 4, beside
+    assert set(runs_of(sharing).values()) == {1}
+    assert sharing.settles() == []
+
+
+@pytest.mark.timeout(240)
+def test_a_group_that_waits_for_cards_is_stopped_before_anything_ran(sharing: Sharing) -> None:
+    over = all_held(sharing)
+    group = cluster(host="ada", gpus=2)(on_cards(sharing, 0.1)).map(range(6), max_parallel=3)
+    assert until(lambda: len(tickets(sharing)) == 3, 60), tickets(sharing)
+
+    group.stop()
+
+    assert group.wait(90), group
+    assert [type(each) for each in group.failed.values()] == [Cancelled] * 6
+    assert until(lambda: not tickets(sharing), 30), tickets(sharing)
+    over.touch()
+    assert sharing.settles() == []
+    assert runs_of(sharing) == {}
+
+
+@pytest.mark.timeout(240)
+def test_a_group_that_waits_for_cards_needs_nobody_who_waits_for_it(sharing: Sharing, tmp_path: Path) -> None:
+    over = all_held(sharing)
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import time\nfrom clusterfn import cluster\n\n@cluster(host='ada', gpus=2)\ndef card(x):\n    import os\n"
+        "    return len(os.environ['CUDA_VISIBLE_DEVICES'].split(','))\n\n"
+        "print(card.map(range(6), max_parallel=3).id, flush=True)\ntime.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as client:
+        assert client.stdout is not None
+        number = client.stdout.readline().strip()
+        all_wait = until(lambda: len(tickets(sharing)) == 3, 60)
+        client.send_signal(signal.SIGKILL)
+    assert all_wait, tickets(sharing)
+    over.touch()
+    assert clusterfn.attach(number, "ada").results(120) == [2] * 6
+    assert sharing.settles() == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_a_group_loses_the_items_whose_processes_were_killed_and_no_others(
+    sharing: Sharing, table: Callable[[str], None]
+) -> None:
+    """Another user's jobs come in between, strangers too; what was lost is got by `retry_failed`."""
+    rng, count = random.Random(SEED), 150
+    watcher = Watcher(sharing.box)
+    watcher.send_strangers(random.Random(SEED + 1))
+    with watcher.looking() as seen:
+        with Reaper(sharing.box, random.Random(SEED + 2), QUOTA, (0.4, 1.5)) as reaper:
+            group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.5)).map(range(count), max_parallel=CARDS)
+            lane = sharing.new_lane()
+            others = [sharing.send(lane, "bob", rng.randint(1, 4), rng.uniform(0.2, 2.0)) for _ in range(10)]
+            results = group.results(600)
+            told = sharing.told(300)
+        runs = runs_of(sharing)
+        again = group.retry_failed().results(300) if group.failed else []
+        left = sharing.settles()
+    lost = [each for each in results if not isinstance(each, int)]
+    deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
+    shown = dict(collections.Counter(type(each).__name__ for each in lost))
+    table(f"{count} items on {CARDS} cards, CLUSTERFN_SEED={SEED}; killed {deaths}; lost {shown}; "
+          f"others ended as {[told.get(job.id, {}).get('state') for job in others]}")  # fmt: skip
+    _holds_all(results, lost, runs, reaper)
+    assert again == sorted(group.failed)
+    turns = sharing.turns()
+    killed = [job for jobs in reaper.killed.values() for job in jobs]
+    wrong = [*left, *holds.doubly_held(turns, seen), *holds.ill_given(turns), *holds.unwitnessed(turns, seen),
+             *holds.never_released(turns, killed), *holds.beside_strangers(turns, seen)]  # fmt: skip
+    assert not wrong, f"CLUSTERFN_SEED={SEED}\n" + "\n".join(wrong)
+    assert len(told) == len(others)
+
+
+def _holds_all(results: list[Any], lost: list[Any], runs: dict[int, int], reaper: Reaper) -> None:
+    """Each item ran once and ended once; no more are lost than processes were killed."""
+    where = f"CLUSTERFN_SEED={SEED}"
+    assert [each for each in results if isinstance(each, int)] == [
+        number for number, each in enumerate(results) if isinstance(each, int)
+    ], where
+    assert all(isinstance(each, LOST) for each in lost), (where, lost)
+    assert len(lost) <= len(reaper.killed["supervisor"]) + len(reaper.killed["worker"]), where
+    assert set(runs.values()) == {1}, (where, {item: times for item, times in runs.items() if times != 1})
