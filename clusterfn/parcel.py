@@ -14,6 +14,11 @@ from pathlib import Path
 from clusterfn import wire
 
 _LIBRARY = Path(__file__).parent
+# A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
+_NOT_IN_JOBS = (
+    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/spooler/", "bridge/stubs/", "bridge/supervisor/",
+    "cli/", "solve/", "survey/",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
     yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
     yield from _python_files(wire.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")
-    yield from _python_files(_LIBRARY, "library/clusterfn/")
+    library = _python_files(_LIBRARY, "")
+    yield from ((f"library/clusterfn/{name}", data) for name, data in library if not name.startswith(_NOT_IN_JOBS))
 
 
 def _python_files(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:
