@@ -59,10 +59,12 @@ def meets():
 
 def fails_after_the_other():
     import os
+    import threading
     import time
     from pathlib import Path
 
     if os.environ["RANK"] == "1":
+        threading.Thread(target=time.sleep, args=(5,)).start()  # its process, and so srun, stays for a while
         raise ValueError("of rank 1")
     while not Path("../nodes/1/outcome.json").exists():
         time.sleep(0.005)
