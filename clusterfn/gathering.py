@@ -94,6 +94,7 @@ class Gathering:
             self._check()
             return
         if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
+            live.forget_going(self.group)
             leaving.remove(self.connection, self.folder)
         self.group.on_refused(refused)
         self._end()

@@ -39,7 +39,8 @@ def remove(connection: HostConnection, folder: str) -> None:
 
 
 @atexit.register
-def _finish_all() -> None:
+def finish_all() -> None:
+    """Wait for all of it."""
     begun = time.monotonic()
     while _unanswered:  # an answer may lead to a request
         reply, (timeout_s, told) = next(iter(_unanswered.items()))

@@ -16,6 +16,7 @@ import time
 import weakref
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
+from clusterfn import leaving
 from clusterfn.job import PENDING, SHORT, Job
 
 if TYPE_CHECKING:
@@ -137,9 +138,15 @@ def remember_going(job: Job[Any] | JobGroup[Any]) -> None:
     _going.add(job)
 
 
+def forget_going(job: JobGroup[Any]) -> None:
+    """It was refused: nothing of it goes on."""
+    _going.discard(job)
+
+
 @atexit.register
 def _tell_what_goes_on() -> None:
-    """Who leaves while jobs run should know how to find them."""
+    """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
+    leaving.finish_all()
     left = sorted((job.host, job.id) for job in _going if not job.done())
     for host in sorted({host for host, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)

@@ -211,10 +211,10 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: JobGroup[Any
     sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     queued = job.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
+    remember_going(made)
     gathering.start(range(1, gathering.spec.elements + 1), [*before, folder])
     if shipped and queued:
         shipped.tell(cast(Tracker, _Waits(gathering)), cast(Any, made))
-    remember_going(made)
 
 
 class _Waits:

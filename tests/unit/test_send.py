@@ -32,7 +32,7 @@ def tracker():
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
     send._refused(SubmitError("sbatch refused"), tracker)
 
-    leaving._finish_all()
+    leaving.finish_all()
 
     assert 0 < tracker.removal.waited_s <= 5
     assert leaving._unanswered == {}
@@ -43,7 +43,7 @@ def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
     submission.add_done_callback(lambda _: send._refused(SubmitError("sbatch refused"), tracker))
     leaving.await_at_exit(submission)
 
-    leaving._finish_all()
+    leaving.finish_all()
 
     assert tracker.removal.waited_s is not None
     assert leaving._unanswered == {}
