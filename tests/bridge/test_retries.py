@@ -178,6 +178,21 @@ def test_supervisors_that_die_again_and_again_are_counted(bench: Bench):
     assert not job.tagged()
 
 
+def test_a_try_that_dies_before_it_is_one_is_not_followed_for_ever(bench: Bench):
+    job = bench.job(SLOW, 60, retries=3)
+    script = job.folder / "job.sh"
+    again = next(line for line in script.read_text().split("\n") if " run " in line and line.endswith(" $rc"))
+    script.write_text(script.read_text().replace(again, "    (exit 137)"))
+    job.start()
+    job.wait_for("running")
+
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+    job.script.wait(60)
+
+    assert last(job)["kind"] == "lost"
+    assert not job.tagged()
+
+
 def test_a_supervisor_that_was_told_to_end_is_not_followed(bench: Bench):
     job = bench.job(SLOW, 60, retries=3)
     job.start()

@@ -58,7 +58,8 @@ def after(folder: str, status: str) -> int:
     left = _sweep(lambda: sorted(set(tree.tagged(job.id, attempt.number) + tree.of_session(script))))
     verdict = _why(job, status)
     if attempt.outcome() is None:
-        if retries.is_lost(verdict, status) and len(attempt.earlier()) < retries.allowed(job):
+        again = retries.is_lost(verdict, status) and len(attempt.earlier()) < retries.allowed(job)
+        if again and attempt.follow():
             return EXIT_AGAIN
         by = attempt.fence()
         if by is not None:

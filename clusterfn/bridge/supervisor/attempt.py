@@ -8,7 +8,20 @@ import os
 import stat
 import time
 
-from ...layout import ATTEMPTS, BEGUN, CHECKPOINT, CLAIM, EVENTS, HEARTBEAT, OUTCOME, OWNER, WAITING, WORK, attempt_dir
+from ...layout import (
+    ATTEMPTS,
+    BEGUN,
+    CHECKPOINT,
+    CLAIM,
+    EVENTS,
+    FOLLOWED,
+    HEARTBEAT,
+    OUTCOME,
+    OWNER,
+    WAITING,
+    WORK,
+    attempt_dir,
+)
 from . import publish, retries
 from .text import portable
 from .verdict import Fenced, document, superseded
@@ -100,6 +113,10 @@ class Attempt:
     def begin(self) -> bool:
         """Whether the worker may start; false if the attempt was withdrawn while it waited."""
         return not os.path.exists(self.path(WAITING)) or publish.publish(self.folder, BEGUN, b"started")
+
+    def follow(self) -> bool:
+        """Leave the job to another try, once: one that dies before it makes an attempt would come back for ever."""
+        return publish.publish(self.folder, FOLLOWED, b"")
 
     def withdraw(self) -> bool:
         """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""
