@@ -94,23 +94,6 @@ def test_async_for_gives_each():
     assert asyncio.run(gather()) == [0, 1, 2]
 
 
-def test_a_table_has_a_row_for_each_item():
-    pandas = pytest.importorskip("pandas")
-    made = JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
-    made.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
-    made.on_end(1, Ended("RAISED", None, ValueError("no\nmore")))
-    made.on_end(2, Ended("RETURNED", 3))
-
-    table = made.to_dataframe()
-
-    assert list(table.columns) == ["item", "state", "error", "wall_s", "loss", "result_state", "result"]
-    assert list(table["item"]) == ["a", "b", "c", "d"]
-    assert list(table["state"]) == ["RETURNED", "RAISED", "RETURNED", "PENDING"]
-    assert table.loc[1, "error"] == "ValueError: no" and table["error"].isna().sum() == 3
-    assert table.loc[0, "loss"] == 0.1 and table.loc[0, "result_state"] == "fine" and table.loc[2, "result"] == 3
-    assert pandas.isna(table.loc[1, "result"]) and pandas.isna(table.loc[3, "wall_s"])
-
-
 def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
     made = group(2)
     made.on_end(1, Ended("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))

@@ -113,9 +113,11 @@ class Child:
 
 def _end_of(pid: int) -> int:
     """What can be polled until the process ends; -1 where the kernel (before 5.3) has nothing of the kind."""
+    if not sys.platform.startswith("linux") or not hasattr(os, "pidfd_open"):
+        return -1
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):
+    except OSError:
         return -1
 
 

@@ -5,6 +5,7 @@ Called by everything in the spooler.
 
 import os
 import re
+import sys
 import time
 
 from ...layout import MACHINES
@@ -35,7 +36,9 @@ def now_ns() -> int:
 
 def cores() -> int:
     """How many may be used here."""
-    return len(os.sched_getaffinity(0))
+    if sys.platform.startswith("linux"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def memory_mb() -> int:

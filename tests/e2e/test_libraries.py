@@ -1,4 +1,5 @@
-"""Sweeps with the real Optuna and the real pandas, in a folder of their own: other tests need a Python without."""
+"""Sweeps and groups with the real Optuna and the real pandas, in a folder of their own: other tests need a Python
+without."""
 
 from __future__ import annotations
 
@@ -140,3 +141,33 @@ def test_a_table_has_a_row_for_each_configuration(here, run_with):
     assert names == ["GRID_0000", "GRID_0001", "GRID_0002"] and xs == [1, 2, 3]
     assert missing == [False, True, False] and errors == {"GRID_0001": "KeyError: 2"}
     assert best == "GRID_0002" and kind == "float64"
+
+
+TABLE = """
+import json
+import pandas
+from clusterfn.group import Ended, JobGroup
+
+made = JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
+made.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
+made.on_end(1, Ended("RAISED", None, ValueError("no\\nmore")))
+made.on_end(2, Ended("RETURNED", 3))
+table = made.to_dataframe()
+missing = table.isna()
+print(json.dumps([
+    list(table.columns), list(table["item"]), list(table["state"]), table["error"].dropna().to_dict(),
+    [table.loc[0, "loss"], table.loc[0, "result_state"], table.loc[2, "result"]],
+    [bool(missing.loc[1, "result"]), bool(missing.loc[3, "wall_s"])],
+]))
+"""
+
+
+def test_a_table_has_a_row_for_each_item(run_with):
+    columns, items, states, errors, values, missing = run_with(TABLE)
+
+    assert columns == ["item", "state", "error", "wall_s", "loss", "result_state", "result"]
+    assert items == ["a", "b", "c", "d"]
+    assert states == ["RETURNED", "RAISED", "RETURNED", "PENDING"]
+    assert errors == {"1": "ValueError: no"}
+    assert values == [0.1, "fine", 3]
+    assert missing == [True, True]
