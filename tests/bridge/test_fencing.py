@@ -32,7 +32,7 @@ def test_a_second_submission_of_a_job_runs_nothing(bench: Bench, tmp_path: Path)
     assert codes == [0, 0, 0, 0]
     assert (tmp_path / "ran").read_text() == "ran\n"
     assert final_outcomes(job) == [1]
-    assert "claimed by submission" in job.log()
+    assert "another submission is at the job" in job.log()
 
 
 def test_a_requeued_job_fences_the_attempt_before(bench: Bench):

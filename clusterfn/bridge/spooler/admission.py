@@ -36,8 +36,8 @@ class NotNow(Exception):
         status: With what the supervisor exits.
     """
 
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
         self.status = status
 
 
@@ -202,7 +202,7 @@ class _Admission:
         try:
             self._run = self.marks.hold(names.run(self.uid, self.job.id, self.asked))
             if self._run is None:
-                raise NotNow(EXIT_RETURNED)  # another process of this job's is here, or runs it
+                raise NotNow(EXIT_RETURNED, "another submission is at the job: nothing to do")
             self.submitted = self.submitted or machine.now_ns()
             return self._look()
         except cards.TooFew:
@@ -276,7 +276,7 @@ class _Admission:
 
     def _goes_on_waiting(self) -> NotNow:
         launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"])
-        return NotNow(EXIT_QUEUED)
+        return NotNow(EXIT_QUEUED, "the job waits in the queue")
 
     def _told(self, reason: str) -> "dict[str, object]":
         spec = self.job.spec

@@ -99,6 +99,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
         try:
             job.held = admission.ask(job, waits=status is None)
         except admission.NotNow as not_now:
+            say(str(not_now))
             return not_now.status
     ended = _claim_and_run(job, status, signals)
     if job.held is not None:
