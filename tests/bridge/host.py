@@ -129,7 +129,10 @@ class Job:
         """`supervise.py COMMAND <job> ...`, not through job.sh."""
         command, *rest = arguments
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(self.folder), *rest]
-        return subprocess.run(argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=60)
+        return subprocess.run(
+            argv, input=stdin, capture_output=True, text=True, env=clean_environ(**env), timeout=60,
+            preexec_fn=lambda: self._before(None),
+        )  # fmt: skip
 
     def outcome(self, attempt: int = 1) -> dict[str, Any]:
         path = self.folder / "attempts" / str(attempt) / "outcome.json"

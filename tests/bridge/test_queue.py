@@ -325,6 +325,17 @@ def test_a_death_is_not_concluded_of_a_job_that_waits(box: Box):
     assert ended(second) == ["returned"]
 
 
+def test_a_death_is_not_concluded_of_a_job_that_has_begun_meanwhile(box: Box):
+    """Who waits is started by another process than the one that queued it, and that one is gone."""
+    job = running(box, box.job(2, 60))
+
+    told = job.call("conclude", stdin=json.dumps({"kind": "lost", "message": "its processes are gone"}))
+
+    assert json.loads(told.stdout) == {"attempt": None, "kind": None, "won": False}
+    let_go(job)
+    assert ended(job) == ["returned"]
+
+
 def test_waiting_jobs_are_files_and_one_small_process(box: Box):
     running(box, box.job(2, 60))
     jobs = [box.job(1) for _ in range(10)]

@@ -24,7 +24,7 @@ from ...layout import (
     STDERR,
     STDOUT,
 )
-from ..spooler import tickets
+from ..spooler import marks, names, tickets
 from . import judge, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job
@@ -152,7 +152,7 @@ def conclude(folder: str) -> int:
     let_in(folder)
     job = Job(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    if asked["kind"] in (LOST, NODE) and _waits(job):  # its processes are gone because they are not needed yet
+    if asked["kind"] in (LOST, NODE) and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         state(None, None, False)
         return EXIT_RETURNED
     holder = claim(job, "concluded")
@@ -171,6 +171,14 @@ def conclude(folder: str) -> int:
 def _waits(job: Job) -> bool:
     """Whether it has a ticket in the queue of a machine without a scheduler."""
     return not job.slurm and tickets.Queue(job.root).of(job.id) is not None
+
+
+def _runs(job: Job) -> bool:
+    """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
+    if job.slurm:
+        return False
+    own = "%s%d/%s/" % (names.RUN, os.getuid(), job.id)
+    return any(name.startswith(own) for name in marks.of(job.spec["lease"]).names())
 
 
 def _withdrawn(job: Job) -> bool:
