@@ -98,7 +98,7 @@ def judged(sharing: Sharing, seen: Seen, reaper: Reaper) -> list[str]:
     turns = sharing.turns()
     known = {turn.job for turn in turns}
     killed = [job for jobs in reaper.killed.values() for job in jobs]
-    allowed = dict.fromkeys(sharing.sent, UNHARMED)
+    allowed = {job: UNHARMED for job, sent in sharing.sent.items() if sharing.there(sent).folder.exists()}
     for kind, kinds in KILLED_AS.items():
         for job in reaper.killed[kind]:
             allowed[job] = allowed[job] | kinds
@@ -125,6 +125,8 @@ def as_published(sharing: Sharing, told: Mapping[str, Mapping[str, object]]) -> 
         error = word.get("error")
         said = error["type"] if isinstance(error, dict) else None
         value = word.get("value")
+        if word.get("state") == "REFUSED" and not sharing.there(sharing.sent[job]).folder.exists():
+            continue  # its client's agent was killed before anything was sent
         if not word or not kinds or said != CLASSES.get(kinds[0]):
             wrong.append(f"{job} ended as {kinds}, and its client says {word}")
         if isinstance(value, list) and len(value) != sharing.sent[job].gpus:
