@@ -327,12 +327,11 @@ def test_a_death_is_not_concluded_of_a_job_that_waits(box: Box):
 
 def test_a_death_is_not_concluded_of_a_job_that_has_begun_meanwhile(box: Box):
     """Who waits is started by another process than the one that queued it, and that one is gone."""
-    job = running(box, box.job(2, 60))
+    job = running(box, box.job(2, 5))
 
     told = job.call("conclude", stdin=json.dumps({"kind": "lost", "message": "its processes are gone"}))
 
     assert json.loads(told.stdout) == {"attempt": None, "kind": None, "won": False}
-    let_go(job)
     assert ended(job) == ["returned"]
 
 

@@ -41,3 +41,13 @@ def test_another_users_older_job_keeps_its_part_and_a_younger_does_not():
 
     assert started(planned(job, 4, ("a", "b"), ("wait/2/4/2/1/0/x",))) == []
     assert started(planned(job, 4, ("a", "b"), ("wait/2/6/2/1/0/x",))) == ["5"]
+
+
+def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
+    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
+    made = planned(waiting, cores=2, cards=("a", "b"))
+
+    assert started(made) == ["1"]
+    assert made.reasons["2"] == "1 job before it" and "2" in [each.job for each in made.named]
+    assert started(planned(waiting, cores=3, cards=("a", "b"))) == ["1", "3"]
+    assert started(planned(waiting, 8, ("a", "b"), ("run/1/1/1/1/0",))) == ["3"]

@@ -2,7 +2,8 @@
 
 There are two lines, of jobs that need cards and of those that do not, each first come first served. Who is first in
 its line and finds no room reserves all that it needs, in both lines; others may pass it only with what would be left
-then. Called by `spool`.
+then. Jobs with cards come one after another: who finds a stranger on a card takes another, which the next must not
+have taken meanwhile. Called by `spool`.
 """
 
 from . import fairness, words
@@ -73,6 +74,7 @@ class _Planning:
         own = {ticket.job for ticket in tickets}
         self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
         self._lines: "set[bool]" = set()
+        self._one_comes = False
         self._of_groups: "dict[str, int]" = {}
 
     def all(self) -> Plan:
@@ -88,11 +90,12 @@ class _Planning:
         kind = self.view.kinds(ticket) if ticket.asked.gpus else []
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
+            self._one_comes = self._one_comes or bool(ticket.asked.gpus)
             return
         why = self._group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            self.made.start.append(ticket)
+            self._comes(ticket, before)
             self._goes(ticket, kind)
             return
         around = self.view.around(kind or [])
@@ -100,6 +103,14 @@ class _Planning:
         self.made.reasons[ticket.job] = words.behind(text, before)
         if missing:
             self._stays(ticket, missing)
+
+    def _comes(self, ticket: "Ticket", before: int) -> None:
+        """It fits: its turn has come, unless one with cards is about to be let in."""
+        if ticket.asked.gpus and self._one_comes:
+            self.made.reasons[ticket.job] = words.behind("", before)
+            return
+        self._one_comes = self._one_comes or bool(ticket.asked.gpus)
+        self.made.start.append(ticket)
 
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
         self.made.named.append(ticket)
