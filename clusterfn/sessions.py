@@ -19,7 +19,7 @@ from clusterfn import dispatch, layout, live, send, spec
 from clusterfn import payload as payloads
 from clusterfn.decorator import ClusterFunction, inside_job
 from clusterfn.errors import ClusterfnError, ConfigError, WorkerLost
-from clusterfn.host import Reply, TreeFile
+from clusterfn.host import Completed, Reply, TreeFile
 from clusterfn.job import PENDING, RETURNED, STARTING, Job
 from clusterfn.payload import Payload
 from clusterfn.session import CALLER
@@ -114,9 +114,13 @@ class Session(concurrent.futures.Executor):
         return call
 
     def _held(self, wanted: Options) -> _Holding:
-        """The session as it is held; started if it is not, or not any more."""
+        """The session as it is held, for a new call."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
+        return self._going(wanted)
+
+    def _going(self, wanted: Options) -> _Holding:
+        """The session; started if it is not, or not any more."""
         holding = self._holding
         if holding is not None and not holding.job.done():
             _refuse_what_it_lacks(wanted, self._options, holding.spec)
@@ -133,9 +137,11 @@ class Session(concurrent.futures.Executor):
     def _again(self, left: list[Call[Any]]) -> None:
         """Calls whose session ended, as nobody had called for so long, at the moment when they were sent."""
         with self._lock:
-            holding = self._held(Options())
+            holding = self._going(Options())
             for call in left:
                 holding.take_over(call)
+            if self._closed:
+                holding.close(wait=False, cancel_futures=False)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls, and let the cards go once those that were taken have ended.
@@ -147,8 +153,11 @@ class Session(concurrent.futures.Executor):
         with self._lock:
             self._closed = True
             holding = self._holding
-        if holding is not None:
-            holding.close(wait, cancel_futures)
+        if holding is None:
+            return
+        holding.close(wait, cancel_futures)
+        if wait and self._holding is not None:  # its last calls may have gone to another session
+            concurrent.futures.wait([self._holding.job])
 
     def stop(self) -> None:
         """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it anew."""
@@ -175,6 +184,8 @@ class _Holding:
         self._again = again
         self._count = 0
         self._open: set[Call[Any]] = set()
+        self._sending: set[Reply[bool]] = set()
+        self._unsent: set[str] = set()
         self.job = dispatch.start(prepared)
         self._tracker: Tracker = self.job._tracker
         self.job.listen(self._heard)
@@ -212,7 +223,16 @@ class _Holding:
     def _put(self, call: Call[Any], payload: Payload) -> None:
         self._open.add(call)
         call.add_done_callback(self._open.discard)
+        try:
+            self._send(call, payload)
+        except BaseException:  # such as Ctrl-C: nobody has the call
+            self._open.discard(call)
+            self._never_comes(call)
+            raise
+
+    def _send(self, call: Call[Any], payload: Payload) -> None:
         self._await_folder()
+        self._say_what_never_comes()
         before = send.contents(self._session, payload, call)
         sources = payload.sources
         own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
@@ -221,21 +241,41 @@ class _Holding:
             TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
         ]
         sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
+        self._sending.add(sent)
+        sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, [*before, reply], reply))
         call.tracker.follow(call, 1)
 
     def _await_folder(self) -> None:
         """The session's folder appears as a whole: nothing may be made below it before. A refusal ends the session."""
-        laid_out, self._tracker.laid_out = self._tracker.laid_out, None
+        laid_out = self._tracker.laid_out
         if laid_out is not None:
             laid_out.exception(_TIMEOUT_S)
+            self._tracker.laid_out = None
 
     def _refused(self, call: Call[Any], sent: Sequence[Reply[Any]], reply: Reply[bool]) -> None:
         error = reply.exception()
         if error is not None and not self.job.done():
-            self._session.connection.run(["mkdir", "-p", "--", call.tracker.taken])  # it is not waited for any longer
+            self._never_comes(call)
             first = send.first_of(sent, error)
             call.on_refused(first if isinstance(first, ClusterfnError) else ClusterfnError(str(first)))
+
+    def _never_comes(self, call: Call[Any]) -> None:
+        """The session waits for its number no longer: calls are served in order."""
+        self._unsent.add(call.tracker.taken)
+        self._say_what_never_comes()
+
+    def _say_what_never_comes(self) -> None:
+        """Said again with the next call where the host cannot take it, as its disk is full."""
+        unsent, laid_out = sorted(self._unsent), self._tracker.laid_out
+        if unsent:
+            after = [laid_out] if laid_out else []
+            said = self._session.connection.run(["mkdir", "-p", "--", *unsent], after=after)
+            said.add_done_callback(lambda reply: self._heard_what_never_comes(reply, unsent))
+
+    def _heard_what_never_comes(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
+        if reply.exception() is None and reply.result(0).rc == 0:
+            self._unsent.difference_update(unsent)
 
     def _heard(self, kind: str, _: object) -> None:
         if kind == "state" and self.job.state in (PENDING, STARTING):
@@ -249,20 +289,45 @@ class _Holding:
         calls = list(self._open)
         for call in calls if cancel_futures else ():
             call.cancel()
-        if self.job.done() or (not calls and self.job.cancel()):
-            return
-        place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
-        self._await_folder()
-        put = self._session.connection.put(place, b"", sync=False)
+        if not self.job.done() and (calls or not self.job.cancel()):
+            self._put_close(wait)
         if wait:
-            put.result(_TIMEOUT_S)
             concurrent.futures.wait([*calls, self.job])
+
+    def _put_close(self, wait: bool) -> None:
+        """It closes once it has all that was sent: a large call takes its time on the way."""
+        self._await_folder()
+        sending = list(self._sending)
+        if sending:
+            put = self._close_file(after=sending)
+            put.add_done_callback(self._close_all_the_same)
+        else:
+            put = self._close_file()
+            if wait:
+                put.result(_TIMEOUT_S)
+
+    def _close_all_the_same(self, put: Reply[bool]) -> None:
+        """The host has refused what it was to come after."""
+        if put.exception() is not None:
+            self._close_file()
+
+    def _close_file(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
+        place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
+        return self._session.connection.put(place, b"", sync=False, after=after)
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
         threading.Thread(target=self._settle, name="clusterfn-session-over", daemon=True).start()
 
     def _settle(self) -> None:
+        try:
+            self._settle_calls()
+        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: whoever waits must hear of it
+            refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
+            for call in list(self._open):
+                call.on_refused(refused)
+
+    def _settle_calls(self) -> None:
         left = [call for call in list(self._open) if not self._has_ended(call)]
         unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
         for call in left:
@@ -279,7 +344,7 @@ class _Holding:
         return self._is_there(call.tracker.taken)
 
     def _is_there(self, path: str) -> bool:
-        return self._session.connection.have([path]).result(_TIMEOUT_S)[0]
+        return self._session.connection.have([path]).result()[0]
 
     def _lost(self, call: Call[Any]) -> ClusterfnError:
         """The session's own end, as this call's."""

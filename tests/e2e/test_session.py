@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn import Session, cluster
+from clusterfn import Session, cluster, send
 from clusterfn.errors import Cancelled, ConfigError, ExitedEarly, KilledBySignal, WorkerLost
 from tests.e2e.conftest import Hosts, wait_until
 
@@ -200,6 +200,48 @@ def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here
     wait_until(job.done, 60)
     assert call.result(60) == 5
     session.shutdown()
+
+
+def test_a_call_that_was_taken_before_shutdown_is_served_even_if_its_session_has_just_ended(here: Path):
+    session = Session(idle="2s")
+    server = session.call(process)[1]
+    os.kill(server, signal.SIGSTOP)
+    first = session.job
+    assert first is not None
+    calls = here / "jobs" / first.id / "calls"
+    (calls / "close").touch()
+    call = session.submit(abs, -5)
+    wait_until(lambda: (calls / "2").exists())
+    (calls / "2").rename(calls / "2.late")
+    session.shutdown(wait=False)
+    os.kill(server, signal.SIGCONT)
+
+    assert call.result(60) == 5
+    assert session.job is not first
+    session.shutdown()
+    assert session.job is not None and session.job.result(0)["why"] == "closed"
+
+
+def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Path, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Session(idle="1min") as session:
+        assert session.call(abs, -1) == 1
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(send, "contents", interrupted)
+            session.call(abs, -2)
+        assert session.submit(abs, -3).result(20) == 3
+
+
+@pytest.mark.usefixtures("here")
+def test_a_session_closed_while_a_large_call_is_on_its_way_waits_for_it():
+    with Session() as session:
+        session.call(abs, -1)
+        large = session.submit(len, os.urandom(64 << 20))
+
+    assert large.result(0) == 64 << 20
+    assert session.job is not None and session.job.result(0)["calls"] == 2
 
 
 @pytest.mark.usefixtures("here")
