@@ -107,6 +107,12 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     return error
 
 
+def in_a_line(error: BaseException) -> str:
+    """Type and message; of an exception whose `__str__` raises, that it does."""
+    text = error.message if isinstance(error, errors.ClusterfnError) else wire.part("exceptions").message(error)
+    return f"{type(error).__name__}: {text}".partition("\n")[0]
+
+
 def _count(outcome: Mapping[str, Any]) -> str:
     """The attempts of a job that `retries=` let be tried again."""
     return f"this was the last of {len(outcome['earlier']) + 1} attempts"
@@ -188,16 +194,21 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     error = _rebuilt(outcome, value)
     if error is None or _must_not_be_raised(error):
         return _function_error(what, _facts(outcome, place))
+    _, broken = wire.part("foreign").attempt(_equip, error, what["traceback"], outcome, place)
+    return _function_error(what, _facts(outcome, place)) if broken else error
+
+
+def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: Place) -> None:
+    """Hang on it what its reader needs to know; its class may have properties that raise anything."""
     if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
         _hint_at_file(error, place)
     note = _notes_on(error, outcome, place)
-    text = f"{what['traceback']}\n{note}" if note and not _shows_notes() else what["traceback"]
+    text = f"{traceback}\n{note}" if note and not _shows_notes() else traceback
     remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
         object.__setattr__(error, "__notes__", notes)
     object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
-    return error
 
 
 def _must_not_be_raised(error: BaseException) -> bool:

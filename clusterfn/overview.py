@@ -9,8 +9,8 @@ import collections
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout
-from clusterfn.errors import ClusterfnError, SweepError
+from clusterfn import layout, outcome
+from clusterfn.errors import SweepError
 
 if TYPE_CHECKING:
     from clusterfn.group import JobGroup
@@ -32,7 +32,7 @@ def _row(group: JobGroup[Any], index: int) -> dict[str, Any]:
         return row
     row.update(ended.usage)
     if ended.error is not None:
-        row["error"] = _cause(ended.error)
+        row["error"] = outcome.in_a_line(ended.error)
         return row
     found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
@@ -40,7 +40,7 @@ def _row(group: JobGroup[Any], index: int) -> dict[str, Any]:
 
 def none_succeeded(group: JobGroup[Any], errors: Sequence[BaseException]) -> SweepError:
     """Each distinct cause with its count."""
-    causes = collections.Counter(_cause(error) for error in errors)
+    causes = collections.Counter(outcome.in_a_line(error) for error in errors)
     shown = [f"{count} x {cause}" for cause, count in causes.most_common(_CAUSES)]
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
     error = SweepError(
@@ -50,8 +50,3 @@ def none_succeeded(group: JobGroup[Any], errors: Sequence[BaseException]) -> Swe
     )  # fmt: skip
     error.__cause__ = errors[0]
     return error
-
-
-def _cause(error: BaseException) -> str:
-    text = error.message if isinstance(error, ClusterfnError) else str(error)
-    return f"{type(error).__name__}: {text}".splitlines()[0]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from clusterfn import live
+from clusterfn import live, outcome
 from clusterfn.group import Ended, JobGroup
 from clusterfn.job import SHORT
 
@@ -85,8 +85,7 @@ class _Shown:
 def _mark(ended: Ended) -> str:
     if ended.error is None:
         return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
-    text = str(getattr(ended.error, "message", ended.error)).partition("\n")[0]
-    return f"✗ Evaluation failed: {type(ended.error).__name__}: {text}"[:160]
+    return f"✗ Evaluation failed: {outcome.in_a_line(ended.error)}"[:160]
 
 
 def _score(value: Any) -> str:

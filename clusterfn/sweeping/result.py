@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from clusterfn.errors import ClusterfnError
+from clusterfn import outcome
 from clusterfn.sweeping import scoring
 
 R = TypeVar("R")
@@ -81,7 +81,8 @@ class SweepResult(Generic[R]):
     def ranking(self) -> list[Trial[R]]:
         """Those that have a score, the best first."""
         scores = [(each.name, each.score) for each in self.results if each.score is not None]
-        return [self[name] for name in scoring.ranked(scores, self.minimize)]
+        named = {each.name: each for each in self.results}
+        return [named[name] for name in scoring.ranked(scores, self.minimize)]
 
     def top(self, n: int | None = None) -> list[Trial[R]]:
         """The best n; without a number as many as the report lists."""
@@ -147,5 +148,4 @@ def number(score: float | None) -> str:
 
 def cause(error: BaseException) -> str:
     """An error in one line."""
-    text = error.message if isinstance(error, ClusterfnError) else str(error)
-    return f"{type(error).__name__}: {text}".partition("\n")[0][:160]
+    return outcome.in_a_line(error)[:160]

@@ -70,6 +70,18 @@ def test_none_succeeded_counts_each_cause():
     assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
 
 
+class Odd(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("response")
+
+
+def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
+    assert ended(1, Odd()).results()[0] == 1
+    assert "item 1 ✗ Evaluation failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
+    with pytest.raises(SweepError, match="1 x Odd: <no message"):
+        ended(Odd()).results()
+
+
 def test_a_group_of_nothing_has_ended():
     made = group(0)
 

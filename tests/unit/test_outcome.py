@@ -50,6 +50,25 @@ def test_a_value_is_returned():
     assert returned({"a": 1}) == {"a": 1}
 
 
+class Odd(PermissionError):
+    """As of libraries whose exceptions lose on their way what their own code reads."""
+
+    @property
+    def filename(self):
+        raise AttributeError("response")
+
+    def __str__(self):
+        raise AttributeError("response")
+
+
+def test_an_exception_whose_own_code_fails_arrives_as_its_text():
+    found = raised(Odd(13, "no access"))
+
+    assert isinstance(found, errors.FunctionError)
+    assert found.message.endswith("Odd: <no message: its __str__ raised AttributeError>")
+    assert outcome.in_a_line(Odd()) == "Odd: <no message: its __str__ raised AttributeError>"
+
+
 @pytest.mark.parametrize("kind", DIED)
 def test_each_kind_of_end_has_its_class_and_keeps_its_facts(kind):
     published = {

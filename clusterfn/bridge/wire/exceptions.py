@@ -45,7 +45,7 @@ def to_records(error: BaseException, target: pickler.Version = None) -> list[dic
 
 def summary(error: BaseException) -> dict[str, str]:
     """Type, message and traceback of `error` as text, for people and for logs."""
-    return {"type": _name(type(error)), "message": _message(error), "traceback": _traceback(error)}
+    return {"type": _name(type(error)), "message": message(error), "traceback": _traceback(error)}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
@@ -106,7 +106,7 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps) -> dict
         "pickled": attempt(dumps, error)[0] if _pickles_itself(cls) else None,
         "args": [_dumps_or_repr(argument, dumps) for argument in (error.args[:1] if members else error.args)],
         "state": {name: _dumps_or_repr(value, dumps) for name, value in _state(error).items()},
-        "message": _message(error),
+        "message": message(error),
         "notes": _notes(error),
         "cause": places.get(id(error.__cause__)),
         "context": places.get(id(error.__context__)),
@@ -151,7 +151,8 @@ def _dumps_or_repr(value: object, dumps: _Dumps) -> bytes:
     return bytes(data)
 
 
-def _message(error: BaseException) -> str:
+def message(error: BaseException) -> str:
+    """What an exception says; its `__str__` may itself raise."""
     return _text(error)
 
 
@@ -167,7 +168,7 @@ def _name(cls: type) -> str:
 
 def _traceback(error: BaseException) -> str:
     text, _ = attempt(_format, error)
-    return text or f"{_name(type(error))}: {_message(error)}\n"
+    return text or f"{_name(type(error))}: {message(error)}\n"
 
 
 def _format(error: BaseException) -> str:

@@ -1,7 +1,7 @@
 """The one place that calls code of the user's which may raise anything: constructors, __reduce__, __repr__, __str__.
 
-Such a failure is an answer, not an accident: the caller has another way, or reports it. Used by the rest of `wire`
-alone.
+Such a failure is an answer, not an accident: the caller has another way, or reports it. Used by the rest of `wire`,
+and by `outcome`.
 """
 
 from __future__ import annotations
