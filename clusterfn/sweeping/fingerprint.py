@@ -39,8 +39,8 @@ def fingerprint(*objects: Any) -> str:
         Unstable: Something in them is nothing but itself: a lock, an open file, a connection.
 
     Example:
-        >>> fingerprint({"lr": 0.1, "model": "a"}) == fingerprint({"model": "a", "lr": 0.1})
-        True
+        >>> fingerprint({"a", "b"}) == fingerprint({"b", "a"}), fingerprint([1]) == fingerprint([1.0])
+        (True, False)
     """
     walk = _Walk()
     try:
@@ -94,7 +94,7 @@ class _Walk:
 
     def pairs(self, mapping: Mapping[Any, Any]) -> list[bytes]:
         """Of a mapping, whatever its order."""
-        return sorted(self.digest(key) + self.digest(value) for key, value in mapping.items())
+        return sorted(self.digest(each) for each in mapping.items())
 
     def _reduced(self, obj: Any) -> list[bytes]:
         """An object by what pickle would make it from."""
@@ -102,13 +102,18 @@ class _Walk:
         if isinstance(parts, str):
             return self.all([type(obj), parts])
         make, args, state, items, entries = (*parts, None, None, None)[:5]
-        listed = [self.digest(type(obj)), *self.all([make, args, state]), *self.all(items or ())]
-        return listed + sorted(self.digest(key) + self.digest(value) for key, value in entries or ())
+        return [self.digest(type(obj)), *self.all([make, args, state, *(items or ())]), *self.all(entries or ())]
 
     def note(self, name: str | None) -> None:
         """A module that counts with its source, if it is one of the user's own."""
         if name and modules.is_own(name):
             self.modules.add(name)
+
+    def home(self, name: str) -> bytes:
+        """A module in which something is found by its name: its source if it is the user's own, else its version."""
+        self.note(name)
+        package = sys.modules.get(name.partition(".")[0])
+        return f"{name} {getattr(package, '__version__', '')}".encode()
 
 
 def _reduction(obj: Any) -> Any:
@@ -124,7 +129,8 @@ def _sequence(walk: _Walk, obj: Any) -> list[bytes]:
 
 
 def _mapping(walk: _Walk, obj: Any) -> list[bytes]:
-    return walk.pairs(obj)
+    """In its order: who goes through it does different things in another one."""
+    return walk.all(obj.items())
 
 
 def _unordered(walk: _Walk, obj: Any) -> list[bytes]:
@@ -132,13 +138,12 @@ def _unordered(walk: _Walk, obj: Any) -> list[bytes]:
 
 
 def _module(walk: _Walk, obj: types.ModuleType) -> list[bytes]:
-    walk.note(obj.__name__)
-    return [obj.__name__.encode(), str(getattr(obj, "__version__", "")).encode()]
+    return [walk.home(obj.__name__), str(getattr(obj, "__version__", "")).encode()]
 
 
 def _routine(walk: _Walk, obj: Any) -> list[bytes]:
     owner = getattr(obj, "__objclass__", None) or getattr(obj, "__self__", None)
-    return [str(getattr(obj, "__module__", "")).encode(), obj.__qualname__.encode(), walk.digest(owner)]
+    return [walk.home(str(getattr(obj, "__module__", ""))), obj.__qualname__.encode(), walk.digest(owner)]
 
 
 def _content(walk: _Walk, obj: File | Directory) -> list[bytes]:
@@ -172,12 +177,11 @@ def _cached_property(walk: _Walk, obj: Any) -> list[bytes]:
 
 def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
     if payload.found_by_name(obj) is not None:
-        walk.note(obj.__module__)
-        return [obj.__module__.encode(), obj.__qualname__.encode()]
+        return [walk.home(obj.__module__), obj.__qualname__.encode()]
     for name in payload.imports_inside(obj.__code__):
         walk.note(name or obj.__globals__.get("__package__"))
     used = {name: obj.__globals__[name] for name in sorted(_names(obj.__code__)) if name in obj.__globals__}
-    return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, _closure(obj)])
+    return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, _closure(obj), vars(obj)])
 
 
 def _names(code: types.CodeType) -> set[str]:
@@ -206,10 +210,9 @@ def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
 
 def _class(walk: _Walk, obj: type) -> list[bytes]:
     if obj.__module__ != "__main__" and _found(obj.__module__, obj.__qualname__) is obj:
-        walk.note(obj.__module__)
-        return [obj.__module__.encode(), obj.__qualname__.encode()]
+        return [walk.home(obj.__module__), obj.__qualname__.encode()]
     content = {name: value for name, value in vars(obj).items() if name not in _NOT_CONTENT}
-    return [obj.__qualname__.encode(), *walk.all([obj.__bases__, content])]
+    return [obj.__qualname__.encode(), *walk.all([type(obj), obj.__bases__]), *walk.pairs(content)]
 
 
 def _found(module: str, qualname: str) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from clusterfn.environment import existing
 from clusterfn.spec import Options
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
 from clusterfn.sweeping.space import Grid, Listed
@@ -19,15 +20,25 @@ _COMPARED = ("function", "max_configs", "sampler", "seed", "score", "minimize")
 def code_of(function: Callable[..., Any], options: Options) -> str | None:
     """A digest of a function and of the environment that its decorator names; None where there can be none."""
     try:
-        return fingerprint(function, options.environment, options.packages, options.modules, dict(options.env))
+        return fingerprint(function, _environment(options), options.modules, sorted(options.env.items()))
     except Unstable:
         return None
+
+
+def _environment(options: Options) -> tuple[str | None, tuple[str, ...]]:
+    """What the decorator says; of a file what it asks for, as the same file may ask for something else tomorrow."""
+    text = options.environment
+    if options.packages or existing.names_one(text):
+        return text, options.packages
+    from clusterfn.environment import making  # it, and what it needs, takes time to import
+
+    return making.specification(text, ()).input_hash, ()
 
 
 def describe(space: Grid | Listed) -> dict[str, dict[str, Any]]:
     """The configurations for a reader, and as digests; each key apart."""
     if isinstance(space, Listed):
-        parts: dict[str, Any] = {"configurations": list(space.configurations)}
+        parts: dict[str, Any] = {"configurations": [dict(sorted(each.items())) for each in space.configurations]}
     else:
         parts = {key: space.drawn.get(key) or list(space.values[key]) for key in space.keywords()}
     return {

@@ -51,7 +51,7 @@ class Shelf:
         if self.cache is None or self.code is None:
             return None
         try:
-            return fingerprint(self.code, dict(config))
+            return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))
         except Unstable as unstable:
             dispatch.tell(f"this configuration is not cached: {unstable} ({telling.label(config)})")
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import json
 import os
@@ -9,15 +10,18 @@ import random
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 
 import clusterfn
 from clusterfn import ConfigError, cluster
+from clusterfn.spec import parse_options
 from clusterfn.sweeping import identity, sampling, scoring, space, telling
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
 from clusterfn.sweeping.journal import Journal
 from clusterfn.sweeping.result import SweepResult, Trial
+from clusterfn.sweeping.running import Shelf
 from clusterfn.sweeping.store import Kept, Store
 
 RETRIEVAL = {
@@ -384,6 +388,14 @@ class Kind(enum.Enum):
     SECOND = "b"
 
 def even(n): return n == 0 or odd(n - 1)
+even.limit = 1
+
+class Meta(type):
+    def __call__(cls, *args): return 1
+
+class Made(metaclass=Meta):
+    pass
+
 def odd(n): return n != 0 and even(n - 1)
 
 @functools.lru_cache
@@ -393,7 +405,7 @@ def helper(n):
 @cluster
 def train(lr, model):
     def inner(): return lr in {"x", "y", "z"}
-    return helper(lr), odd(3), inner, [own for own in (even, odd)]
+    return helper(lr), odd(3), inner, [own for own in (even, odd)], Made()
 
 import own
 print(fingerprint(train.__wrapped__, own.work, {"lr": 0.1, "model": frozenset("abcdef"), "p": Point(3)}))
@@ -422,6 +434,8 @@ def test_the_same_code_has_one_digest_in_every_process(tmp_path):
     ("old", "new"),
     [
         ("HELP = 1", "HELP = 2"),
+        ("even.limit = 1", "even.limit = 2"),
+        ("def __call__(cls, *args): return 1", "def __call__(cls, *args): return 2"),
         ("n == 0 or", "n <= 0 or"),
         ("in {\"x\", \"y\"", "in {\"x\", \"q\""),
         ("self.x in", "self.x not in"),
@@ -440,8 +454,41 @@ def test_a_module_of_ones_own_counts_with_its_source(tmp_path):
     assert digest(tmp_path, PROGRAM) != digest(tmp_path, PROGRAM, module="def work(): return 2\n")
 
 
-def test_the_order_of_keywords_does_not_count_and_types_do():
-    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+def test_the_order_of_keywords_does_not_count(tmp_path):
+    shelf = Shelf(Store(tmp_path / "values"), Store(tmp_path / "cache"), "code")
+    listed = [identity.describe(space.read([each]))["digests"] for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+
+    assert shelf.key({"a": 1, "b": 2}) == shelf.key({"b": 2, "a": 1}) != shelf.key({"a": 2, "b": 1})
+    assert listed[0] == listed[1]
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, types.MappingProxyType])
+def test_the_order_within_a_value_counts_as_a_function_may_go_through_it(kind):
+    layers = [kind(collections.OrderedDict(each)) for each in ([("conv", 1), ("relu", 2)], [("relu", 2), ("conv", 1)])]
+
+    assert fingerprint(layers[0]) != fingerprint(layers[1])
+
+
+def test_the_version_counts_of_what_is_imported_from_a_module(monkeypatch):
+    from cloudpickle import dumps  # any of others
+
+    before = fingerprint(lambda: dumps)
+    monkeypatch.setattr("cloudpickle.__version__", "0")
+
+    assert fingerprint(lambda: dumps) != before
+
+
+def test_an_environment_counts_by_what_its_file_asks_for(tmp_path):
+    file = tmp_path / "environment.yml"
+    found = []
+    for wanted in ("numpy=1", "numpy=2", "numpy=1  # again"):
+        file.write_text(f"dependencies:\n  - python=3.11\n  - {wanted}\n")
+        found.append(identity.code_of(train.__wrapped__, parse_options({"environment": str(file)})))
+
+    assert found[0] == found[2] != found[1]
+
+
+def test_types_count():
     assert len({fingerprint(each) for each in (1, 1.0, True, "1", b"1", [1], (1,))}) == 7
 
 
