@@ -84,6 +84,7 @@ def sweep(
     _check_function(function)
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
         _check_number(name, value)
+    _check_seed(seed)
     scoring.check(score)
     choice = _choice(configurations, sampler, max_configs, max_parallel)
     _check_keywords(function, choice, group_by)
@@ -124,6 +125,11 @@ def _check_number(name: str, value: object) -> None:
         raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
 
 
+def _check_seed(seed: object) -> None:
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ConfigError(f"seed={seed!r:.60} is not a whole number", hint="give 0 or more")
+
+
 def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> Choice | Study:
     if study.is_study(sampler):
         return Study(configurations, sampler, max_configs, at_once)
@@ -161,7 +167,9 @@ def _values(journal: Journal) -> Path:
 def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, seed: int | None) -> SweepResult[R]:
     """Batch after batch, each written down before it is run."""
     code = identity.code_of(function.__wrapped__, function.options)
-    _begin(journal, _facts(function, asked, seed, code))
+    facts = _facts(function, asked, seed, code)
+    _begin(journal, facts)
+    _tell_what_cannot_be_compared(journal, facts, asked)
     shelf = Shelf(Store(_values(journal)), Store(asked.cache) if asked.cache else None, code)
     progress = telling.Progress(asked.choice.count, asked.scoring.minimize)
     runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
@@ -211,6 +219,15 @@ def _begin(journal: Journal, facts: dict[str, Any]) -> None:
         )
     journal.add("resumed", versions=versions)
     dispatch.tell(f"going on with {journal.path}")
+
+
+def _tell_what_cannot_be_compared(journal: Journal, facts: Mapping[str, Any], asked: _Asked) -> None:
+    without = [key for key, digest in facts["digests"].items() if digest is None]
+    without += [facts["function"]] if facts["code"] is None else []
+    if without and journal.told("begin"):
+        dispatch.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
+    if facts["code"] is None and asked.cache is not None:
+        dispatch.tell(f"nothing is cached: {facts['function']} has no content to compare")
 
 
 def _announce(asked: _Asked, journal: Journal, phase: int, batch: Sequence[Configuration]) -> None:

@@ -15,7 +15,7 @@ import types
 import pytest
 
 import clusterfn
-from clusterfn import ConfigError, cluster
+from clusterfn import ClusterfnError, ConfigError, cluster
 from clusterfn.spec import parse_options
 from clusterfn.sweeping import identity, sampling, scoring, space, telling
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
@@ -139,6 +139,8 @@ def train(lr, model="small"):
         ({"max_configs": 0}, ConfigError, "max_configs=0"),
         ({"max_configs": 2.5}, ConfigError, "max_configs=2.5"),
         ({"top": 0}, ConfigError, "top=0"),
+        ({"seed": [1]}, ConfigError, r"seed=\[1\] is not a whole number"),
+        ({"seed": -1}, ConfigError, "seed=-1 is not"),  # would choose as 1 does
         ({"sampler": "bayes"}, ConfigError, "sampler='bayes' is not known"),
         ({"score": 3}, ConfigError, "score=3 is neither a key nor a function"),
         ({"group_by": "pipeline"}, ConfigError, "group_by='pipeline' is not among the arguments"),
@@ -312,11 +314,58 @@ def test_a_torn_last_line_is_survived_and_what_follows_is_whole(tmp_path, torn):
         assert [each["event"] for each in journal.records] == ["begin", "end"]
 
 
-def test_a_journal_torn_in_its_very_first_line_begins_anew(tmp_path):
-    (tmp_path / "sweep.jsonl").write_bytes(b'{"event": "beg')
+@pytest.mark.parametrize("torn", [b'{"event": "beg', b'{"event": "begin", "format'])
+def test_a_journal_torn_in_its_very_first_line_begins_anew(tmp_path, torn):
+    (tmp_path / "sweep.jsonl").write_bytes(torn)
 
     with Journal(tmp_path / "sweep.jsonl") as journal:
         assert journal.records == []
+        journal.add("begin")
+    with Journal(tmp_path / "sweep.jsonl") as journal:
+        assert [each["event"] for each in journal.records] == ["begin"]
+
+
+def test_what_json_has_no_word_for_is_written_as_python_shows_it(tmp_path):
+    endless: list = []
+    endless.append(endless)
+    loop: dict = {}
+    loop["loop"] = loop
+    values = {"pairs": {(0, 1): 2}, "endless": endless, "loop": loop, "type": int, "lr": 0.1}
+
+    with Journal(tmp_path / "j") as journal:
+        journal.add("begin", configurations={"GRID_0000": values, "GRID_0001": {"lr": 0.2}})
+    with Journal(tmp_path / "j") as journal:
+        (told,) = journal.records
+
+    assert told["configurations"] == {
+        "GRID_0000": {
+            "pairs": "{(0, 1): 2}", "endless": "[[...]]", "loop": "{'loop': {...}}", "type": "<class 'int'>", "lr": 0.1,
+        },
+        "GRID_0001": {"lr": 0.2},
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
+def test_a_full_disk_is_one_error_and_the_journal_can_be_gone_on_with(tmp_path):
+    import resource
+    import signal
+
+    path, before = tmp_path / "j", resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        with pytest.raises(ClusterfnError, match="the journal cannot be written: ") as caught, Journal(path) as journal:
+            journal.add("begin")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
+            journal.add("ended", name="GRID_0000")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert caught.value.log == str(path) and path.read_bytes().endswith(b'{"event": "ended", "')
+    with Journal(path) as journal:
+        journal.add("resumed")
+    with Journal(path) as journal:
+        assert [each["event"] for each in journal.records] == ["begin", "resumed"]
 
 
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
