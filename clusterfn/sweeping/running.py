@@ -11,7 +11,7 @@ import concurrent.futures
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +91,7 @@ class Runner:
         self._shelf = shelf
         self._progress = progress
         self._max_parallel = max_parallel
-        self._ended, self._open = _history(journal)
+        self._ended, self._sent = _history(journal)
         self.folder = ""
 
     def run(self, batch: Sequence[Configuration]) -> list[Trial[Any]]:
@@ -104,15 +104,20 @@ class Runner:
         found: dict[str, Trial[Any]] = {}
         self._take(found, batch, self._known, "had ended well before")
         self._take(found, batch, self._cached, "in the cache")
-        for record in self._open:
-            waiting = {each.name: each for each in batch if each.name not in found and each.name in record["names"]}
-            group = self._attached(record) if waiting else None
+        for record in self._open(each for each in batch if each.name not in found):
+            missing = (each for each in batch if each.name not in found)
+            waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
+            group = self._attached(record)
             if group is not None:
                 found.update(self._follow(group, [waiting.get(name) for name in record["names"]]))
         rest = [each for each in batch if each.name not in found]
         if rest:
             found.update(self._follow(self._send(rest), rest))
         return [found[each.name] for each in batch]
+
+    def _open(self, rest: Iterable[Configuration]) -> list[dict[str, Any]]:
+        """What was sent before of which the end, or the value, is not here."""
+        return list({id(sent): sent for each in rest if (sent := self._sent.get(each.name)) is not None}.values())
 
     def _take(
         self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
@@ -260,16 +265,16 @@ class _Following:
             self._journal.add("began", name=config.name, group=self._group.id)
 
 
-def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """What a journal says: those that ended well, by name, and the groups of which the end of some is not known."""
+def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """What a journal says by name: of those that ended well their ends, and of those that did not fail their groups."""
     ended: dict[str, dict[str, Any]] = {}
     sent: dict[str, dict[str, Any]] = {}
     for record in journal.records:
         if record["event"] == "sent":
             sent.update({name: record for name in record["names"]})
         elif record["event"] == "ended":
-            sent.pop(record["name"], None)
             if record["error"] is None:
                 ended[record["name"]] = record
-    still = {record["group"]: record for record in sent.values()}
-    return ended, list(still.values())
+            else:
+                sent.pop(record["name"], None)
+    return ended, sent

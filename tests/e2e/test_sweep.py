@@ -264,6 +264,25 @@ def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):
     assert [(each.score, each.source) for each in again] == [(1, "journal"), (102, "run"), (3, "journal")]
 
 
+def test_a_value_that_is_lost_here_is_fetched_from_its_host_and_not_computed_again(here, tmp_path):
+    folder = str(tmp_path)
+
+    def once(x):
+        import os
+
+        os.mkdir(os.path.join(folder, f"{x}"))
+        return x
+
+    once.__module__ = "__main__"
+    first = clusterfn.sweep(cluster(once), {"x": [1, 2]}, journal=tmp_path / "j")
+    for kept in (tmp_path / "j.values").iterdir():
+        kept.unlink()
+    again = clusterfn.sweep(cluster(once), {"x": [1, 2]}, journal=tmp_path / "j")
+
+    assert [(each.value, each.job) for each in again] == [(each.value, each.job) for each in first]
+    assert len(lines(tmp_path / "j", "sent")) == 1
+
+
 def test_a_group_that_its_host_never_got_is_sent_anew(here, tmp_path, capfd):
     with pytest.raises(SweepError):
         clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
@@ -310,6 +329,33 @@ def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tm
     assert [(each.score, each.source) for each in third] == [(10, "run")]
     said = capfd.readouterr().err
     assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
+
+
+class Handle:
+    """As indexes of faiss: the library sends it, pickle does not."""
+
+    def __init__(self, x=0):
+        self.x = x
+
+    def __reduce_ex__(self, protocol):
+        if "clusterfn.sweeping" in sys._getframe(1).f_globals["__name__"]:
+            raise TypeError("it is a handle")
+        return Handle, (self.x,)
+
+
+def test_what_cannot_be_compared_is_said_where_results_are_kept(here, tmp_path, capfd):
+    handle = Handle(1)
+
+    def work(x):
+        return handle.x + x.x
+
+    work.__module__ = Handle.__module__ = "__main__"
+    for _ in range(2):
+        clusterfn.sweep(cluster(work), {"x": [handle]}, journal=tmp_path / "j", cache=tmp_path / "cache")
+
+    said = capfd.readouterr().err
+    assert said.count("nothing is cached: work has no content to compare\n") == 2
+    assert said.count("whether x, work is what it was cannot be seen: it has no content to compare\n") == 1
 
 
 def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):
