@@ -38,3 +38,13 @@ def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
     finally:
         if raised:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def keep_from_programs() -> None:
+    """Let programs that the function starts hold nothing that is open now, such as the marks of its cards."""
+    for name in os.listdir("/dev/fd"):
+        try:
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)
+        except OSError:  # the one of the listing itself
+            continue

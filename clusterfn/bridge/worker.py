@@ -24,7 +24,7 @@ from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACK_SIGNAL, STACKS, VALUE
 from . import children
-from .descriptors import out_of_reach
+from .descriptors import keep_from_programs, out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -75,6 +75,7 @@ def main(argv: list[str]) -> None:
     """Run the call of one attempt and report."""
     attempt, rest, fd = argv[1], argv[2:-1], int(argv[-1])
     job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
+    keep_from_programs()
     report = Report(fd)
     value_fd = value_file(attempt)
     sys.argv = [""]
