@@ -53,6 +53,7 @@ BLIND = {
     "hostlink/link.py": "a thread's outermost frames",
     "items.py": "pickles the user's arguments",
     "job.py": "a thread's outermost frame; loads the user's value",
+    "sessions.py": "a thread's outermost frame",
     "sweeping/running.py": "calls the user's way of scoring",
     "sweeping/store.py": "pickles and loads the user's values",
 }
