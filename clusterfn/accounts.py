@@ -69,6 +69,11 @@ class Accounts:
         for line, value in stream.ready(data):
             self._records.put(Record(element.number, stream.attempt, line, value))
 
+    def on_last(self, element: Element, stream: Stream) -> None:
+        """All has come of an attempt; a value that is not whole now never will be."""
+        for line, value in stream.left():
+            self._records.put(Record(element.number, stream.attempt, line, value))
+
     def _load_all(self) -> None:
         record = self._records.get()
         while record is not None:

@@ -116,8 +116,14 @@ class ElementTracker(Tracker):
         values = self._follow(layout.VALUES, lambda data: self._gathering.accounts.on_values(element, stream, data))
         self._follows = [self._follow(layout.EVENTS, lambda data: self._on_events(job, data)), lines, values]
         waiting = self.connection.wait(posixpath.join(self.attempt_folder, layout.OUTCOME), drain=self._follows)
-        waiting.add_done_callback(lambda reply: None if self.closed else self._on_outcome(job, reply))
+        waiting.add_done_callback(lambda reply: None if self.closed else self._drained(job, stream, reply))
         self.awaited = waiting
+
+    def _drained(self, job: Job[Any], stream: Stream, reply: Reply[bytes]) -> None:
+        """The attempt has its outcome, and nothing more comes of its files."""
+        if reply.exception(0) is None:
+            self._gathering.accounts.on_last(cast(Element, job), stream)
+        self._on_outcome(job, reply)
 
     def _follow(self, name: str, on_data: Callable[[bytes], Any]) -> Reply[Any]:
         return self.connection.follow(posixpath.join(self.attempt_folder, name), on_data)
@@ -169,6 +175,12 @@ class Stream:
             del self._values[: begin + size]
             self._from += begin + size
             yield self.waiting.popleft(), value
+
+    def left(self) -> Iterable[tuple[dict[str, Any], bytearray]]:
+        """The lines whose values will never be whole, as after a crash of the machine, with what there is of them."""
+        while self.waiting:
+            line = self.waiting.popleft()
+            yield line, self._values[max(0, line.get("at", 0) - self._from) :]
 
 
 def _read(line: bytes) -> dict[str, Any]:

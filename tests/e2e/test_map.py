@@ -23,6 +23,7 @@ from clusterfn import (
     KilledBySignal,
     OutOfMemory,
     PayloadError,
+    ResultError,
     SweepError,
     TimeLimit,
     WorkerLost,
@@ -344,6 +345,18 @@ def test_a_damaged_bridge_costs_no_item(hosts, gate):
 
     assert group.results(90) == list(range(5))
     assert [len(began(gate, x)) for x in range(5)] == [1] * 5
+
+
+def test_a_value_that_a_crash_cut_short_is_the_damage_of_its_item_alone(hosts):
+    group = cluster(host="tensor01")(square).map(range(5), max_parallel=1)
+    assert group.results(90) == [0, 1, 4, 9, 16]
+    (values,) = (hosts.root / "jobs" / group.id).glob("elements/1/attempts/1/values")
+    os.truncate(values, values.stat().st_size - 3)  # a machine that goes down may keep a line and lose the value
+
+    *others, damaged = clusterfn.attach(group.id).results(60)
+
+    assert others == [0, 1, 4, 9] and isinstance(damaged, ResultError)
+    assert "the value is damaged" in damaged.message
 
 
 @pytest.mark.parametrize("ends_at_once", [True, False])
