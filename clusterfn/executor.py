@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import threading
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 
 from clusterfn import spec
 from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.errors import ClusterfnError
 from clusterfn.group import JobGroup
 from clusterfn.job import Job
 
@@ -119,7 +121,8 @@ class Executor(concurrent.futures.Executor):
         if wait:
             concurrent.futures.wait(self._jobs)
             for group in self._groups:
-                group.wait()
+                with contextlib.suppress(ClusterfnError):  # nothing can be heard of it: who asks for a value is told
+                    group.wait()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, Executor, cluster
+from clusterfn import Cancelled, Executor, HostError, cluster
 from tests.e2e.conftest import wait_until
 
 
@@ -108,6 +109,18 @@ def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
         executor.submit(pow, 2, 5)
     with pytest.raises(RuntimeError, match="after shutdown"):
         executor.map(pow, [3], [2])
+
+
+def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
+    executor = Executor("here")
+    lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
+    executor._groups[0].on_refused(HostError("it is gone"))
+
+    executor.shutdown()
+
+    assert executor._groups[1].done() and next(other) == 9
+    with contextlib.suppress(HostError):
+        assert next(lost) == 1
 
 
 def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
