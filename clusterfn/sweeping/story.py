@@ -110,13 +110,13 @@ class _Asked:
 
 
 def _check_function(function: object) -> None:
+    if inside_job():
+        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
     if not isinstance(function, ClusterFunction):
         raise ConfigError(
             f"a sweep needs a function that is decorated by @cluster, not {function!r:.60}",
             hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
         )
-    if inside_job():
-        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
 
 
 def _check_number(name: str, value: object) -> None:

@@ -115,6 +115,23 @@ def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
     assert lines(tmp_path / "j", "end")[0]["completed"] == 0
 
 
+def test_a_sweep_or_map_inside_a_job_is_refused_as_that(here):
+    function = cluster(graded)
+
+    def inside():
+        found = []
+        for call in (lambda: clusterfn.sweep(function, {"x": [1]}), lambda: function.map([1])):
+            try:
+                call()
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+
+    sweep, mapped = cluster(inside)()
+
+    assert sweep.startswith("clusterfn.sweep() inside a job") and mapped.startswith("graded.map() inside a job")
+
+
 def test_what_cannot_travel_is_named_by_its_configuration(here):
     import threading
 

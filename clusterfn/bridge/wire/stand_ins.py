@@ -87,12 +87,21 @@ class Inside:
 
     def submit(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: a job cannot send jobs."""
-        raise RuntimeError(
-            f"{getattr(self.function, '__name__', 'function')}.submit() inside a job: a job cannot send further jobs; "
+        raise self._refusal("submit")
+
+    def map(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused as `submit` is."""
+        raise self._refusal("map")
+
+    def script(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused as `submit` is."""
+        raise self._refusal("script")
+
+    def _refusal(self, name: str) -> RuntimeError:
+        return RuntimeError(
+            f"{getattr(self.function, '__name__', 'function')}.{name}() inside a job: a job cannot send further jobs; "
             "call the function directly, it runs in this process"
         )
-
-    map = script = submit
 
 
 def path_of(digest: str, name: str) -> pathlib.Path:
