@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _AT_THE_DOOR_S = 5.0
 _KNOCK_S = 0.002
 _AGAIN_S = 0.5
+_LISTED_S = 2.0
 
 
 class NotNow(Exception):
@@ -200,7 +201,7 @@ class _Admission:
     def _at_the_door(self) -> "dict[str, Mark]":
         door = _enter(self.marks)
         try:
-            self._run = self.marks.hold(names.run(self.uid, self.job.id, self.asked))
+            self._run = self._hold_run()
             if self._run is None:
                 raise NotNow(EXIT_RETURNED, "another submission is at the job: nothing to do")
             self.submitted = self.submitted or machine.now_ns()
@@ -210,6 +211,14 @@ class _Admission:
         finally:
             if door is not None:
                 door.close()
+
+    def _hold_run(self) -> "Optional[Mark]":
+        """Its name, which nobody else wants but another submission; whoever lists files may have it for a moment."""
+        name, until = names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
+        while True:
+            mark = self.marks.hold(name)
+            if mark is not None or self.lease != "file" or time.monotonic() > until:
+                return mark
 
     def _look(self) -> "dict[str, Mark]":
         seen = self._seen()
@@ -245,16 +254,9 @@ class _Admission:
         return "" if fairness.may_have(has, len(self.every), self.asked.gpus) else words.HALF
 
     def _why(self, missing: "Sequence[str]", room: Room, seen: names.Seen) -> str:
-        held = {card: self._holder_of(card) for card in self.every if card in seen.cards}
+        held = seen.holders(self.every, (self.uid, self.job.id))
         around = words.Around(self.every, held, self.strangers)
         return words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
-
-    def _holder_of(self, card: str) -> int:
-        holder = self.marks.holder(names.gpu(card))
-        if holder is None:
-            return -1
-        holder.close()
-        return holder.uid
 
     def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":
         try:

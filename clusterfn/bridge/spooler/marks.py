@@ -26,7 +26,8 @@ _TABLE = "/proc/net/unix"
 _FOLDER = "/tmp/clusterfn-marks"
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
-_TRIES = 3  # whoever lists files holds each of them for a moment
+_PLACES = 4096  # whoever waits for the holder's end takes one, and nobody gives it back before
+_TRIES = 25  # whoever lists files holds each of them for a moment
 
 
 def of(lease: str) -> "Marks":
@@ -101,7 +102,7 @@ class Sockets:
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             socket.bind(_address(name))
-            socket.listen(128)
+            socket.listen(_PLACES)
         except OSError as error:
             socket.close()
             if error.errno not in _TAKEN:
@@ -118,7 +119,10 @@ class Sockets:
         try:
             with open(_TABLE, "rb") as file:
                 return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
-        except FileNotFoundError:  # a sandbox that shows no table: each name is still held by one alone
+        except (
+            FileNotFoundError,
+            PermissionError,
+        ):  # a sandbox that shows no table: each name is still held by one alone
             return set()
 
     def holder(self, name: str) -> "Optional[Holder]":

@@ -42,6 +42,18 @@ class Seen:
         waiting = [job for job in map(_waiting, held) if job is not None]
         self.waiting = sorted(job for job in waiting if (job.uid, job.job) not in run)
 
+    def holders(self, cards: "Iterable[str]", but: "tuple[int, str]") -> "dict[str, int]":
+        """uid of whoever holds each of these cards that is held, as the jobs that run let it be known; else -1.
+
+        Args:
+            but: uid and job of who asks.
+        """
+        held = [card for card in cards if card in self.cards]
+        own = (job for job in sorted(self.running) if (job.uid, job.job) != but)
+        uids = [job.uid for job in own for _ in range(min(job.asked.gpus, len(self.cards)))]
+        known = len(uids) == len(self.cards) and (len(held) == len(uids) or len(set(uids)) == 1)
+        return dict(zip(held, uids)) if known else dict.fromkeys(held, -1)
+
 
 def gpu(uuid: str) -> str:
     """Of a card."""
