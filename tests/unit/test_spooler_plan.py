@@ -20,7 +20,9 @@ def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
 
 def planned(tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> plan.Plan:
     machine = Machine(cores, 1000, 1000, cards)
-    view = plan.View(machine, Seen(names), 1, set(), lambda _: list(cards), lambda kind: words.Around(kind, {}, {}))
+    view = plan.View(
+        machine, Seen(names), 1, set(), set(), lambda _: list(cards), lambda kind: words.Around(kind, {}, {})
+    )
     return plan.plan(tickets, view)
 
 

@@ -58,10 +58,9 @@ def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str) -> None:
 def revive(root: str, bridge: str) -> None:
     """See that tickets which are left have a spooler."""
     queue = tickets.Queue(root)
-    waiting = queue.names()
-    told = queue.told(waiting[0]) if waiting else None
-    if told is not None:
-        ensure(queue, marking.of(told["lease"]), told["lease"], bridge)
+    ticket = next(filter(None, map(queue.of, queue.names())), None)
+    if ticket is not None:
+        ensure(queue, marking.of(ticket.lease), ticket.lease, bridge)
 
 
 def environment_of(pid: int) -> "dict[str, str]":

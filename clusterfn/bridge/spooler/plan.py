@@ -26,18 +26,20 @@ class View:
         seen: The names of one look.
         uid: Whose tickets they are.
         starting: Jobs whose script was started, and is not in yet.
+        late: Jobs whose turn has come and which nobody awaits now: their script takes long, or failed and rests.
         kinds: The cards that a ticket's job may get; None if that cannot be said, which its supervisor then explains.
         around: What is to be said about these cards.
     """
 
     def __init__(
-        self, machine: "Machine", seen: "Seen", uid: int, starting: "set[str]",
+        self, machine: "Machine", seen: "Seen", uid: int, starting: "set[str]", late: "set[str]",
         kinds: "Callable[[Ticket], Optional[list[str]]]", around: "Callable[[list[str]], words.Around]",
     ) -> None:  # fmt: skip
         self.machine = machine
         self.seen = seen
         self.uid = uid
         self.starting = starting
+        self.late = late
         self.kinds = kinds
         self.around = around
 
@@ -90,7 +92,7 @@ class _Planning:
         kind = self.view.kinds(ticket) if ticket.asked.gpus else []
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
-            self._one_comes = self._one_comes or bool(ticket.asked.gpus)
+            self._one_comes = self._one_comes or self._is_awaited(ticket)
             return
         why = self._group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
@@ -109,8 +111,11 @@ class _Planning:
         if ticket.asked.gpus and self._one_comes:
             self.made.reasons[ticket.job] = words.behind("", before)
             return
-        self._one_comes = self._one_comes or bool(ticket.asked.gpus)
+        self._one_comes = self._one_comes or self._is_awaited(ticket)
         self.made.start.append(ticket)
+
+    def _is_awaited(self, ticket: "Ticket") -> bool:
+        return bool(ticket.asked.gpus) and ticket.job not in self.view.late
 
     def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
         self.made.named.append(ticket)

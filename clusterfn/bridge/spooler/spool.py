@@ -15,12 +15,13 @@ import time
 from ...layout import CANCELLED, OUTCOME, SUPERVISE, UNSATISFIABLE, attempt_dir
 from ..supervisor import nvidia
 from ..supervisor.candidates import candidates
+from ..supervisor.log import say
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict
 from . import launch, machine, names, plan, status, words
 from . import marks as marking
 from .room import Machine
-from .tickets import Queue, is_cancelled, is_claimed
+from .tickets import Queue, is_cancelled, is_claimed, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1
+_COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where nobody can knock
 _STRANGERS_S = 4.0
 _KINDS_S = 60.0
@@ -117,7 +119,7 @@ class Spooler:
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
-        if ticket.timeout_s is None or time.time() < ticket.written + ticket.timeout_s:
+        if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s:
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
         why = status.reason(self.queue.root, ticket.job)
@@ -149,13 +151,25 @@ class Spooler:
         tries, not_before = self._tries.get(ticket.job, (0, 0.0))
         if time.monotonic() < not_before:
             return
-        process = launch.script(self.queue, ticket)
-        if process is None:
-            return
         again = min(_AGAIN_S * 2**tries, _AGAIN_MOST_S)
         self._tries[ticket.job] = (tries + 1, time.monotonic() + again)
+        try:
+            process = launch.script(self.queue, ticket)
+        except OSError as error:  # no more processes now, or what it lies on is away: the others go on
+            say("the script of %s could not be started: %s" % (ticket.job, error))
+            return
+        if process is None:
+            return
         self._starting[ticket.job] = process
         self._children.append(process)
+
+    def _late(self) -> "set[str]":
+        now = time.monotonic()
+        return {
+            job
+            for job, (_, not_before) in self._tries.items()
+            if (now > not_before + _COMES_S if job in self._starting else now < not_before)
+        }
 
     def _reap(self) -> None:
         """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
@@ -173,9 +187,9 @@ class Spooler:
         free = [card for card in self._cards.every if card not in seen.cards and card not in used]
         there = Machine(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
         held = {card: self._uid_of(names.gpu(card)) for card in seen.cards}
-        starting = set(self._starting)
+        starting, late = set(self._starting), self._late()
         view = plan.View(
-            there, seen, self.uid, starting, self._cards.kind_of, lambda kind: words.Around(kind, held, used)
+            there, seen, self.uid, starting, late, self._cards.kind_of, lambda kind: words.Around(kind, held, used)
         )
         return plan.plan(tickets, view)
 
@@ -229,7 +243,7 @@ class Spooler:
         now = time.monotonic()
         if self._starting or any(not_before > now for _, not_before in self._tries.values()):
             return _STARTING_S
-        limits: "list[float]" = [ticket.written + ticket.timeout_s - time.time() for ticket in self._timed()]
+        limits: "list[float]" = [ticket.timeout_s - waited_s(ticket) for ticket in self._timed()]
         longest = _UNHEARD_S if self.lease == "file" else _LOOK_AGAIN_S
         return max(0.01, min([longest] + limits))
 

@@ -6,9 +6,11 @@ ticket or a claim. Reads and writes these files alone. Called by `admission`, `s
 
 import json
 import os
+import time
 from collections import namedtuple
 
 from ...layout import CANCEL, CLAIM, QUEUE, element_log
+from ..supervisor.job import DAMAGED
 from . import holds, machine
 from .demand import Demand, Limits
 
@@ -51,9 +53,10 @@ class Queue:
         """A job's ticket, or None."""
         if job not in self._known:
             told = self.told(job)
-            if told is None:
+            try:
+                self._known[job] = self._ticket(told or {})
+            except DAMAGED:  # none, or of another version, whose spooler may read it
                 return None
-            self._known[job] = self._ticket(told)
         return self._known[job]
 
     def told(self, job: str) -> "Optional[dict[str, Any]]":
@@ -61,7 +64,7 @@ class Queue:
         try:
             with open(os.path.join(self.folder, job), encoding="utf-8") as file:
                 return dict(json.load(file))
-        except FileNotFoundError:
+        except (OSError, TypeError):  # not there; not to be read now; or not one of ours
             return None
         except ValueError:  # a crash of the machine has torn it
             self.remove(job)
@@ -103,7 +106,23 @@ class Queue:
 
 def is_claimed(ticket: Ticket) -> bool:
     """Whether it has begun, or never will."""
-    return os.path.exists(os.path.join(ticket.folder, CLAIM)) or not os.path.isdir(ticket.home)
+    return os.path.exists(os.path.join(ticket.folder, CLAIM)) or _is_gone(ticket.home)
+
+
+def _is_gone(folder: str) -> bool:
+    """Not so where the file server does not say."""
+    try:
+        os.stat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def waited_s(ticket: Ticket) -> float:
+    """For how long it waits, by a clock that nobody sets; by the wall's if the machine was started anew since."""
+    return float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
 
 
 def is_cancelled(ticket: Ticket) -> bool:

@@ -1,0 +1,153 @@
+"""The queue of a machine without a scheduler, where somebody or something has damaged what it lives on."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.bridge.box import Box
+from tests.bridge.host import Job, until
+from tests.bridge.test_queue import ended, kill, let_go, running
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
+
+
+def as_folder(ticket: Path) -> None:
+    ticket.unlink()
+    ticket.mkdir()
+
+
+def of_another_version(ticket: Path) -> None:
+    told = json.loads(ticket.read_text())
+    ticket.write_text(json.dumps({**told, "format": 2, "asked": {**told["asked"], "tapes": 1}}))
+
+
+def without_words(ticket: Path) -> None:
+    ticket.write_text("[]")
+
+
+def torn(ticket: Path) -> None:
+    ticket.write_bytes(ticket.read_bytes()[:99] + b"\xff")
+
+
+@pytest.mark.parametrize("damage", [as_folder, of_another_version, without_words, torn])
+def test_a_ticket_that_cannot_be_read_keeps_nobody_else_waiting(box: Box, damage: Callable[[Path], None]):
+    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    box.queued(bad)
+    box.queued(good)
+    kill(until(box.spoolers))
+    damage(box.machine / "queue" / bad.id)
+
+    let_go(first)
+    box.here("queue", str(box.bench.root))
+
+    assert ended(good) == ["returned"]
+    if (box.machine / "queue" / bad.id).is_dir():
+        (box.machine / "queue" / bad.id).rmdir()
+
+
+def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box):
+    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    box.queued(bad)
+    (bad.folder / "scheduler.log").unlink(missing_ok=True)
+    (bad.folder / "scheduler.log").mkdir()
+    box.queued(good)
+    spoolers = until(box.spoolers)
+
+    let_go(first)
+
+    assert ended(good) == ["returned"]
+    assert box.spoolers() == spoolers
+
+
+def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
+    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    box.queued(bad)
+    script = bad.folder / "job.sh"
+    script.write_text(script.read_text().replace("#!/bin/sh\n", "#!/bin/sh\nsleep 60\n", 1))
+    box.queued(good)
+
+    let_go(first)
+
+    assert ended(good) == ["returned"]
+    assert not bad.has_outcome()
+    for pid in scripts_of(bad):
+        os.killpg(pid, signal.SIGKILL)
+    (bad.folder / "cancel").touch()
+    assert ended(bad) == ["cancelled"]
+
+
+def scripts_of(job: Job) -> list[int]:
+    """Pids of what the spooler has started."""
+    words = os.fsencode(job.folder / "job.sh")
+    return [int(path.parent.name) for path in Path("/proc").glob("[0-9]*/cmdline") if words in read(path)]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
+
+
+def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1, queue_timeout_s=600.0)
+    box.queued(second)
+    kill(until(box.spoolers))
+    ticket = box.machine / "queue" / second.id
+    told = json.loads(ticket.read_text())
+    ticket.write_text(json.dumps({**told, "t": told["t"] - 3600}))  # the clock was set forward by an hour since
+
+    box.here("queue", str(box.bench.root))
+    let_go(first)
+
+    assert ended(second) == ["returned"]
+
+
+def waiting_at(held: socket.socket) -> list[socket.socket]:
+    """Who has connected, and was not answered before."""
+    held.setblocking(False)
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(held.accept()[0])
+    return found
+
+
+def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box):
+    """There are few, and whoever waits for the holder's end needs one."""
+    held = [box.mark(f"gpu/{box.uuid(index)}") for index in (0, 1)]
+    held.append(box.mark("run/4242/aaaaaaaaaaaaaaaa/2/1/0"))
+    jobs = [box.job(1) for _ in range(6)]
+    for job in jobs:
+        box.queued(job)
+    until(lambda: "2 of 2 GPUs held by root (2)" in box.reason(jobs[0]))
+
+    there = [waiting_at(each) for each in held]
+    assert max(map(len, there)) == 1
+    for each in [*held, *sum(there, [])]:
+        each.close()
+    assert ended(*jobs) == ["returned"] * 6
+
+
+def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
+    """Whoever lists names that are files locks each for a moment, longer on a busy machine."""
+    job = box.job(0, lease="file")
+    marks = Path("/tmp/clusterfn-marks")
+    marks.mkdir(mode=0o1777, exist_ok=True)
+    mark = marks / f"run:{os.getuid()}:{job.id}:0:1:0"
+    looking = mark.open("w")
+    fcntl.flock(looking, fcntl.LOCK_EX)
+    threading.Timer(1.0, looking.close).start()
+
+    assert box.start(job).wait(60) == 0, job.log()
+    assert ended(job) == ["returned"]
