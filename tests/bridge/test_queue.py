@@ -106,13 +106,16 @@ def test_who_waits_can_be_stopped(box: Box):
 
 
 def test_who_waits_can_be_withdrawn(box: Box):
-    running(box, box.job(2, 60))
-    second = box.job(1)
+    first, second = running(box, box.job(2, 60)), box.job(1)
     box.queued(second)
 
     told = second.call("conclude", stdin=json.dumps({"kind": "cancelled", "message": "no", "withdraw": True}))
 
-    assert json.loads(told.stdout)["won"] is not True or not box.tickets()
+    assert json.loads(told.stdout) == {"attempt": 1, "kind": "cancelled", "won": True}
+    assert not box.tickets()
+    let_go(first)
+    until(lambda: not box.spoolers())
+    assert box.order() == [first.id]
 
 
 def test_a_stranger_that_leaves_is_noticed(box: Box):

@@ -113,6 +113,19 @@ def test_queue_timeout_is_not_measured_by_a_clock_that_is_set(box: Box):
     assert ended(second) == ["returned"]
 
 
+def test_a_supervisor_that_dies_once_it_has_left_its_job_to_the_queue_loses_nothing(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+    kill(until(box.spoolers))
+
+    second.call("after", "137", PATH=box.path)  # as its script does
+
+    assert not second.has_outcome()
+    assert until(box.spoolers)
+    let_go(first)
+    assert ended(second) == ["returned"]
+
+
 def waiting_at(held: socket.socket) -> list[socket.socket]:
     """Who has connected, and was not answered before."""
     held.setblocking(False)

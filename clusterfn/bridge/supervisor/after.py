@@ -24,7 +24,7 @@ from ...layout import (
     STDERR,
     STDOUT,
 )
-from ..spooler import marks, names, tickets
+from ..spooler import launch, marks, names, tickets
 from . import judge, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job
@@ -51,6 +51,9 @@ def after(folder: str, status: str) -> int:
     """
     let_in(folder)
     job = Job(folder)
+    if status.isdigit() and launch.TURN not in os.environ and _waits(job):  # it died on its way out of the door
+        launch.revive(job.root, job.spec["bridge"])
+        return EXIT_RETURNED
     if claim(job) is not None:
         return EXIT_RETURNED
     attempt = _latest_own(job) or Attempt.new(job)
