@@ -16,6 +16,7 @@ _FORKED = (
     "clusterfn: a process is forked although CUDA is in use here. That is right only if it does not use CUDA itself, "
     "as workers of a DataLoader; else it fails or hangs: start it by multiprocessing.get_context('spawn')\n"
 )
+_DEEPEST = 100
 
 
 def _bridge() -> str:
@@ -48,14 +49,23 @@ def names_for_main(function: Any) -> dict[str, Any]:
 
 
 def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
-    while hasattr(function, "func") or hasattr(function, "__wrapped__"):
-        function = getattr(function, "func", None) or function.__wrapped__
+    function = _innermost(function)
     if getattr(function, "__module__", None) != "__main__":
         return
     owned = getattr(function, "__globals__", {})
     yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
     if hasattr(function, "__name__"):
         yield function.__name__, function
+
+
+def _innermost(function: Any) -> Any:
+    """What partials and decorators stand around; of a proxy that has any name there is no end to them."""
+    for _ in range(_DEEPEST):
+        inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)
+        if not callable(inner):
+            break
+        function = inner
+    return function
 
 
 def watch_forks() -> None:

@@ -23,3 +23,27 @@ def test_a_fork_after_cuda_was_used_is_told_once(bench: Bench, used: bool, times
 
     assert outcome["kind"] == "returned", outcome
     assert job.output("stderr").count("multiprocessing.get_context('spawn')") == times
+
+
+PROXY = """class Proxy:
+    def __init__(self, function):
+        self.function = function
+    def __call__(self, *args):
+        return self.function(*args)
+    def __getattr__(self, name):
+        if name.startswith('__') or name == 'function':
+            raise AttributeError(name)
+        return Proxy(self)
+f = Proxy(abs)
+"""
+ROUND = """def f(x):
+    return abs(x)
+f.__wrapped__ = f
+"""
+
+
+@pytest.mark.parametrize("source", [PROXY, ROUND])
+def test_a_callable_without_an_innermost_one_is_called_all_the_same(bench: Bench, source: str):
+    _, outcome = bench.run(source, -2)
+
+    assert outcome["kind"] == "returned", outcome
