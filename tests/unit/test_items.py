@@ -29,6 +29,13 @@ def test_what_items_share_is_one_blob():
     assert len(packed.data) < 50 * 1000
 
 
+def test_large_arguments_of_one_size_keep_their_own_content():
+    large = [bytes([n]) * (3 << 20) for n in range(3)]
+    packed = items.pack(lambda data: data, [(each,) for each in large])
+
+    assert sorted(map(bytes, packed.payload.blobs.values())) == large
+
+
 def test_an_item_that_cannot_travel_is_named():
     with pytest.raises(PayloadError, match=r"item 3 cannot travel: args\[1\]\['lock'\]"):
         items.pack(lambda a, b: a, [(n, {"lock": threading.Lock()} if n == 3 else {}) for n in range(5)])
