@@ -208,6 +208,7 @@ def test_a_cancelled_element_ends_its_whole_chunk(bench):
     assert element.wait(60) == 10
     assert group.ends() == {0: ["returned"], 1: ["cancelled"], 2: ["cancelled"]}
     assert group.outcome(1)["kind"] == "cancelled" and not group.began(3)
+    assert (group.folder / "done" / "0").exists()
 
 
 def test_no_item_begins_that_would_not_have_its_time(bench):
