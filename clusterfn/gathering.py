@@ -51,7 +51,7 @@ class Gathering:
         self.folder = layout.job_dir(job.root, job.id)
         self.scheduler_name = layout.job_name(job.name, job.id)
         self.accounts = Accounts(group, self.folder, self._all_told)
-        self._limits = limits
+        self.limits = limits
         self._elements: dict[int, Element] = {}
         self._beginning = Beginning(
             session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
@@ -75,7 +75,7 @@ class Gathering:
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
         self.follow(numbers)
-        self._beginning.start(numbers, self._limits.array, after)
+        self._beginning.start(numbers, self.limits.array, after)
         if self.session.scheduler.knows_all:
             self.queued()
 

@@ -274,7 +274,7 @@ def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[
     )
     made.on_interrupt = group.on_interrupt
     ledger.remember(made, config.load().path)
-    _send_again(Gathering(old.session, job, made, Limits()), files)
+    _send_again(Gathering(old.session, job, made, old.limits), files)
     return made
 
 

@@ -183,6 +183,14 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
     assert group.ends() == {0: ["returned"], 1: ["node"], 2: ["returned"]}
 
 
+@pytest.mark.parametrize(("failing", "kind"), [((0, 1), "raised"), ((1,), "returned")])
+def test_a_group_has_returned_if_one_of_its_items_has(bench, failing, kind):
+    group = Group(bench, 2, 2, failing=failing)
+
+    assert group.start(1).wait(60) == 0
+    assert group.outcome()["kind"] == kind
+
+
 def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench):
     group = Group(bench, 6, 2, waiting=(0,))
     alive = group.start(1)

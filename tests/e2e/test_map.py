@@ -28,7 +28,9 @@ from clusterfn import (
     TimeLimit,
     WorkerLost,
     cluster,
+    config,
 )
+from clusterfn.session import open_session
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -235,6 +237,23 @@ def test_what_failed_can_be_tried_again(hosts, gate):
     assert sorted(group.failed) == [1, 3, 5]
     assert again.results(30) == [1, 3, 5]
     assert clusterfn.attach(again.id).results(30) == [1, 3, 5]
+
+
+def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeypatch):
+    def array_of(x):
+        import os
+
+        if not os.path.exists(f"{os.environ['SLURM_SUBMIT_DIR']}/../second"):
+            raise ValueError(os.environ["SLURM_ARRAY_TASK_COUNT"])
+        return int(os.environ["SLURM_ARRAY_TASK_COUNT"])
+
+    monkeypatch.setattr(open_session(config.load().hosts["slurm"]), "limits", ["MaxArraySize = 3", "", ""])
+    group = cluster(host="slurm")(array_of).map(range(4), chunksize=1)
+    assert group.wait(90) and {str(error) for error in group.failed.values()} == {"2"}
+
+    (hosts.root / "jobs" / "second").touch()
+
+    assert group.retry_failed().results(90) == [2] * 4
 
 
 @BOTH
