@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Session, cluster, send
-from clusterfn.errors import Cancelled, ConfigError, ExitedEarly, KilledBySignal, WorkerLost
+from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
 from tests.e2e.conftest import Hosts, wait_until
 
 
@@ -242,6 +243,40 @@ def test_a_session_closed_while_a_large_call_is_on_its_way_waits_for_it():
 
     assert large.result(0) == 64 << 20
     assert session.job is not None and session.job.result(0)["calls"] == 2
+
+
+@pytest.fixture
+def small(here: Path) -> Iterator[Path]:
+    """The root of this machine, on a disk that can be filled."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it mounts a small file system")
+    here.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m,mode=700", "none", str(here)], check=True)
+    yield here
+    subprocess.run(["umount", "-l", str(here)], check=True)
+
+
+def fill(path: str) -> str:
+    """Take all that is left of a disk."""
+    with Path(path).open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError as error:
+            return str(error)
+
+
+def test_a_full_disk_costs_a_session_no_other_call(small: Path):
+    with Session() as session:
+        assert session.call(abs, -1) == 1
+        held = session.job
+        with pytest.raises(DiskFull):
+            session.call(fill, str(small / "filler"))
+        with pytest.raises(HostDiskFull):
+            session.call(abs, -2)
+        (small / "filler").unlink()
+        assert session.call(abs, -3) == 3
+        assert session.job is held
 
 
 @pytest.mark.usefixtures("here")

@@ -6,19 +6,36 @@ Called by `serve`.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
 from dataclasses import replace
 from typing import Any
 
-from ...layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, LOST, OUTCOME, RETURNED, STDERR, STDOUT, TAKEN, WORK
+from ...layout import (
+    ATTEMPTS,
+    CALL,
+    CANCEL,
+    CANCELLED,
+    EVENTS,
+    HOST_DISK,
+    LOST,
+    OUTCOME,
+    RETURNED,
+    STDERR,
+    STDOUT,
+    TAKEN,
+    WORK,
+)
 from ..supervisor import judge, publish, tree
 from ..supervisor.text import last_lines, masked, portable
 from ..supervisor.verdict import Verdict, document
 from .child import Child, Place
 
 _TAIL = 65536
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_ROOM = "make room there, or point root: to another file system"
 _NOTHING: tuple[int, Any] = (0, None)
 
 
@@ -40,6 +57,7 @@ class Call:
         self._done: dict[str, Any] | None = None
         self._events = 0
         self._began = time.monotonic()
+        self._reserve: publish.Reserve | None = None
         self.loaded: list[str] = []
 
     def take(self) -> bool:
@@ -53,6 +71,13 @@ class Call:
 
     def run(self) -> None:
         """Run it, publish how it ended, and end what it left behind."""
+        try:
+            self._reserve = publish.Reserve(self._place.attempt)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self.publish(Verdict(HOST_DISK, "the disk of the host is full", hint=_ROOM))
+            return
         self._event("starting", node=os.uname()[1], pid=os.getpid())
         with open(os.path.join(self._place.folder, CALL), encoding="utf-8") as file:
             own = json.load(file)
@@ -65,7 +90,17 @@ class Call:
         child.close()
 
     def give_up(self) -> None:
-        """Publish what became of a call that was withdrawn, or that an earlier start of the session had begun."""
+        """Publish what became of a call that was withdrawn, or that an earlier start of the session had begun.
+
+        On a full disk that can wait: who has sent it knows, or hears of it at the session's end.
+        """
+        try:
+            self._give_up()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+
+    def _give_up(self) -> None:
         if os.path.exists(os.path.join(self._place.folder, CANCEL)):
             self.publish(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
         elif publish.read(self._place.attempt, OUTCOME) is None:
@@ -101,8 +136,11 @@ class Call:
     def _event(self, name: str, **facts: Any) -> None:
         self._events += 1
         line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
-        with open(self._place.path(EVENTS), "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with open(self._place.path(EVENTS), "a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError:  # full: events are news, not the record
+            return
 
     def publish(self, verdict: Verdict, child: Child | None = None) -> None:
         """Let this verdict be the call's outcome, unless one stands."""
@@ -113,7 +151,7 @@ class Call:
             facts["evidence"] = facts.get("evidence") or self._evidence()
         outcome = document(self._place.spec["id"], 1, verdict.kind or LOST, portable(facts))
         os.makedirs(self._place.attempt, mode=0o700, exist_ok=True)
-        publish.publish(self._place.attempt, OUTCOME, (json.dumps(outcome) + "\n").encode())
+        publish.publish(self._place.attempt, OUTCOME, (json.dumps(outcome) + "\n").encode(), self._reserve)
 
     def _usage(self, child: Child | None) -> dict[str, Any]:
         used = (child.ended or _NOTHING)[1] if child else None
