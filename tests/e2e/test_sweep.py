@@ -337,13 +337,16 @@ def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tm
     factor = 1
     options = {"cache": tmp_path / "cache"}
     first = clusterfn.sweep(cluster(work), {"x": [1, 2]}, **options)
-    second = clusterfn.sweep(cluster(work), {"x": [1, 2, 3]}, **options)
+    second = clusterfn.sweep(cluster(work), {"x": [1, 2, 3]}, journal=tmp_path / "j", **options)
     factor = 10
     third = clusterfn.sweep(cluster(work), {"x": [1]}, **options)
 
     assert [each.source for each in first] == ["run", "run"]
     assert [(each.score, each.source) for each in second] == [(1, "cache"), (2, "cache"), (3, "run")]
     assert [(each.score, each.source) for each in third] == [(10, "run")]
+    assert [(each["name"], each["score"], each["source"]) for each in lines(tmp_path / "j", "ended")] == [
+        ("GRID_0000", 1, "cache"), ("GRID_0001", 2, "cache"), ("GRID_0002", 3, "run"),
+    ]  # fmt: skip
     said = capfd.readouterr().err
     assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
 
