@@ -236,6 +236,7 @@ def test_what_failed_can_be_tried_again(hosts, gate):
 
     assert sorted(group.failed) == [1, 3, 5]
     assert again.results(30) == [1, 3, 5]
+    assert [again.label(index) for index in range(3)] == ["1", "3", "5"]
     assert clusterfn.attach(again.id).results(30) == [1, 3, 5]
 
 
