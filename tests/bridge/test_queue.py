@@ -161,6 +161,18 @@ def test_who_came_first_is_served_first(box: Box):
     assert box.order() == [first.id, *(job.id for job in waiting)]
 
 
+def test_who_was_sent_first_by_one_program_is_let_in_first_though_it_comes_later(box: Box):
+    first, second = box.job(2), box.job(2)
+    script = first.folder / "job.sh"
+    script.write_text(script.read_text().replace("trap :", "sleep 0.7\ntrap :", 1))
+
+    box.start(first)
+    box.start(second)
+
+    assert ended(first, second) == ["returned", "returned"]
+    assert box.order() == [first.id, second.id]
+
+
 def test_a_large_job_is_not_starved_by_small_ones(box: Box):
     """It finds one free card of two; who asks for one after it waits all the same."""
     holder, large, small = running(box, box.job(1, 60)), box.job(2), box.job(1)

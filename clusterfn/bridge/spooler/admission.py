@@ -9,11 +9,11 @@ import os
 import sys
 import time
 
-from ...layout import EXIT_QUEUED, EXIT_RETURNED
+from ...layout import CLAIM, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import nvidia
 from ..supervisor.candidates import candidates
 from ..supervisor.verdict import Verdict
-from . import cards, demand, fairness, holds, launch, machine, names, tickets, words
+from . import arrivals, cards, demand, fairness, holds, launch, machine, names, tickets, words
 from . import marks as marking
 from .room import CARDS, Machine, Room
 
@@ -140,11 +140,19 @@ class _Admission:
         """
         if self.ticket and not turn and self._waits_there:
             raise self._goes_on_waiting()
+        if not turn:
+            arrivals.let_older_pass(os.getppid(), self._on_the_way)
         while True:
             try:
                 return self._once()
             except _Again:
                 time.sleep(_AGAIN_S)
+
+    def _on_the_way(self, older: "list[arrivals.Older]") -> "list[arrivals.Older]":
+        """Those that have not been at the door yet."""
+        came = {other.job for other in self._seen().running if other.uid == self.uid} if older else set()
+        left = [each for each in older if each.job not in came and self.queue.of(each.job) is None]
+        return [each for each in left if not os.path.exists(os.path.join(each.folder, CLAIM))]
 
     def _once(self) -> "dict[str, Mark]":
         if self.every and any(other.asked.gpus for other in self._seen().waiting):
