@@ -42,6 +42,8 @@ class JobOnHost:
             return (self.folder / "scheduler.log").exists()
         if stage == "claimed":
             return (self.folder / "claim").exists()
+        if stage == "lease":
+            return any(self.folder.parents[1].glob(f"machines/*/queue/{self.id}"))
         if stage == "supervisor":
             return self._is_publishing() or (self._first / "outcome.json").exists()
         if stage == "published":
@@ -118,7 +120,6 @@ class JobOnHost:
 
 
 _WORDS = {
-    "lease": b'"event": "pending"',
     "environment": b'"event": "starting"',
     "load": b'"stage": "load"',
     "function": b'"event": "running"',

@@ -43,7 +43,7 @@ CHOSEN = (
     Plan("submit", ("client",), "slurm", 0.6),
     Plan("start", ("supervisor",), "bare"),
     Plan("start", ("supervisor", "client"), "slurm"),
-    Plan("lease", ("supervisor",), "bare"),
+    Plan("lease", ("agent",), "bare"),
     Plan("lease", ("client", "agent"), "bare"),
     Plan("environment", ("worker",), "bare"),
     Plan("environment", ("agent", "supervisor"), "slurm"),

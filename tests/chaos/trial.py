@@ -62,10 +62,8 @@ def possible(plan: Plan) -> bool:
     if plan.stage == "start" and plan.scheduler == "bare" and {"client", "script"} == set(plan.victims):
         return False  # see test_submission: nobody is left who knows the script's pid
     there = set(_OUTSIDE)
-    if plan.stage not in ("submit", "queue"):
-        there.add("script")
-    if plan.stage not in ("submit", "queue"):
-        there.add("supervisor")
+    if plan.stage not in ("submit", "queue", "lease"):  # who waits for a card is a ticket
+        there |= {"script", "supervisor"}
     if plan.stage not in _BEFORE_WORKER:
         there.add("worker")
     return set(plan.victims) <= there
@@ -92,7 +90,7 @@ def allowed(plan: Plan) -> set[str]:
         kinds |= {layout.SIGNAL}
     if "supervisor" in lethal:
         kinds |= {layout.LOST}
-    if "script" in lethal and (plan.scheduler == "slurm" or plan.stage in ("start", "lease")):
+    if "script" in lethal and (plan.scheduler == "slurm" or plan.stage == "start"):
         kinds |= {layout.LOST}
     # SLURM ends a job whose script is gone, but a function that returns meanwhile has returned.
     survives = not lethal or lethal == {"script"}
@@ -219,7 +217,7 @@ class Trial:
             agent = self._agent or (self.lane.hear(self.job.id, "ready") or {}).get("agent", 0)
             found |= {"agent": [agent], "sshd": session_of(agent)}
         inside = set(self.plan.victims) - _OUTSIDE
-        if inside and self.plan.stage in ("start", "lease"):
+        if inside and self.plan.stage == "start":
             found |= {name: [pid] for name, pid in (until(lambda: self._all(inside), 5, 0.001) or {}).items()}
         elif inside:
             found |= {name: [pid] for name, pid in self.job.by_event().items()}

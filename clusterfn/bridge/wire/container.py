@@ -16,13 +16,15 @@ import sys
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from . import pickler
 
+if TYPE_CHECKING:  # a Python too old for the rest must come as far as saying so
+    ReadBlob = Callable[[str, str, int], Any]  # from a blob's path, SHA-256 and size, its content
+
 FORMAT = 1
 _LARGE = 1 << 20
-ReadBlob = Callable[[str, str, int], Any]  # from a blob's path, SHA-256 and size, its content
 
 
 class Damaged(Exception):
