@@ -350,6 +350,27 @@ def test_a_death_is_not_concluded_of_a_job_that_has_begun_meanwhile(box: Box):
     assert ended(job) == ["returned"]
 
 
+def test_a_death_is_concluded_though_a_process_of_the_function_holds_its_name(box: Box):
+    """Forked by the function, it has inherited the names; whoever concludes ends it."""
+    forks = "def f():\n    import os, time\n    print(os.fork(), flush=True)\n    time.sleep(600)\n"
+    job = running(box, box.bench.job(forks))
+    left = int(next(word for word in until(lambda: two(job.output().split())) if word != "0"))
+    os.kill(job.script.pid, signal.SIGSTOP)  # it must not conclude by itself
+    let_go(job)
+    until(lambda: not is_running(job.script.pid))
+    assert is_running(left)
+
+    told = job.call("conclude", stdin=json.dumps({"kind": "lost", "message": "its processes are gone"}))
+
+    assert json.loads(told.stdout) == {"attempt": 1, "kind": "lost", "won": True}
+    until(lambda: not is_running(left))
+
+
+def two(words: list[str]) -> list[str]:
+    """They, once both are there."""
+    return words if len(words) == 2 else []
+
+
 def test_waiting_jobs_are_files_and_one_small_process(box: Box):
     running(box, box.job(2, 60))
     jobs = [box.job(1) for _ in range(10)]

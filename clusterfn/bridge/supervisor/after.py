@@ -10,6 +10,7 @@ import os
 import sys
 
 from ...layout import (
+    CLAIM,
     ENVIRONMENT,
     EXIT_AGAIN,
     EXIT_PUBLISHED,
@@ -24,10 +25,10 @@ from ...layout import (
     STDERR,
     STDOUT,
 )
-from ..spooler import launch, marks, names, tickets
-from . import judge, retries, tree
+from ..spooler import launch, machine, marks, names, tickets
+from . import judge, publish, retries, tree
 from .attempt import Attempt, claim, let_in
-from .job import Job
+from .job import Job, start_time
 from .log import state
 from .syscalls import describe_signal
 from .text import last_lines, masked, native
@@ -178,10 +179,19 @@ def _waits(job: Job) -> bool:
 
 def _runs(job: Job) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
-    if job.slurm:
+    if job.slurm or _has_lost_its_script(job):  # what the function has forked holds its names too
         return False
     own = "%s%d/%s/" % (names.RUN, os.getuid(), job.id)
     return any(name.startswith(own) for name in marks.of(job.spec["lease"]).names())
+
+
+def _has_lost_its_script(job: Job) -> bool:
+    """Whether it is claimed by a job.sh that is gone."""
+    claimed = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace").split(":")
+    if len(claimed) != 3:
+        return False
+    boot, pid, start = claimed
+    return boot != machine.boot_id() or not tree.is_alive(int(pid)) or start_time(int(pid)) != start
 
 
 def _withdrawn(job: Job) -> bool:
