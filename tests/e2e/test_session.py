@@ -333,6 +333,9 @@ def test_a_session_says_its_mistakes_before_anything_is_sent(here: Path):
     with pytest.raises(ConfigError, match="idle='10' is not a duration"):
         Session(idle="10")
 
+    with pytest.raises(ConfigError, match="5 is not a function"):
+        Session().call(5)  # type: ignore[arg-type]
+
     assert not here.exists()
 
 
