@@ -17,7 +17,7 @@ from clusterfn.session import Session
 
 _HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
 _QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
-_REASON = 100
+_REASON = 160
 _TIMEOUT_S = 60.0
 
 

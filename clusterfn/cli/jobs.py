@@ -25,7 +25,7 @@ from clusterfn.lookup import attach as find
 from clusterfn.lookup import jobs as list_jobs
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "")
-_MESSAGE = 80
+_MESSAGE = 130
 _MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
 _END_S = 60.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -85,6 +86,34 @@ def test_who_waits_is_told_in_order_and_why(desk: Desk):
         (second.id, 4, True),
     ]
     assert "3 of 4 GPUs held by" in told[0]["reason"] and told[0]["since"] <= told[1]["since"] <= time.time()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace of its own")
+def test_who_waits_behind_another_user_is_told_for_whom_free_cards_are_kept(desk: Desk):
+    desk.running(2)
+    with mark(desk.bench, "wait/4242/1/4/1/0/aaaaaaaaaaaaaaaa"):
+        desk.start(1)
+        theirs, mine = until(lambda: len(found := desk.look()["waiting"]) == 2 and found)
+
+    assert theirs["reason"] == "waiting for 4; what becomes free is kept for it"
+    kept = "the others reserved for 4242's job of 4, which came before; waiting for 1; 1 job before it"
+    assert mine["reason"] == f"2 of 4 GPUs held by root (2), {kept}"
+    journal = next(desk.bench.root.glob("machines/*/holds.jsonl")).read_text().splitlines()
+    reasons = [told["reason"] for told in map(json.loads, journal) if told["event"] == "ticket"]
+    assert [reason.partition(", ")[2] for reason in reasons] == [kept]
+
+
+def mark(bench: Bench, name: str) -> socket.socket:
+    """A name that another user holds on this machine."""
+
+    def hold() -> socket.socket:
+        held = socket.socket(socket.AF_UNIX)
+        held.bind(f"\0clusterfn/{name}")
+        held.listen()
+        return held
+
+    assert bench.apart is not None
+    return bench.apart.inside(hold)
 
 
 def test_looking_again_and_again_keeps_nobody_from_being_heard(desk: Desk):

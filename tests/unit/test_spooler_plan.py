@@ -18,11 +18,15 @@ def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
     return Ticket(**{**facts, "job": job, "asked": asked, "limits": NONE, "ms": int(job), **more})
 
 
-def planned(tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = ()) -> plan.Plan:
+def planned(
+    tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = ""
+) -> plan.Plan:
     machine = Machine(cores, 1000, 1000, cards)
+    every, holders = [*held, *cards], dict.fromkeys(held, 990007)
     view = plan.View(
-        machine, Seen(names), 1, set(), set(), lambda _: list(cards), lambda kind: words.Around(kind, {}, {})
-    )
+        machine, Seen(names), 1, set(), set(), lambda _: every,
+        lambda kind, ahead: words.Around(kind, holders, {}, ahead),
+    )  # fmt: skip
     return plan.plan(tickets, view)
 
 
@@ -53,3 +57,31 @@ def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_
     assert made.reasons["2"] == "1 job before it" and "2" in [each.job for each in made.named]
     assert started(planned(waiting, cores=3, cards=("a", "b"))) == ["1", "3"]
     assert started(planned(waiting, 8, ("a", "b"), ("run/1/1/1/1/0",))) == ["3"]
+
+
+def test_the_reason_says_for_whom_the_free_cards_are_kept():
+    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/4/1/0/x"
+
+    made = planned([job], 8, ("e", "f"), (older,), held="abcd")
+    kept = "the others reserved for 990008's job of 4, which came before"
+    assert made.reasons["5"] == f"4 of 6 GPUs held by 990007 (4), {kept}; waiting for 1; 1 job before it"
+    made = planned([job], 8, ("e", "f"), (older,))
+    kept = "2 of 2 GPUs reserved for 990008's job of 4, which came before"
+    assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it"
+
+
+def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
+    mine = [ticket("3", Demand(3, 1, 0)), ticket("5", Demand(3, 1, 0))]
+    made = planned(mine, 8, ("e", "f", "g"), ("wait/990008/2/1/1/0/x", "wait/990009/6/1/1/0/y"), held="a")
+
+    kept = "1 of the others reserved for 990008's job of 1, which came before"
+    assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 1 job before it"
+    jobs = f"990008's job of 1 and {words.user_name(1)}'s job of 3"
+    kept = f"the others reserved for {jobs}, which came before"
+    assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
+
+
+def test_where_no_card_is_free_nothing_is_said_of_what_is_kept():
+    made = planned([ticket("5", Demand(1, 1, 0))], 8, (), ("wait/990008/4/4/1/0/x",), held="ab")
+
+    assert made.reasons["5"] == "2 of 2 GPUs held by 990007 (2); waiting for 1; 1 job before it"

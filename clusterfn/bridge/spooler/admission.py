@@ -263,8 +263,10 @@ class _Admission:
 
     def _why(self, missing: "Sequence[str]", room: Room, seen: names.Seen) -> str:
         held = seen.holders(self.every, (self.uid, self.job.id))
-        around = words.Around(self.every, held, self.strangers)
-        return words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
+        ahead = [(other.uid, other.asked.gpus) for other in seen.waiting if other.ms < self._ms]
+        around = words.Around(self.every, held, self.strangers, ahead)
+        text = words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
+        return words.behind(text, len(ahead))
 
     def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":
         try:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Sequence
 
-    from .names import Seen
+    from .names import Seen, Waiting
     from .room import Machine
     from .tickets import Ticket
 
@@ -28,12 +28,13 @@ class View:
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which nobody awaits now: their script takes long, or failed and rests.
         kinds: The cards that a ticket's job may get; None if that cannot be said, which its supervisor then explains.
-        around: What is to be said about these cards.
+        around: What is to be said about these cards, with uid and number of cards of each that has some kept for it.
     """
 
     def __init__(
         self, machine: "Machine", seen: "Seen", uid: int, starting: "set[str]", late: "set[str]",
-        kinds: "Callable[[Ticket], Optional[list[str]]]", around: "Callable[[list[str]], words.Around]",
+        kinds: "Callable[[Ticket], Optional[list[str]]]",
+        around: "Callable[[list[str], list[tuple[int, int]]], words.Around]",
     ) -> None:  # fmt: skip
         self.machine = machine
         self.seen = seen
@@ -77,16 +78,23 @@ class _Planning:
         self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
         self._lines: "set[bool]" = set()
         self._one_comes = False
+        self._others_before = 0
+        self._ahead: "list[tuple[int, int]]" = []
         self._of_groups: "dict[str, int]" = {}
 
     def all(self) -> Plan:
         """Each in its turn."""
         for before, ticket in enumerate(self.tickets):
             while self._others and self._others[0].ms < ticket.ms:
-                self.room.reserve(self._others.pop(0).asked)
+                self._keep_for(self._others.pop(0))
             self.room.limits = ticket.limits
-            self._one(ticket, before)
+            self._one(ticket, before + self._others_before)
         return self.made
+
+    def _keep_for(self, other: "Waiting") -> None:
+        self._others_before += 1
+        self._ahead.append((other.uid, other.asked.gpus))
+        self.room.reserve(other.asked)
 
     def _one(self, ticket: "Ticket", before: int) -> None:
         kind = self.view.kinds(ticket) if ticket.asked.gpus else []
@@ -100,7 +108,7 @@ class _Planning:
             self._comes(ticket, before)
             self._goes(ticket, kind)
             return
-        around = self.view.around(kind or [])
+        around = self.view.around(kind or [], self._ahead)
         text = words.reason(missing, ticket.asked, around, self.room.over(ticket.asked), ticket.limits) or why
         self.made.reasons[ticket.job] = words.behind(text, before)
         if missing:
@@ -131,6 +139,7 @@ class _Planning:
         self._lines.add(line)
         self.room.count(ticket.asked)
         if missing != [OWN]:
+            self._ahead.append((self.view.uid, ticket.asked.gpus))
             self.room.reserve(ticket.asked)
             self.made.named.append(ticket)
 

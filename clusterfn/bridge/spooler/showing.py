@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _OF_THE_JOURNAL = 1 << 20  # its end; a card that was taken before that is still shown as held
 _SOMEBODY = "somebody"
+_KEPT = "waiting for %d; what becomes free is kept for it"
 
 
 def gpus(root: str, lease: str) -> int:
@@ -160,6 +161,6 @@ def _waiting(root: str, seen: names.Seen) -> "list[dict[str, Any]]":
     for other in seen.waiting:
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
             told = {"own": other.uid == uid, "user": nvidia.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": "", "asked": dict(other.asked._asdict())}  # fmt: skip
+                    "reason": _KEPT % other.asked.gpus, "asked": dict(other.asked._asdict())}  # fmt: skip
             found.append((now_s - (now_ms - other.ms) / 1000.0, told))
     return [dict(told, since=since) for since, told in sorted(found, key=lambda each: each[0])]

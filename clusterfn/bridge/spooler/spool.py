@@ -189,8 +189,9 @@ class Spooler:
         held = {card: self._uid_of(names.gpu(card)) for card in seen.cards}
         starting, late = set(self._starting), self._late()
         view = plan.View(
-            there, seen, self.uid, starting, late, self._cards.kind_of, lambda kind: words.Around(kind, held, used)
-        )
+            there, seen, self.uid, starting, late, self._cards.kind_of,
+            lambda kind, ahead: words.Around(kind, held, used, ahead),
+        )  # fmt: skip
         return plan.plan(tickets, view)
 
     def _uid_of(self, name: str) -> int:

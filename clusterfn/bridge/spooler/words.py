@@ -19,12 +19,22 @@ class Around:
         cards: Those of the job's kind.
         holders: uid of whoever holds a card, by its UUID; -1 where that is not known.
         strangers: Who uses a card without a lease.
+        ahead: uid and number of cards of each job that waits, came before, and has what it needs kept for it.
     """
 
-    def __init__(self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]") -> None:
+    def __init__(
+        self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]",
+        ahead: "Iterable[tuple[int, int]]" = (),
+    ) -> None:  # fmt: skip
         self.cards = cards
         self.holders = {card: holders[card] for card in cards if card in holders}
         self.strangers = {card: strangers[card] for card in cards if card in strangers}
+        self.ahead = [(uid, gpus) for uid, gpus in ahead if gpus]
+
+    @property
+    def left(self) -> int:
+        """How many cards nobody has."""
+        return len(set(self.cards) - set(self.holders) - set(self.strangers))
 
 
 def reason(missing: "Sequence[str]", asked: "Demand", around: Around, over: "Iterable[str]", limits: "Limits") -> str:
@@ -55,8 +65,20 @@ def _cards(wanted: int, around: Around) -> str:
     if around.strangers:
         used = list(around.strangers.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
-    said = "; ".join(parts) or "too few of %d GPUs are free" % len(around.cards)
-    return "%s; waiting for %d" % (said, wanted)
+    said = "; ".join(parts)
+    if around.left and around.ahead:
+        said = ", ".join(filter(None, [said, _reserved(around)]))
+    return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
+
+
+def _reserved(around: Around) -> str:
+    """Why those that are free are not for it."""
+    kept = min(sum(gpus for _, gpus in around.ahead), around.left)
+    which = "the others" if kept == around.left else "%d of the others" % kept
+    if around.left == len(around.cards):
+        which = "%d of %d GPUs" % (kept, around.left)
+    jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+    return "%s reserved for %s, which came before" % (which, " and ".join(jobs))
 
 
 def behind(text: str, before: int) -> str:
