@@ -131,11 +131,15 @@ class _Shown:
 
 
 _going: weakref.WeakSet[Job[Any] | JobGroup[Any]] = weakref.WeakSet()
+_parting: weakref.WeakKeyDictionary[Job[Any] | JobGroup[Any], str] = weakref.WeakKeyDictionary()
+_PARTING = "clusterfn result ID: its value, clusterfn cancel ID: its end"
 
 
-def remember_going(job: Job[Any] | JobGroup[Any]) -> None:
-    """Whoever leaves before it has ended is to be told."""
+def remember_going(job: Job[Any] | JobGroup[Any], parting: str = "") -> None:
+    """Whoever leaves before it has ended is to be told, and how to go on with it; `parting` in place of the usual."""
     _going.add(job)
+    if parting:
+        _parting[job] = parting
 
 
 def forget_going(job: JobGroup[Any]) -> None:
@@ -147,10 +151,10 @@ def forget_going(job: JobGroup[Any]) -> None:
 def _tell_what_goes_on() -> None:
     """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
     leaving.finish_all()
-    left = sorted((job.host, job.id) for job in _going if not job.done())
-    for host in sorted({host for host, _ in left}):
-        ids = " ".join(job_id[:SHORT] for where, job_id in left if where == host)
-        say(f"clusterfn: on {host} goes on: {ids} (clusterfn result ID: its value, clusterfn cancel ID: its end)\n")
+    left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in _going if not job.done())
+    for host, words in sorted({(host, words) for host, words, _ in left}):
+        ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
+        say(f"clusterfn: on {host} goes on: {ids} ({words})\n")
 
 
 def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "result()") -> None:

@@ -189,6 +189,8 @@ class _Holding:
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
         self.job = dispatch.start(prepared)
+        idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
+        live.remember_going(self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now")
         self._tracker: Tracker = self.job._tracker
         self.job.listen(self._heard)
         self.job.add_done_callback(self._over)
@@ -380,3 +382,7 @@ def _lacks(word: str, asked: object, held: object) -> ConfigError:
         f"the function asks for {word}={asked!r}, the session has {held!r}",
         hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
     )
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"

@@ -377,3 +377,14 @@ def test_a_session_whose_client_has_gone_ends_by_itself(hosts: Hosts, run_script
     )
 
     assert clusterfn.attach(job_id).result(60)["why"] == "idle"
+
+
+@pytest.mark.usefixtures("here")
+def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
+    (tmp_path / "script.py").write_text(
+        "import clusterfn\nsession = clusterfn.Session(idle='2s')\nsession.call(abs, -1)\n"
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+
+    assert "goes on: " in done.stderr
+    assert "(it lets go after 2 s without a call; clusterfn cancel ID: now)" in done.stderr
