@@ -240,6 +240,24 @@ def test_what_failed_can_be_tried_again(hosts, gate):
     assert clusterfn.attach(again.id).results(30) == [1, 3, 5]
 
 
+def test_what_is_tried_again_has_its_secrets(hosts, gate, monkeypatch):
+    folder = str(gate)
+
+    def second_time(x):
+        import os
+
+        os.rmdir(os.path.join(folder, "once"))  # who comes first, goes
+        return os.environ["TRIED_TOKEN"] == x
+
+    monkeypatch.setenv("TRIED_TOKEN", "s3cret")
+    group = cluster(host="tensor01", secrets=["TRIED_TOKEN"])(second_time).map(["s3cret"])
+    assert group.wait(60) and isinstance(group.failed[0], FileNotFoundError)
+
+    (gate / "once").mkdir()
+
+    assert group.retry_failed().results(60) == [True]
+
+
 def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeypatch):
     def array_of(x):
         import os
