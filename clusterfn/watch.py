@@ -15,9 +15,7 @@ from typing import Protocol, Union
 
 from clusterfn.scheduler.base import RUNNING, Answer, JobState, Scheduler
 
-# Seconds since a job was added -> seconds between two looks while it waits.
-_WAITING_S = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0))
-_WAITING_LONG_S = 60.0
+_UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0
 _SHARE = "scheduler"
 
@@ -84,6 +82,7 @@ class _Watched:
     listener: Listener
     added: float
     running: bool = False
+    missed: float | None = None
 
 
 class Watch:
@@ -145,7 +144,7 @@ class Watch:
 
     def _wanted_s(self) -> float:
         now = self._clock()
-        wanted = [_RUNNING_S if job.running else _waiting_s(now - job.added) for job in self._jobs.values()]
+        wanted = [_RUNNING_S if job.running else self._waiting_s(now - job.added) for job in self._jobs.values()]
         return max(min(wanted, default=0.0), self._floor_s)
 
     def _on_look(self, look: Look) -> None:
@@ -169,8 +168,17 @@ class Watch:
         known = {name: job for name, job in self._jobs.items() if job.added <= self._answered}
         for name, job in known.items():
             job.running = name in states and states[name].phase == RUNNING
-        return [(job.listener, states.get(name)) for name, job in known.items()]
+        return [(job.listener, states.get(name)) for name, job in known.items() if self._is_news(job, name in states)]
 
+    def _waiting_s(self, age_s: float) -> float:
+        return next(interval for until, interval in self._scheduler.looks_s if age_s < until)
 
-def _waiting_s(age_s: float) -> float:
-    return next((interval for until, interval in _WAITING_S if age_s < until), _WAITING_LONG_S)
+    def _is_news(self, job: _Watched, listed: bool) -> bool:
+        """Whoever counts the looks at which a job was missing must not count faster because they are cheap."""
+        if listed or self._scheduler.knows_all:
+            job.missed = None
+            return True
+        if job.missed is not None and self._clock() - job.missed < _UNLISTED_S:
+            return False
+        job.missed = self._clock()
+        return True

@@ -27,6 +27,7 @@ class Bare:
     """
 
     knows_all = False
+    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: nobody else is asked
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*INHERITED, layout.TAG)

@@ -135,6 +135,10 @@ class Scheduler(Protocol):
     def knows_all(self) -> bool:
         """Whether a look at it tells of every job from its submission on; else of those alone that wait in a queue."""
 
+    @property
+    def looks_s(self) -> Sequence[tuple[float, float]]:
+        """How often it may be asked of a job that waits: until it is so old, one look in so many seconds."""
+
     def waits(self, status: int | None) -> bool:
         """Whether a script that ended with this wait status has left its job to the queue."""
 

@@ -69,6 +69,7 @@ class Slurm:
 
     unset = INHERITED
     knows_all = True
+    looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host

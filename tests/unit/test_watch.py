@@ -27,7 +27,7 @@ class Connection:
         self.stopped = 0
 
     def repeat(self, argv, interval_s, *, share, unset, on_look):
-        assert argv[0] == "squeue" and share and "SQUEUE_" in unset
+        assert argv and share and "SQUEUE_" in unset
         self.asked.append(interval_s)
         self.on_look = on_look
         return self
@@ -146,6 +146,45 @@ def test_a_listener_may_remove_its_own_job(made):
     watch.add("a.1", lambda _: watch.remove("a.1"))
     connection.answer("7|COMPLETED|None|a.1")
     assert connection.on_look is None
+
+
+@pytest.fixture
+def queue():
+    """The queue of a machine without a scheduler."""
+    clock, connection = Clock(), Connection()
+    return Watch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
+
+
+WAITS = "a.00000000000000aa|PENDING|2 jobs before it"
+
+
+def test_a_machines_own_queue_is_asked_sooner_and_oftener(queue):
+    watch, connection, clock = queue
+    told = []
+    watch.add("a.00000000000000aa", told.append)
+    assert connection.asked == [2.0]
+    for _ in range(10):
+        connection.answer(WAITS)
+        clock.now += connection.asked[-1]
+    assert connection.asked == [2.0, 5.0, 10.0]
+    assert told[0].reason == "2 jobs before it"
+
+    watch.add("b.00000000000000bb", lambda _: None)
+    assert connection.asked[-1] == 2.0
+
+
+def test_who_is_not_in_a_machines_own_queue_is_not_missed_the_sooner_because_it_is_asked_often(queue):
+    watch, connection, clock = queue
+    told = []
+    watch.add("a.00000000000000aa", told.append)
+    while clock.now < 1030:
+        connection.answer("")
+        clock.now += 2
+    assert told == [None, None]
+
+    connection.answer(WAITS)
+    connection.answer("")
+    assert [each and each.reason for each in told[2:]] == ["2 jobs before it", None]
 
 
 def test_nobody_is_asked_on_a_bare_host():
