@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn import layout
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.host import Reply
+from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.job import PENDING, Job
 from clusterfn.tracker import Tracker
 
@@ -45,7 +45,7 @@ class Element:
         claim.add_done_callback(self._claimed)
 
     def _claimed(self, reply: Reply[bytes]) -> None:
-        if self.tracker.closed:
+        if self.tracker.closed or self.begun:
             return
         error = reply.exception(0)
         if error is not None:
@@ -60,6 +60,14 @@ class Element:
         """From its first attempt on."""
         self.begun = True
         self.tracker.follow(self._as_job, 1)
+
+    def follow_now(self) -> None:
+        """The same without a claim, which one that only gave up items never has."""
+        if not self.begun:
+            awaited = self.tracker.awaited
+            self.follow()
+            if awaited is not None:
+                awaited.cancel()
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What it waits for is what the group waits for."""
@@ -181,6 +189,16 @@ class Stream:
         while self.waiting:
             line = self.waiting.popleft()
             yield line, self._values[max(0, line.get("at", 0) - self._from) :]
+
+
+def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
+    """Ask which elements of a group are there; `numbers` reads the answer."""
+    return connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
+
+
+def numbers(answer: Completed) -> list[int]:
+    """Those of the elements that are there."""
+    return [int(name) for name in answer.out.decode().split() if name.isdigit()]
 
 
 def _read(line: bytes) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from clusterfn import concluding, division, layout, leaving, live
+from clusterfn import concluding, division, elements, layout, leaving, live
 from clusterfn.accounts import Accounts
 from clusterfn.beginning import Beginning
 from clusterfn.elements import Element
@@ -63,6 +63,8 @@ class Gathering:
         self._bridge_is_damaged = False
         self._looks = self._again = 0
         self._turn = self._besides = ""
+        self._complete: Reply[bytes] | None = None
+        self._over = False
         group.gathering = self
 
     @property
@@ -105,6 +107,29 @@ class Gathering:
         for number in numbers:
             element = self._elements[number] = Element(self, number)
             element.begin_when_claimed()
+        if self._complete is None:
+            self._complete = self.connection.wait(posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME))
+            self._complete.add_done_callback(self._on_complete)
+
+    def _on_complete(self, reply: Reply[bytes]) -> None:
+        """Each item has its line: some may be of elements that another client began, or had given up by `bury`."""
+        if not self._over and reply.exception(0) is None:
+            elements.listed(self.connection, self.folder).add_done_callback(self._on_listed)
+
+    def _on_listed(self, reply: Reply[Completed]) -> None:
+        if reply.exception(0) is None:
+            there = elements.numbers(reply.result(0))
+            threading.Thread(target=self._read, args=(there,), name="clusterfn-group-rest", daemon=True).start()
+
+    def _read(self, there: Sequence[int]) -> None:
+        """Hear what these elements have told, whether they have a claim or not."""
+        with self._lock:
+            for number in there:
+                if number not in self._elements:
+                    self._elements[number] = Element(self, number)
+                self._elements[number].follow_now()
+            if self._over:
+                self._end()
 
     def attach(self, numbers: Sequence[int]) -> None:
         """Follow a group that somebody else sent."""
@@ -252,7 +277,10 @@ class Gathering:
             self.connection.run(argv, unset=scheduler.unset)
 
     def _end(self) -> None:
+        self._over = True
         self.accounts.close()
         self.session.watch.remove(self.scheduler_name)
+        if self._complete is not None:
+            self._complete.cancel()
         for element in list(self._elements.values()):
             element.tracker.end()

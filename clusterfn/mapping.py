@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from clusterfn import config, dispatch, division, download, items, layout, ledger, send
+from clusterfn import config, dispatch, division, download, elements, items, layout, ledger, send
 from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
@@ -241,8 +241,7 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     labels = json.loads(told) if told else ()
     made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
-    started = session.connection.run(["ls", "-1", posixpath.join(gathering.folder, layout.ELEMENTS)]).result(_TIMEOUT_S)
-    there = [int(name) for name in started.out.decode().split() if name.isdigit()]
+    there = elements.numbers(elements.listed(session.connection, gathering.folder).result(_TIMEOUT_S))
     gathering.attach(sorted({*range(1, group.elements + 1), *there}))
     return made
 

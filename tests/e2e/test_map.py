@@ -508,6 +508,31 @@ def test_ctrl_c_twice_ends_a_group(waiting):
     assert group.wait(20) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 
+@BOTH
+def test_a_group_that_was_stopped_before_all_had_begun_is_found_with_all_its_ends(hosts, host, run_script):
+    text = f"""
+import json, time
+from clusterfn import cluster
+
+@cluster(host={host!r})
+def wait(x):
+    time.sleep(60 if x else 0)
+    return x
+
+group = wait.map(range(8), max_parallel=2)
+next(iter(group))
+print(json.dumps(group.id))
+"""
+    group_id = run_script(text)
+    ran = subprocess.run(
+        [sys.executable, "-m", "clusterfn", "cancel", group_id], capture_output=True, text=True, timeout=120
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    group = clusterfn.attach(group_id)
+    assert group.wait(30) and group.states == ["RETURNED"] + ["CANCELLED"] * 7, group
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_ten_thousand_items_are_few_files_and_few_questions(hosts, lab):
