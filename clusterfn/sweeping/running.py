@@ -18,7 +18,7 @@ from typing import Any
 from clusterfn import dispatch, live, lookup, mapping, wire
 from clusterfn.decorator import ClusterFunction
 from clusterfn.division import Wish
-from clusterfn.errors import ConfigError, PayloadError
+from clusterfn.errors import Cancelled, ConfigError, PayloadError
 from clusterfn.group import Ended, JobGroup
 from clusterfn.job import RUNNING, SHORT
 from clusterfn.sweeping import telling
@@ -109,10 +109,12 @@ class Runner:
             waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
             group = self._attached(record)
             if group is not None:
-                found.update(self._follow(group, [waiting.get(name) for name in record["names"]]))
+                wanted = [waiting.get(name) for name in record["names"]]
+                found.update(self._follow(_FollowingAgain(group, wanted, self._journal)))
+                _tell_stopped(sum(name not in found for name in waiting), len(batch))
         rest = [each for each in batch if each.name not in found]
         if rest:
-            found.update(self._follow(self._send(rest), rest))
+            found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
         return [found[each.name] for each in batch]
 
     def _open(self, rest: Iterable[Configuration]) -> list[dict[str, Any]]:
@@ -181,11 +183,10 @@ class Runner:
     def _about_to_send(self, names: Sequence[str], group: JobGroup[Any]) -> None:
         self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
 
-    def _follow(self, group: JobGroup[Any], wanted: Sequence[Configuration | None]) -> dict[str, Trial[Any]]:
+    def _follow(self, following: _Following) -> dict[str, Trial[Any]]:
         """The ends of those items of a group that are wanted, as they come."""
+        group, found = following.group, {}
         self.folder = f"{group.host}:{group.folder}"
-        following = _Following(group, wanted, self._journal)
-        found = {}
         try:
             for _ in range(len(group)):
                 config, index, ended = following.next()
@@ -230,7 +231,7 @@ class _Following:
     """The items of one group as they begin and end."""
 
     def __init__(self, group: JobGroup[Any], wanted: Sequence[Configuration | None], journal: Journal) -> None:
-        self._group = group
+        self.group = group
         self._wanted = wanted
         self._journal = journal
         self._given = 0
@@ -242,7 +243,7 @@ class _Following:
         while True:
             self._write_down_begun()
             try:
-                index, ended = self._group.ended_after(self._given, time.monotonic() + _LOOK_S)
+                index, ended = self.group.ended_after(self._given, time.monotonic() + _LOOK_S)
             except concurrent.futures.TimeoutError:
                 continue
             self._given += 1
@@ -254,7 +255,7 @@ class _Following:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOK_S
-        for index, state in enumerate(self._group.states):
+        for index, state in enumerate(self.group.states):
             if state == RUNNING:
                 self._begins(index)
 
@@ -262,7 +263,21 @@ class _Following:
         config = self._wanted[index]
         if config is not None and index not in self._begun:
             self._begun.add(index)
-            self._journal.add("began", name=config.name, group=self._group.id)
+            self._journal.add("began", name=config.name, group=self.group.id)
+
+
+class _FollowingAgain(_Following):
+    """The same of a group that was sent before: what has been stopped since then has no end, and is to be run again."""
+
+    def next(self) -> tuple[Configuration | None, int, Ended]:
+        """The item that ended after those before; None for one that is not wanted, or was stopped."""
+        config, index, ended = super().next()
+        return None if isinstance(ended.error, Cancelled) else config, index, ended
+
+
+def _tell_stopped(stopped: int, count: int) -> None:
+    if stopped:
+        dispatch.tell(f"{stopped} of {telling.counted(count)}: had been stopped, and run again")
 
 
 def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

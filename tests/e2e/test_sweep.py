@@ -259,6 +259,26 @@ def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
     assert clusterfn.attach(sent["group"]).results(90)[-1] == {"score": 5, "scores": [5, 5]}
 
 
+def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script, started):
+    folder = script.parent
+    first = started("here")
+    wait_until(lambda: count(folder, "ended") == 2, 60)
+    first.send_signal(signal.SIGINT)
+    while "Ctrl-C again within 3 s" not in first.stderr.readline():
+        assert first.poll() is None
+    first.send_signal(signal.SIGINT)
+    first.communicate(timeout=60)
+
+    (folder / "go").touch()
+    second = started("here")
+    out, said = second.communicate(timeout=100)
+
+    assert second.returncode == 0, said
+    assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
+    assert "4 of 6 configurations: had been stopped, and run again" in said and "✗" not in said
+    assert said.splitlines()[-6] == "6/6 configurations completed (100 %)"
+
+
 def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):
     folder = str(tmp_path)
 
