@@ -114,11 +114,11 @@ def test_a_verdict_from_outside_ends_a_living_attempt(bench: Bench):
     script = job.start()
     job.wait_for_text("up")
 
-    said = job.call("conclude", stdin=json.dumps({"kind": "node", "message": "gone", "stage": "scheduler"}))
+    said = job.call("conclude", stdin=json.dumps({"kind": "time", "message": "over", "stage": "scheduler"}))
 
-    assert json.loads(said.stdout) == {"attempt": 1, "kind": "node", "won": True}
+    assert json.loads(said.stdout) == {"attempt": 1, "kind": "time", "won": True}
     assert script.wait(20) == 0
-    assert (job.outcome()["kind"], job.outcome()["by"], job.outcome()["message"]) == ("node", "conclude", "gone")
+    assert (job.outcome()["kind"], job.outcome()["by"], job.outcome()["message"]) == ("time", "conclude", "over")
     assert job.tagged() == []
 
 

@@ -233,7 +233,7 @@ def test_whoever_concludes_a_job_between_two_attempts_ends_it(bench: Bench):
     job = bench.job(FLAKY.replace("wait=0", "wait=3"), 1, retries=1)
     job.start()
     job.wait_for("running")
-    verdict = {"kind": "lost", "message": "concluded from outside", "withdraw": False}
+    verdict = {"kind": "time", "message": "concluded from outside", "withdraw": False}
 
     job.call("conclude", stdin=json.dumps(verdict))
     job.script.wait(60)
