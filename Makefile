@@ -64,7 +64,8 @@ test-with-lab: venv
 # What failed is tried once more, and both runs are shown: on a busy machine a daemon of the lab may miss its moment.
 # Those beside share no scheduler, no cards and no limits of an sshd with the others.
 BESIDE = tests/lock tests/builder tests/contract/test_login.py tests/e2e/test_cable.py tests/e2e/test_delay.py \
-	tests/e2e/test_minors.py tests/e2e/test_real_torch.py
+	tests/e2e/test_minors.py tests/e2e/test_real_torch.py tests/e2e/test_libraries.py tests/e2e/test_queue.py \
+	tests/chaos/test_cards.py tests/chaos/test_waiting.py tests/chaos/test_map_cards.py tests/lab/test_ownbox.py
 PYTEST = CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q
 LAB_TESTS = $(PYTEST) -m lab -o cache_dir=.pytest_cache/lab $(addprefix --ignore=,$(BESIDE))
 BESIDE_TESTS = $(PYTEST) -m lab -o cache_dir=.pytest_cache/beside $(BESIDE)
