@@ -64,12 +64,14 @@ class JobState:
         state: The scheduler's own word, "PENDING".
         reason: Its own reason, "Priority"; "" for none.
         scheduler_id: Its own number, "1234" or "1234_[1-5]".
+        nodes: How many nodes it asks for, where that is told.
     """
 
     phase: str
     state: str
     reason: str = ""
     scheduler_id: str = ""
+    nodes: int = 1
 
 
 @dataclass(frozen=True)

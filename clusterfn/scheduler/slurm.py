@@ -51,6 +51,7 @@ _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXI
 _MB = 2**20
 _ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
+_NODES = re.compile(r"(.*)\|([0-9]+)")
 _MAYBE_SUBMITTED = re.compile(
     r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
     r"|communication|transport endpoint|slurm_receive_msg",
@@ -192,7 +193,7 @@ class Slurm:
 
     def watch_command(self) -> tuple[str, ...]:
         """squeue for all of the user's jobs, those included that ended a short while ago."""
-        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%j", f"--user={self.user}")
+        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", f"--user={self.user}")
         return ("squeue", *self._clusters(), *shown)
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
@@ -251,6 +252,8 @@ def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items())
 
 
-def _state(number: str, state: str, reason: str) -> JobState:
+def _state(number: str, state: str, told: str) -> JobState:
     word = re.split(r"[+ ]", state, maxsplit=1)[0]
-    return JobState(words.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number)
+    counted = _NODES.fullmatch(told)
+    reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
+    return JobState(words.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number, nodes)

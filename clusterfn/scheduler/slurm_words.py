@@ -52,6 +52,7 @@ _WAITS = {
 _ADMIN = "ask the site's administrators, or change `slurm:` of this host"
 _RELEASE = "ask the administrators why; `clusterfn cancel` withdraws the job"
 _LESS = "ask for less, or set `slurm: partition:` to one with larger nodes"
+_FEWER = "ask for fewer `nodes=` or less on each, or set `slurm: partition:` to one with more or larger nodes"
 
 # Reasons that never pass by themselves.
 _HOPELESS = {
@@ -62,7 +63,7 @@ _HOPELESS = {
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
     "JobHoldMaxRequeue": ("it was started again too often and is held back", _RELEASE),
     "PartitionConfig": ("no node of the partition is large enough", _LESS),
-    "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _LESS),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
     "PartitionTimeLimit": (
         "it asks for more time than the partition gives",
         "ask for less `time=` (SLURM is asked for one minute more), or set `slurm: partition:`",
@@ -75,6 +76,7 @@ _HOPELESS = {
         "shorten or mend your shell's start-up files, or set `slurm: {export: ALL}`",
     ),
 }
+_OF_SEVERAL = {"PartitionConfig": ("the partition does not have {nodes} nodes that are large enough", _FEWER)}
 _PER_JOB = re.compile(r"(?:QOS|Assoc)(?:Max|Min).*(?:PerJob|PerJobLimit|PerNode|PerNodeLimit)|(?:QOS|Assoc)Min\w+")
 
 
@@ -82,7 +84,7 @@ def in_words(state: JobState) -> str:
     """Why a job waits, or its state, in words."""
     if state.phase != PENDING:
         return state.state.lower().replace("_", " ")
-    known = _WAITS.get(state.reason) or _HOPELESS.get(_key(state), ("",))[0]
+    known = _WAITS.get(state.reason) or _never(state)[0]
     return known or f"SLURM says {state.reason}"
 
 
@@ -91,9 +93,16 @@ def _key(state: JobState) -> str:
     return state.reason.replace(" ", "_")
 
 
+def _never(state: JobState) -> tuple[str, str]:
+    """Why it will never start and what to do about it; "" twice if it may."""
+    known = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
+    sentence, hint = known.get(_key(state), ("", ""))
+    return sentence.format(nodes=state.nodes), hint
+
+
 def hopeless(state: JobState, host: Host) -> Verdict | None:
     """The verdict on a job that waits for something that will never come."""
-    sentence, hint = _HOPELESS.get(_key(state), ("", ""))
+    sentence, hint = _never(state)
     if not sentence and _PER_JOB.fullmatch(state.reason):
         sentence, hint = "it asks for more than one job may have", _LESS
     if not sentence:

@@ -196,6 +196,18 @@ def test_reasons_that_may_pass(reason):
     assert slurm.hopeless(JobState(PENDING, "PENDING", reason)) is None
 
 
+@pytest.mark.parametrize("reason", ["PartitionConfig", "PartitionNodeLimit"])
+def test_whoever_asks_for_too_many_nodes_is_told_of_their_number_and_not_of_their_size(reason):
+    alone = slurm.parse_states(f"7|PENDING|{reason}|1|a.1")["a.1"]
+    many = slurm.parse_states(f"7|PENDING|{reason}|200|a.1")["a.1"]
+
+    assert (many.reason, many.nodes, alone.nodes) == (reason, 200, 1)
+    assert "fewer `nodes=`" in slurm.hopeless(many).hint
+    if reason == "PartitionConfig":
+        assert "does not have 200 nodes that are large enough" in slurm.hopeless(many).message
+        assert "no node of the partition is large enough" in slurm.hopeless(alone).message
+
+
 def test_only_a_waiting_job_is_hopeless():
     assert slurm.hopeless(JobState(FINAL, "FAILED", "BadConstraints")) is None
 
@@ -217,7 +229,7 @@ def test_states_in_words(state, words):
 
 def test_the_commands():
     assert slurm.watch_command() == (
-        "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%j", "--user=ada",
+        "squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", "--user=ada",
     )  # fmt: skip
     assert slurm.cancel_command("train.7f3a") == ("scancel", "--user=ada", "--name=train.7f3a")
     assert slurm.evidence_command("12_3") == ("scontrol", "--oneliner", "show", "job", "12_3")
