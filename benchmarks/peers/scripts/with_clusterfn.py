@@ -15,7 +15,7 @@ def nothing(x: int) -> int:
 def calls(count: int, until: float) -> int:
     group = nothing.map(range(count), max_parallel=contest.AT_ONCE)
     if not group.wait(max(0.0, until - time.monotonic())):
-        done = sum(state == "RETURNED" for state in group.states())
+        done = sum(state == "RETURNED" for state in group.states)
         group.stop()
         return done
     return contest.checked(group.results())
