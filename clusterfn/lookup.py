@@ -32,6 +32,7 @@ class JobInfo:
     """One job as its host knows it.
 
     Attributes:
+        host: The one that it was sent to, if clusterfn.yml has it: several hosts may show one home. Else the one asked.
         started: Seconds since 1970, by the host's clock, at which it was sent.
         state: As `Job.state`.
         message: One line about how it ended, or why it waits.
@@ -72,6 +73,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     if sent is None:
         raise _no_such(job_id, [session.host])
     spec = json.loads(sent)
+    session, folder = _where_sent(spec, session, folder)
     if spec.get("group"):
         from clusterfn import mapping  # takes time to import
 
@@ -88,13 +90,15 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
     """
-    chosen, _ = config.load().resolve(host)
+    known = config.load()
+    chosen, _ = known.resolve(host)
     session = open_session(chosen)
     answer = session.supervise("list", session.root).result(_TIMEOUT_S)
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError("the host could not list its jobs", host=chosen.name, evidence=said)
-    found = [JobInfo(host=chosen.name, **json.loads(line)) for line in answer.out.splitlines()]
+    told = [json.loads(line) for line in answer.out.splitlines()]
+    found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
     return sorted(found, key=lambda job: job.started, reverse=True)
 
 
@@ -128,6 +132,15 @@ def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
             hint=f"say which: --host {names[0]}, or attach(..., host={names[0]!r})",
         )
     return chosen
+
+
+def _where_sent(spec: dict[str, Any], session: Session, folder: str) -> tuple[Session, str]:
+    """Through the host that it was sent to, if that shows it too: another one's scheduler would miss or misjudge it."""
+    sender = config.load().hosts.get(spec["host"])
+    if sender is None or sender.name == session.host.name:
+        return session, folder
+    there = open_session(sender)
+    return next(((there, found) for found in _folders(there, spec["id"])), (session, folder))
 
 
 def _spec(session: Session, folder: str) -> dict[str, Any]:

@@ -207,6 +207,12 @@ def test_a_job_that_several_hosts_show_is_taken_from_the_one_it_was_sent_to(run,
     assert "on b" in run("cancel", one_home[:4]).stderr
 
 
+def test_a_job_is_listed_and_ended_on_the_host_it_was_sent_to_whichever_is_asked(run, one_home):
+    assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "b"]
+    assert [job["host"] for job in json.loads(run("jobs", "c", "--json").stdout)] == ["b"]
+    assert " on b had ended" in run("cancel", one_home, "--host", "a").stderr
+
+
 def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_home):
     text = (folder / "clusterfn.yml").read_text()
     (folder / "clusterfn.yml").write_text(text.replace("  b:", "  renamed:"))
@@ -217,6 +223,7 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     assert f"{one_home} is seen on a, renamed, c, and was sent to a host named b" in ran.stderr
     assert "next:  say which: --host a" in ran.stderr
     assert run("logs", one_home, "--host", "a").stdout == "adding\n"
+    assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 
 
 def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started):

@@ -39,14 +39,16 @@ def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
     except OSError:  # it was removed meanwhile
         started = 0.0
     message = "its folder is damaged: %s" % _first_line(portable("%s: %s" % (type(error).__name__, error)))
-    return {"id": os.path.basename(folder), "name": "?", "state": "UNKNOWN", "message": message, "started": started}
+    told = {"id": os.path.basename(folder), "name": "?", "host": None, "state": "UNKNOWN"}
+    return dict(told, message=message, started=started)
 
 
 def _told(folder: str) -> "dict[str, Any]":
     job = Job(folder)
     started = os.stat(os.path.join(folder, SPEC)).st_mtime
     state, message = _state(job)
-    return {"id": job.id, "name": job.spec["name"], "state": state, "message": message, "started": started}
+    name, host = job.spec["name"], job.spec["host"]
+    return {"id": job.id, "name": name, "host": host, "state": state, "message": message, "started": started}
 
 
 def _state(job: Job) -> "tuple[str, str]":
