@@ -191,13 +191,16 @@ class JobGroup(Generic[R]):
 
     @property
     def state(self) -> str:
-        """PENDING, RUNNING, RETURNED (all have ended, and one at least has a value), DIED, CANCELLED or UNKNOWN."""
+        """PENDING, RUNNING, CANCELLED (all have ended, one at least was cancelled), RETURNED (one has a value), DIED or
+        UNKNOWN."""
         known = collections.Counter(self._states)
         if self._lost is not None and not self.done():
             return UNKNOWN
         if not self.done():
             return RUNNING if known[PENDING] < len(self) else PENDING
-        return RETURNED if known[RETURNED] or not len(self) else CANCELLED if known[CANCELLED] else DIED
+        if known[CANCELLED]:
+            return CANCELLED
+        return RETURNED if known[RETURNED] or not len(self) else DIED
 
     @property
     def reason(self) -> str:

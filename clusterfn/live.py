@@ -17,7 +17,7 @@ import weakref
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn import leaving
-from clusterfn.job import PENDING, SHORT, Job
+from clusterfn.job import CANCELLED, PENDING, SHORT, Job
 
 if TYPE_CHECKING:
     from clusterfn.group import JobGroup
@@ -181,8 +181,10 @@ def _time_for_a_second(job: Job[Any] | JobGroup[Any]) -> None:
 
 
 def _stop(job: Job[Any] | JobGroup[Any]) -> None:
-    job.stop()
-    say(f"clusterfn: {job.id} was stopped.\n")
+    if not job.done():
+        job.stop()
+    came_late = job.done() and job.state != CANCELLED
+    say(f"clusterfn: {job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}\n")
 
 
 def is_terminal(stream: IO[str] | None) -> bool:

@@ -19,7 +19,7 @@ from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.group import JobGroup
-from clusterfn.job import PENDING, RUNNING, SHORT, Job
+from clusterfn.job import CANCELLED, PENDING, RUNNING, SHORT, Job
 from clusterfn.lookup import JobInfo
 from clusterfn.lookup import attach as find
 from clusterfn.lookup import jobs as list_jobs
@@ -120,7 +120,8 @@ def attach(given: argparse.Namespace) -> int:
         job.results()
     else:
         live.result(job, f"{job.name} on {job.host}")
-    print(f"clusterfn: {job.id} has returned; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
+    how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
+    print(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
     return 0
 
 
@@ -160,7 +161,7 @@ def cancel(given: argparse.Namespace) -> int:
     else:
         job.stop()
         concurrent.futures.wait([job], _END_S)
-        done = f"was stopped: {job.status}" if job.done() else "was told to stop, and has not ended yet"
+        done = _stopped(job)
     print(f"clusterfn: {job.id} {job.name} on {job.host} {screen.clean(done)}", file=sys.stderr)
     return 0 if job.done() else 1
 
@@ -169,7 +170,14 @@ def _end_group(group: JobGroup[Any]) -> str:
     if _ended(group):
         return f"had ended already: {group.status}"
     group.stop()
-    return f"was stopped: {group.status}" if group.wait(_END_S) else "was told to stop, and has not ended yet"
+    group.wait(_END_S)
+    return _stopped(group)
+
+
+def _stopped(job: Job[Any] | JobGroup[Any]) -> str:
+    if not job.done():
+        return "was told to stop, and has not ended yet"
+    return f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
 
 
 def _ended(job: Job[Any] | JobGroup[Any]) -> bool:

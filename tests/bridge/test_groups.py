@@ -191,19 +191,21 @@ def test_a_group_has_returned_if_one_of_its_items_has(bench, failing, kind):
     assert group.outcome()["kind"] == kind
 
 
-def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench):
+@pytest.mark.parametrize(("kind", "of_all"), [("unsatisfiable", "returned"), ("cancelled", "cancelled")])
+def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind, of_all):
     group = Group(bench, 6, 2, waiting=(0,))
     alive = group.start(1)
     until(lambda: group.began(0))
-    verdict = {"kind": "unsatisfiable", "message": "never", "evidence": [], "hint": "less", "stage": "queue"}
+    verdict = {"kind": kind, "message": "never", "evidence": [], "hint": "less", "stage": "queue"}
 
     group.call("bury", 5, stdin=json.dumps(verdict))
 
-    assert {x: kinds for x, kinds in group.ends().items()} == {x: ["unsatisfiable"] for x in range(2, 6)}
+    assert {x: kinds for x, kinds in group.ends().items()} == {x: [kind] for x in range(2, 6)}
     group.go()
     assert alive.wait(60) == 0 and group.start(2).wait(60) == 0
     assert [len(group.began(x)) for x in range(6)] == [1, 1, 0, 0, 0, 0]
-    assert group.outcome()["message"] == "6 of 6 ended: 2 returned, 4 unsatisfiable"
+    assert group.outcome()["kind"] == of_all
+    assert group.outcome()["message"] == f"6 of 6 ended: 2 returned, 4 {kind}"
 
 
 def test_a_cancelled_element_ends_its_whole_chunk(bench):

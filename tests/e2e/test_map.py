@@ -528,7 +528,8 @@ print(json.dumps(group.id))
         [sys.executable, "-m", "clusterfn", "cancel", group_id], capture_output=True, text=True, timeout=120
     )
 
-    assert ran.returncode == 0, ran.stderr
+    assert ran.returncode == 0 and "was stopped: CANCELLED (8 of 8 ended: 1 returned, 7 cancelled)" in ran.stderr
+    assert next(job.state for job in clusterfn.jobs(host) if job.id == group_id) == "CANCELLED"
     group = clusterfn.attach(group_id)
     assert group.wait(30) and group.states == ["RETURNED"] + ["CANCELLED"] * 7, group
 

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from clusterfn import ClusterfnError, SweepError
+from clusterfn import Cancelled, ClusterfnError, SweepError, live
 from clusterfn.elements import Stream
 from clusterfn.group import Ended, JobGroup
 from clusterfn.items import pack
@@ -43,6 +43,20 @@ def test_the_first_end_of_an_item_is_its_end():
     made.on_begin(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
+
+
+def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
+    made = group(2)
+    made.on_end(0, Ended("RETURNED", 1))
+    made.on_end(1, Ended("CANCELLED", None, Cancelled("stopped")))
+
+    assert made.status == "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"
+
+
+def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
+    live.interrupted(ended(1, 2), on_interrupt="stop")
+
+    assert capfd.readouterr().err.endswith(" had ended already: RETURNED (2 of 2 ended: 2 returned)\n")
 
 
 def test_waiting_has_an_end():

@@ -47,12 +47,19 @@ def conclude_if_complete(job: Job) -> None:
     if not Chunks(job.home, spec).complete():
         return
     ended = kinds(job.home)
-    kind = CANCELLED if job.cancelled() else RETURNED if RETURNED in ended.values() or not ended else RAISED
     group = Job(job.home)
-    Attempt(group, 1).publish(kind, {"message": in_words(ended, spec["count"]), "by": "supervisor"})
+    facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
+    Attempt(group, 1).publish(_kind_of_all(list(ended.values())), facts)
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     if job.slurm and array:
         _take_out_of_queue(array)
+
+
+def _kind_of_all(kinds: "list[str]") -> str:
+    """What is said of the group, here as by `JobGroup.state`."""
+    if CANCELLED in kinds:
+        return CANCELLED
+    return RETURNED if RETURNED in kinds or not kinds else RAISED
 
 
 def _take_out_of_queue(array: str) -> None:
