@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.spooler import machine
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
 Ran = subprocess.CompletedProcess[str]
@@ -138,6 +140,17 @@ def test_check_of_this_machine_passes(run):
     assert ran.returncode == 0, ran.stdout
     assert re.search(r"^PASS  function +returned from ", ran.stdout, re.MULTILINE)
     assert ran.stdout.endswith("here is ready.\n")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no queue elsewhere")
+def test_check_says_that_jobs_wait_their_turn_and_how_many_do(run, folder):
+    assert "cores, memory and cards; of yours none now" in run("check", "here", "--no-job").stdout
+
+    queue = folder / "root" / "machines" / machine.name() / "queue"
+    queue.mkdir(parents=True)
+    for name in ("00000000000000aa", "00000000000000bb.3", ".00000000000000cc.new"):
+        (queue / name).touch()
+    assert "cores, memory and cards; of yours 2 now" in run("check", "here", "--no-job").stdout
 
 
 def test_check_of_an_unknown_host_names_the_nearest_and_tries_nothing(run):
@@ -309,7 +322,7 @@ def test_debug_shows_our_own_traceback(folder):
 def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
     ran = run("check", "tensor01", "--no-job", "--environment", "python:/usr/bin/python3")
 
-    assert "PASS  gpus" in ran.stdout
+    assert "PASS  gpus" in ran.stdout and "jobs wait their turn for cores, memory and cards; of yours " in ran.stdout
     assert "8 x NVIDIA RTX A6000" in ran.stdout
     assert "(3.6." in ran.stdout
     assert re.search("^PASS  shell +silent", ran.stdout, re.MULTILINE)

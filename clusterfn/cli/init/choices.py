@@ -139,7 +139,7 @@ def say_site(site: Site) -> None:
 
 def _scheduler_lines(site: Site) -> list[str]:
     if site.partitions is None:
-        return ["no SLURM: a job starts at once, or when enough cards are free"]
+        return ["no SLURM: jobs wait their turn for cores, memory and cards in clusterfn's own queue"]
     if site.trouble:
         return [f"SLURM, and sinfo fails: {site.trouble}"]
     lines = [f"SLURM with {len(site.partitions)} partitions (* is the default):"]

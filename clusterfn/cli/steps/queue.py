@@ -1,7 +1,10 @@
-"""SLURM as the configuration wants it: the partitions that it names, and the account and QOS to be charged."""
+"""The queue: SLURM as the configuration wants it (partitions, account and QOS to be charged), or the machine's own."""
 
 from __future__ import annotations
 
+import posixpath
+
+from clusterfn import layout
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.spec import did_you_mean
 from clusterfn.survey import Account, Partition
@@ -26,7 +29,17 @@ def _none(found: Found) -> str:
     if found.host.scheduler == "bare" and found.site.partitions is not None:
         hint = f"write scheduler: slurm for {found.place}, unless this machine is yours to compute on"
         raise Warned("sinfo is here: is this a login node? then scheduler: slurm", hint)
-    return "none: a job starts at once, or when enough cards are free"
+    if not found.session.connection.facts.platform.startswith("linux"):
+        return "none: a job starts at once"
+    waiting = len(_waiting(found)) or "none"
+    return f"clusterfn's own: jobs wait their turn for cores, memory and cards; of yours {waiting} now"
+
+
+def _waiting(found: Found) -> list[str]:
+    """The ids of the user's own jobs in the machine's queue; it is not there before the first has waited."""
+    parts = (found.session.root, layout.MACHINES, found.session.connection.facts.machine, layout.QUEUE)
+    asked = found.run("find", posixpath.join(*parts), "-type", "f", "!", "-name", ".*")
+    return asked.out.decode("utf-8", "replace").splitlines()
 
 
 def _row(each: Partition) -> str:
