@@ -141,18 +141,18 @@ class _Admission:
         if self.ticket and not turn and self._waits_there:
             raise self._goes_on_waiting()
         if not turn:
-            arrivals.let_older_pass(os.getppid(), self._on_the_way)
+            arrivals.let_older_pass(os.getppid(), self._has_come)
         while True:
             try:
                 return self._once()
             except _Again:
                 time.sleep(_AGAIN_S)
 
-    def _on_the_way(self, older: "list[arrivals.Older]") -> "list[arrivals.Older]":
-        """Those that have not been at the door yet."""
-        came = {other.job for other in self._seen().running if other.uid == self.uid} if older else set()
-        left = [each for each in older if each.job not in came and self.queue.of(each.job) is None]
-        return [each for each in left if not os.path.exists(os.path.join(each.folder, CLAIM))]
+    def _has_come(self, other: "arrivals.Older") -> bool:
+        """Whether a job has been at the door: it runs or waits, or is there just now."""
+        if os.path.exists(os.path.join(other.folder, CLAIM)) or self.queue.of(other.job) is not None:
+            return True
+        return any((job.uid, job.job) == (self.uid, other.job) for job in self._seen().running)
 
     def _once(self) -> "dict[str, Mark]":
         if self.every and any(other.asked.gpus for other in self._seen().waiting):

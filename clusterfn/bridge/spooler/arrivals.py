@@ -1,7 +1,7 @@
-"""Jobs that the same program has sent earlier and that are still on their way to the door: whoever comes after them
-lets them pass, because an agent starts jobs in the order in which they were sent, but their supervisors race.
+"""The job that the same program has sent just before, and that is still on its way to the door: whoever comes after it
+lets it pass, because an agent starts jobs in the order in which they were sent, but their supervisors race.
 
-Reads /proc; where that has no list of children, nobody waits. Called by `admission`.
+It has let those before it pass, so nobody needs to look at them. Reads /proc; where that has no list of children, nobody waits. Called by `admission`.
 """
 
 import os
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Callable, Iterable, Optional
 
 _PATIENCE_S = 2.0  # lines of setup: may take longer
-_LOOK_S = 0.003
+_LOOK_S, _LOOK_MOST_S = 0.004, 0.1
 
 
 class Older:
@@ -36,27 +36,30 @@ class Older:
         return _start_of(self.pid) == self.start
 
 
-def let_older_pass(script: int, on_the_way: "Callable[[list[Older]], list[Older]]") -> None:
-    """Return when nobody older is on the way, or has not come for two seconds.
+def let_older_pass(script: int, has_come: "Callable[[Older], bool]") -> None:
+    """Return when the one before has been at the door, or has not come for two seconds.
 
     Args:
         script: The pid of the own job.sh.
-        on_the_way: Those of its argument that have not been at the door yet.
+        has_come: Whether one has been at the door.
     """
-    until = time.monotonic() + _PATIENCE_S
-    older = on_the_way(_older_than(script))
-    while older and time.monotonic() < until:
-        time.sleep(_LOOK_S)
-        older = on_the_way([each for each in older if each.is_there()])
+    until, pause = time.monotonic() + _PATIENCE_S, _LOOK_S
+    older = _older_than(script)
+    while older and not has_come(older[-1]) and time.monotonic() < until:
+        if not older[-1].is_there():
+            older.pop()
+            continue
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LOOK_MOST_S)
 
 
 def _older_than(script: int) -> "list[Older]":
     agent, own = _parent_of(script), _start_of(script)
     if agent <= 1 or own is None:
         return []
-    starts = ((pid, _start_of(pid)) for pid in _children_of(agent))
-    found = (_as_job(pid, start) for pid, start in starts if start is not None and (start, pid) < (own, script))
-    return [each for each in found if each is not None]
+    starts = ((_start_of(pid), pid) for pid in _children_of(agent))
+    older = sorted((start, pid) for start, pid in starts if start is not None and (start, pid) < (own, script))
+    return [each for each in (_as_job(pid, start) for start, pid in older) if each is not None]
 
 
 def _as_job(pid: int, start: int) -> "Optional[Older]":
