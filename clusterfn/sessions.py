@@ -7,29 +7,30 @@ call, and again with the next one after it has ended. Called by users.
 from __future__ import annotations
 
 import concurrent.futures
-import json
-import posixpath
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from clusterfn import dispatch, layout, live, send, spec
+from clusterfn import dispatch, live, spec
 from clusterfn import payload as payloads
 from clusterfn.decorator import ClusterFunction, inside_job
-from clusterfn.errors import ClusterfnError, ConfigError, WorkerLost
-from clusterfn.host import Completed, Reply, TreeFile
-from clusterfn.job import PENDING, RETURNED, STARTING, Job
-from clusterfn.payload import Payload
+from clusterfn.errors import ConfigError
+from clusterfn.job import Job
 from clusterfn.session import CALLER
-from clusterfn.sessioncall import Call, CallTracker
+from clusterfn.sessioncall import Call
+from clusterfn.sessionjob import Holding
 from clusterfn.spec import Options
-from clusterfn.tracker import Tracker
 
 R = TypeVar("R")
-_TIMEOUT_S = 60.0
-_PRIVATE = 0o600
+_SILENT = Options()
+# What a decorated function may have been promised and a call of a session cannot have by itself.
+_OF_THE_SESSION = {
+    **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
+    **{name: name for name in ("retries", "nodes")},
+    "gpu_memory_bytes": "gpu_memory", "time_s": "time", "stall_s": "stall_timeout",
+}  # fmt: skip
 
 
 class Session(concurrent.futures.Executor):
@@ -76,7 +77,7 @@ class Session(concurrent.futures.Executor):
         self._options = spec.parse_options(given)
         self._idle_s = spec.parse_time(idle, "idle")
         self._lock = threading.RLock()
-        self._holding: _Holding | None = None
+        self._holding: Holding | None = None
         self._closed = False
 
     @property
@@ -115,13 +116,13 @@ class Session(concurrent.futures.Executor):
             raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
         return call
 
-    def _held(self, wanted: Options) -> _Holding:
+    def _held(self, wanted: Options) -> Holding:
         """The session as it is held, for a new call."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         return self._going(wanted)
 
-    def _going(self, wanted: Options) -> _Holding:
+    def _going(self, wanted: Options) -> Holding:
         """The session; started if it is not, or not any more."""
         holding = self._holding
         if holding is not None and not holding.job.done():
@@ -133,7 +134,7 @@ class Session(concurrent.futures.Executor):
             dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = spec.Serving(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
-        self._holding = _Holding(replace(prepared, job=job), self._again)
+        self._holding = Holding(replace(prepared, job=job), self._again)
         return self._holding
 
     def _again(self, left: list[Call[Any]]) -> None:
@@ -176,205 +177,18 @@ class Session(concurrent.futures.Executor):
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"
 
 
-class _Holding:
-    """One job that serves calls, and its calls."""
-
-    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[Call[Any]]], None]) -> None:
-        self.spec = prepared.job
-        self._version = prepared.ready.interpreter.version
-        self._session = prepared.session
-        self._again = again
-        self._count = 0
-        self._open: set[Call[Any]] = set()
-        self._sending: set[Reply[bool]] = set()
-        self._unsent: set[str] = set()
-        self.job = dispatch.start(prepared)
-        idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
-        live.remember_going(self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now")
-        self._tracker: Tracker = self.job._tracker
-        self.job.listen(self._heard)
-        self.job.add_done_callback(self._over)
-
-    @property
-    def why_over(self) -> str:
-        """Why it ended, in words."""
-        error = self.job.exception(0)
-        if error is not None:
-            return str(getattr(error, "message", error))
-        return "nobody called" if self.job.result(0)["why"] == "idle" else "it was closed"
-
-    def send(
-        self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
-    ) -> Call[R]:
-        """Send one call."""
-        payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
-        tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
-        call: Call[R] = Call(self.job, payload, tracker)
-        self._put(call, payload)
-        return call
-
-    def take_over(self, call: Call[Any]) -> None:
-        """Send a call of another session here."""
-        payload = call.payload
-        if payload is not None:
-            call.move(self.job, self._next(call.name, call.tracker.live))
-            self._put(call, payload)
-
-    def _next(self, name: str, follow: bool) -> CallTracker:
-        self._count += 1
-        return CallTracker(self._tracker, self._count, name, follow)
-
-    def _put(self, call: Call[Any], payload: Payload) -> None:
-        self._open.add(call)
-        call.add_done_callback(self._open.discard)
-        try:
-            self._send(call, payload)
-        except BaseException:  # such as Ctrl-C: nobody has the call
-            self._open.discard(call)
-            self._never_comes(call)
-            raise
-
-    def _send(self, call: Call[Any], payload: Payload) -> None:
-        self._await_folder()
-        self._say_what_never_comes()
-        before = send.contents(self._session, payload, call)
-        sources = payload.sources
-        own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
-        files = [
-            TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
-            TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
-        ]
-        sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
-        self._sending.add(sent)
-        sent.add_done_callback(self._sending.discard)
-        sent.add_done_callback(lambda reply: self._refused(call, [*before, reply], reply))
-        call.tracker.follow(call, 1)
-
-    def _await_folder(self) -> None:
-        """The session's folder appears as a whole: nothing may be made below it before. A refusal ends the session."""
-        laid_out = self._tracker.laid_out
-        if laid_out is not None:
-            laid_out.exception(_TIMEOUT_S)
-            self._tracker.laid_out = None
-
-    def _refused(self, call: Call[Any], sent: Sequence[Reply[Any]], reply: Reply[bool]) -> None:
-        error = reply.exception()
-        if error is not None and not self.job.done():
-            self._never_comes(call)
-            first = send.first_of(sent, error)
-            call.on_refused(first if isinstance(first, ClusterfnError) else ClusterfnError(str(first)))
-
-    def _never_comes(self, call: Call[Any]) -> None:
-        """The session waits for its number no longer: calls are served in order."""
-        self._unsent.add(call.tracker.taken)
-        self._say_what_never_comes()
-
-    def _say_what_never_comes(self) -> None:
-        """Said again with the next call where the host cannot take it, as its disk is full."""
-        unsent, laid_out = sorted(self._unsent), self._tracker.laid_out
-        if unsent:
-            after = [laid_out] if laid_out else []
-            said = self._session.connection.run(["mkdir", "-p", "--", *unsent], after=after)
-            said.add_done_callback(lambda reply: self._heard_what_never_comes(reply, unsent))
-
-    def _heard_what_never_comes(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
-        if reply.exception() is None and reply.result(0).rc == 0:
-            self._unsent.difference_update(unsent)
-
-    def _heard(self, kind: str, _: object) -> None:
-        if kind == "state" and self.job.state in (PENDING, STARTING):
-            for call in list(self._open):
-                call.on_state(PENDING, f"the session is {self.job.status}")
-
-    # its end
-
-    def close(self, wait: bool, cancel_futures: bool) -> None:
-        """Let go once the calls have ended."""
-        calls = list(self._open)
-        for call in calls if cancel_futures else ():
-            call.cancel()
-        if not self.job.done() and (calls or not self.job.cancel()):
-            self._put_close(wait)
-        if wait:
-            concurrent.futures.wait([*calls, self.job])
-
-    def _put_close(self, wait: bool) -> None:
-        """It closes once it has all that was sent: a large call takes its time on the way."""
-        self._await_folder()
-        sending = list(self._sending)
-        if sending:
-            put = self._close_file(after=sending)
-            put.add_done_callback(self._close_all_the_same)
-        else:
-            put = self._close_file()
-            if wait:
-                put.result(_TIMEOUT_S)
-
-    def _close_all_the_same(self, put: Reply[bool]) -> None:
-        """The host has refused what it was to come after."""
-        if put.exception() is not None:
-            self._close_file()
-
-    def _close_file(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
-        place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
-        return self._session.connection.put(place, b"", sync=False, after=after)
-
-    def _over(self, _: concurrent.futures.Future[Any]) -> None:
-        """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
-        threading.Thread(target=self._settle, name="clusterfn-session-over", daemon=True).start()
-
-    def _settle(self) -> None:
-        try:
-            self._settle_calls()
-        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: whoever waits must hear of it
-            refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
-            for call in list(self._open):
-                call.on_refused(refused)
-
-    def _settle_calls(self) -> None:
-        left = [call for call in list(self._open) if not self._has_ended(call)]
-        unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
-        for call in left:
-            if call not in unserved:
-                call.on_refused(self._lost(call))
-        if unserved:
-            self._again(unserved)
-
-    def _has_ended(self, call: Call[Any]) -> bool:
-        """Its outcome is there, and on its way."""
-        return call.done() or self._is_there(call.tracker.outcome)
-
-    def _was_taken(self, call: Call[Any]) -> bool:
-        return self._is_there(call.tracker.taken)
-
-    def _is_there(self, path: str) -> bool:
-        return self._session.connection.have([path]).result()[0]
-
-    def _lost(self, call: Call[Any]) -> ClusterfnError:
-        """The session's own end, as this call's."""
-        error = None if self.job.cancelled() else self.job.exception(0)
-        kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost
-        facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
-        message = f"the session of the call has ended: {self.why_over}"
-        return kind(message, host=call.host, job=call.id, **facts)
-
-
 def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) -> None:
     """A decorated function keeps what it was promised, or is refused."""
-    has = session.resources
     for name, word in (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus")):
-        asked, held = getattr(wanted, name), getattr(has, name)
+        asked, held = getattr(wanted, name), getattr(session.resources, name)
         if asked is not None and held is not None and asked > held:
             raise _lacks(word, *((spec.shown_memory(each) if word == "memory" else each) for each in (asked, held)))
-    for name in ("host", "gpu_type", "gpu_memory_bytes", "environment", "packages", "modules", "cwd"):
+    if wanted.host is not None and wanted.host != session.host.name:
+        raise _lacks("host", wanted.host, session.host.name)
+    for name, word in _OF_THE_SESSION.items():
         asked = getattr(wanted, name)
-        if asked and asked not in (getattr(own, name), session.host.name if name == "host" else None):
-            raise _lacks(name, asked, getattr(own, name))
-    if wanted.time_s is not None:
-        raise ConfigError(
-            f"the function asks for time={wanted.time_s:g} s, and a session has no limit for one call",
-            hint="limit the session by its own time=…, and send the function itself: session.call(f.__wrapped__, …)",
-        )
+        if asked != getattr(_SILENT, name) and asked != getattr(own, name):
+            raise _not_for_one_call(word, asked)
 
 
 def _lacks(word: str, asked: object, held: object) -> ConfigError:
@@ -384,5 +198,8 @@ def _lacks(word: str, asked: object, held: object) -> ConfigError:
     )
 
 
-def _shown(seconds: float) -> str:
-    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
+def _not_for_one_call(word: str, asked: object) -> ConfigError:
+    return ConfigError(
+        f"the function asks for {word}={asked!r}, which is a session's as a whole, or nobody's",
+        hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
+    )

@@ -33,7 +33,7 @@ ROOMS = [
     ["shipping"],
     ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
     ["decorator", "executor", "lookup", "attach", "access", "sweeping"],
-    ["sessioncall", "sessions"],
+    ["sessioncall", "sessionjob", "sessions"],
     ["__init__"],
     ["cli"],
     ["__main__"],
@@ -53,7 +53,7 @@ BLIND = {
     "hostlink/link.py": "a thread's outermost frames",
     "items.py": "pickles the user's arguments",
     "job.py": "a thread's outermost frame; loads the user's value",
-    "sessions.py": "a thread's outermost frame",
+    "sessionjob.py": "a thread's outermost frame",
     "sweeping/running.py": "calls the user's way of scoring",
     "sweeping/store.py": "pickles and loads the user's values",
 }

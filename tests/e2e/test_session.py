@@ -232,7 +232,7 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(send, "contents", interrupted)
             session.call(abs, -2)
-        assert session.submit(abs, -3).result(20) == 3
+        assert session.submit(abs, -3).result(60) == 3
 
 
 @pytest.mark.usefixtures("here")
@@ -321,7 +321,10 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
             ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
             ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
-            ({"time": "1min"}, "the function asks for time=60 s, and a session has no limit for one call"),
+            ({"time": "1min"}, "the function asks for time=60.0, which is a session's as a whole"),
+            ({"retries": 2}, "the function asks for retries=2"),
+            ({"outputs": ["*.pt"]}, "the function asks for outputs=('*.pt',)"),
+            ({"host": "elsewhere"}, "the function asks for host='elsewhere', the session has 'here'"),
         ):
             with pytest.raises(ConfigError) as refused:
                 session.submit(cluster(**asks)(work))  # type: ignore[call-overload]
