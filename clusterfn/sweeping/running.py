@@ -18,7 +18,7 @@ from typing import Any
 from clusterfn import dispatch, live, lookup, mapping, wire
 from clusterfn.decorator import ClusterFunction
 from clusterfn.division import Wish
-from clusterfn.errors import Cancelled, ConfigError, PayloadError
+from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.group import Ended, JobGroup
 from clusterfn.job import RUNNING, SHORT
 from clusterfn.sweeping import telling
@@ -92,6 +92,7 @@ class Runner:
         self._progress = progress
         self._max_parallel = max_parallel
         self._ended, self._sent = _history(journal)
+        self._saw_score = bool(self._ended)
         self.folder = ""
 
     def run(self, batch: Sequence[Configuration]) -> list[Trial[Any]]:
@@ -129,6 +130,7 @@ class Runner:
         rest = [each for each in batch if each.name not in found]
         taken = {each.name: trial for each in rest if (trial := known(each)) is not None}
         found.update(taken)
+        self._saw_score = self._saw_score or bool(taken)
         for trial in taken.values():
             self._progress.known(trial)
         if taken:
@@ -211,7 +213,19 @@ class Runner:
             self._shelf.keep(trial)
         self._write_down(trial)
         self._progress.show(trial)
+        self._stop_if_misnamed(group, trial)
         return trial
+
+    def _stop_if_misnamed(self, group: JobGroup[Any], trial: Trial[Any]) -> None:
+        """The first result says whether `score=` names a key that there is."""
+        self._saw_score = self._saw_score or trial.score is not None
+        if self._saw_score or not self._scoring.lacks(trial.value):
+            return
+        group.stop()
+        raise SweepError(
+            "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
+            stage="function", evidence=[str(trial.error)], hint="give score= one of its keys, or a function of it",
+        ) from trial.error  # fmt: skip
 
     def _scored(self, trial: Trial[Any]) -> Trial[Any]:
         try:

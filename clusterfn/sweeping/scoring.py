@@ -44,6 +44,10 @@ class Scoring:
             raise ValueError("the score is nan")
         return found
 
+    def lacks(self, value: Any) -> bool:
+        """Whether a dict does not have the key that the user named."""
+        return isinstance(self.by, str) and isinstance(value, Mapping) and self.by not in value
+
 
 def check(by: object) -> None:
     """Refuse what is no way to find a score.

@@ -115,6 +115,22 @@ def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
     assert lines(tmp_path / "j", "end")[0]["completed"] == 0
 
 
+def test_a_sweep_whose_first_result_has_no_such_score_is_stopped(here, tmp_path):
+    def work(x):
+        import time
+
+        time.sleep(60 if x else 0)
+        return {"accuracy": x}
+
+    work.__module__ = "__main__"
+    with pytest.raises(SweepError, match="its first result has no such score") as caught:
+        clusterfn.sweep(cluster(work), {"x": range(3)}, journal=tmp_path / "j", score="loss", max_parallel=2)
+
+    assert caught.value.evidence == ("the result has no score: no 'loss' among ['accuracy']",)
+    assert clusterfn.attach(caught.value.job).wait(30)
+    assert len(lines(tmp_path / "j", "ended")) == 1
+
+
 def test_a_sweep_or_map_inside_a_job_is_refused_as_that(here):
     function = cluster(graded)
 
