@@ -65,6 +65,7 @@ class JobGroup(Generic[R]):
         host: The host's name.
         folder: The group's folder on the host.
         shown: How many ends have been shown to the user.
+        sent_here: Whether this process has sent it, and saw all of it.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class JobGroup(Generic[R]):
         self._changed = threading.Condition()
         self._listeners: list[Callable[[], None]] = []
         self.shown = 0
+        self.sent_here = True
         self._lost: ClusterfnError | None = None
         self._reason = ""
         self._pid = os.getpid()

@@ -240,6 +240,7 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     (told,) = download.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
     labels = json.loads(told) if told else ()
     made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, folder, group.count, labels=labels)
+    made.sent_here = False
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
     there = elements.numbers(elements.listed(session.connection, gathering.folder).result(_TIMEOUT_S))
     gathering.attach(sorted({*range(1, group.elements + 1), *there}))

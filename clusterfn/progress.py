@@ -55,7 +55,7 @@ class _Shown:
             if ended.error is not None and self.group.raises:
                 raise ended.error
         if before < len(self.group):
-            self._sum_up(time.monotonic() - begun)
+            self._sum_up(time.monotonic() - begun if self.group.sent_here else None)
 
     def _announce(self, given: int, until: float | None) -> None:
         index = self.group.begun_after(given, until)
@@ -70,10 +70,12 @@ class _Shown:
         else:
             live.say(f"{counter} {self.group.label(index)} {_mark(ended)}\n")
 
-    def _sum_up(self, seconds: float) -> None:
+    def _sum_up(self, seconds: float | None) -> None:
+        """How many; and how long it took, where all of it was seen."""
         self.close()
         succeeded = len(self.group) - self.failed
-        live.say(f"clusterfn: {succeeded}/{len(self.group)} returned, completed in {seconds:.1f} seconds\n")
+        took = "" if seconds is None else f", completed in {seconds:.1f} seconds"
+        live.say(f"clusterfn: {succeeded}/{len(self.group)} returned{took}\n")
 
     def close(self) -> None:
         """Leave the line that is redrawn."""

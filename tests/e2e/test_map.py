@@ -276,7 +276,7 @@ def test_what_is_tried_again_comes_in_arrays_that_the_site_allows(hosts, monkeyp
 
 
 @BOTH
-def test_a_group_is_found_again_and_is_one_line_of_jobs(hosts, host, run_script):
+def test_a_group_is_found_again_and_is_one_line_of_jobs(hosts, host, run_script, capfd):
     text = f"""
 import json
 from clusterfn import cluster
@@ -293,6 +293,7 @@ print(json.dumps(square.map(range(8), max_parallel=2).id))
     group = clusterfn.attach(group_id)
 
     assert group.results(60) == [x * x for x in range(8)]
+    assert capfd.readouterr().err.endswith("\nclusterfn: 8/8 returned\n")  # when it began was not seen
     assert group.label(3) == "3"
     line = wait_until(lambda: [job for job in clusterfn.jobs(host) if job.id == group_id and job.state == "RETURNED"])
     assert line[0].message == "8 of 8 ended: 8 returned"
