@@ -61,13 +61,14 @@ class Call:
         self.loaded: list[str] = []
 
     def take(self) -> bool:
-        """Whether it is ours to run; false if somebody withdrew it, or an earlier start of the session had it."""
+        """Whether it is ours to run; false if somebody withdrew it, if it never came (its folder alone says so), or if an
+        earlier start of the session had it."""
         os.makedirs(self._place.path(WORK), mode=0o700, exist_ok=True)
         try:
             os.mkdir(os.path.join(self._place.folder, TAKEN), 0o700)
         except FileExistsError:
             return False
-        return True
+        return os.path.exists(os.path.join(self._place.folder, CALL))
 
     def run(self) -> None:
         """Run it, publish how it ended, and end what it left behind."""
