@@ -61,8 +61,8 @@ class Call:
         self.loaded: list[str] = []
 
     def take(self) -> bool:
-        """Whether it is ours to run; false if somebody withdrew it, if it never came (its folder alone says so), or if an
-        earlier start of the session had it."""
+        """Whether it is ours to run; false if it was withdrawn, if only its folder came, or if an earlier start of the
+        session had it."""
         os.makedirs(self._place.path(WORK), mode=0o700, exist_ok=True)
         try:
             os.mkdir(os.path.join(self._place.folder, TAKEN), 0o700)
