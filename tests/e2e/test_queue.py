@@ -74,6 +74,27 @@ def test_a_job_that_waits_says_why_here_in_the_list_and_to_another_client(full, 
     assert job.result(60) == 9
 
 
+def shown(capsys, *words):
+    """What a command prints."""
+    assert main(list(words)) == 0
+    return capsys.readouterr().out
+
+
+def test_who_waits_behind_another_user_reads_for_whom_the_free_cards_are_kept(box, _box, capsys):
+    mine = cluster(host=box[0], gpus=4)(hold).submit(600.0)
+    wait_until(lambda: mine.state == "RUNNING", 60)
+    theirs = cluster(host=_box.alias("cfsecond"), gpus=8)(hold).submit(0.0)
+    wait_until(lambda: "cfsecond" in shown(capsys, "gpus", box[0]), 60)
+    wait_until(lambda: theirs.reason == "4 of 8 GPUs held by cfbash (4); waiting for 8", 60)
+
+    job = cluster(host=box[0], gpus=1)(hold).submit(0.0, 2)
+
+    kept = "the others reserved for cfsecond's job of 8, which came before; waiting for 1; 1 job before it"
+    wait_until(lambda: job.status == f"PENDING (4 of 8 GPUs held by cfbash (4), {kept})", 60)
+    mine.stop()
+    assert (theirs.result(60), job.result(60)) == (0, 4)
+
+
 def test_a_job_that_waits_is_withdrawn_by_cancel(full, hosts):
     job = cluster(host=full[0], gpus=1)(hold).submit(0.0)
     wait_until(lambda: job.reason == HELD, 60)
