@@ -91,7 +91,7 @@ def test_waiting_ends_with_queue_timeout(box: Box):
     outcome = second.outcome()
     assert outcome["stage"] == "lease"
     assert "no GPUs became free within the 0.5 s of queue_timeout: 2 of 2 GPUs held by root (2)" in outcome["message"]
-    assert not box.tickets()
+    until(lambda: not box.tickets())
 
 
 def test_who_waits_can_be_stopped(box: Box):
