@@ -1,8 +1,8 @@
 """The job that the same program has sent just before, and that is still on its way to the door: whoever comes after it
 lets it pass, because an agent starts jobs in the order in which they were sent, but their supervisors race.
 
-It has let those before it pass, so nobody needs to look at them. Reads /proc; where that has no list of children, nobody
-waits. Called by `admission`.
+It has let those before it pass, so nobody needs to look at them. Reads /proc; where that has no list of children,
+nobody waits. Called by `admission`.
 """
 
 import os
