@@ -135,9 +135,11 @@ def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
 
 
 def _where_sent(spec: dict[str, Any], session: Session, folder: str) -> tuple[Session, str]:
-    """Through the host that it was sent to, if that shows it too: another one's scheduler would miss or misjudge it."""
+    """Through the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
+
+    Else the host that was asked is as good, and may be the only one that can be reached."""
     sender = config.load().hosts.get(spec["host"])
-    if sender is None or sender.name == session.host.name:
+    if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     there = open_session(sender)
     return next(((there, found) for found in _folders(there, spec["id"])), (session, folder))

@@ -386,3 +386,11 @@ def test_a_decorated_function_can_still_be_called_here(hosts):
 
     assert where.local() == os.getpid()
     assert where() != os.getpid()
+
+
+@pytest.mark.lab
+def test_a_job_that_a_cluster_on_the_same_home_shows_is_taken_from_the_server_it_was_sent_to(hosts):
+    job = cluster(host="tensor01")(abs).submit(-1)
+    assert job.result(60) == 1
+
+    assert attach(job.id, host="slurm").host == "tensor01"
