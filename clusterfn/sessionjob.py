@@ -1,6 +1,7 @@
 """The job of a session, and the calls that it serves: sent in order, told what became of it, handed on if it had ended.
 
-Its callbacks run on the connection's reader thread, so they must not wait for an answer. Made by `sessions`.
+What the caller's thread does may wait for the host; what hears of answers and states runs on the connection's reader
+thread, and must not. Made by `sessions`.
 """
 
 from __future__ import annotations
