@@ -1,14 +1,15 @@
 """The cards that this process may see, and their memory. Asking never raises, and never makes the process use CUDA.
 
-PyTorch is asked if the process already uses CUDA by it (microseconds); else nvidia-smi (some ten milliseconds); where
-neither answers there are no cards, and `trouble` says why. GB are 2³⁰ bytes, as everywhere in clusterfn.
+PyTorch is asked if the process already uses CUDA by it (microseconds); nvidia-smi (some ten milliseconds) for the cards
+that it does not use itself, or if it uses none. Where neither answers there are no cards, and `trouble` says why. GB
+are 2³⁰ bytes, as everywhere in clusterfn.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterfn.errors import ConfigError
@@ -24,7 +25,7 @@ class Card:
         index: As the process counts them: cuda:0 is 0.
         name: Such as "NVIDIA RTX A6000".
         total_gb: Its memory.
-        used_gb: In use, by whomever.
+        used_gb: In use, by whomever; None if unknown.
         own_gb: In tensors of this process's PyTorch.
         utilization: Percent of the time in which it computed, lately; 0.0 where PyTorch was asked, which does not know.
         capability: Compute capability, such as (8, 6); None if unknown.
@@ -34,7 +35,7 @@ class Card:
     index: int
     name: str
     total_gb: float
-    used_gb: float
+    used_gb: float | None
     own_gb: float = 0.0
     utilization: float = 0.0
     capability: tuple[int, int] | None = None
@@ -42,8 +43,8 @@ class Card:
 
     @property
     def free_gb(self) -> float:
-        """Memory that nobody uses."""
-        return max(0.0, self.total_gb - self.used_gb)
+        """Memory that nobody uses; 0.0 where that is unknown."""
+        return 0.0 if self.used_gb is None else max(0.0, self.total_gb - self.used_gb)
 
 
 @dataclass(frozen=True)
@@ -74,12 +75,12 @@ class GpuInfo:
 
     @property
     def used_gb(self) -> float:
-        """Memory in use on all cards, by whomever."""
-        return sum((card.used_gb for card in self.cards), 0.0)
+        """Memory in use on all cards, by whomever, as far as it is known."""
+        return sum((card.used_gb or 0.0 for card in self.cards), 0.0)
 
     @property
     def free_gb(self) -> float:
-        """Memory that nobody uses on all cards."""
+        """Memory that nobody uses on all cards, as far as it is known."""
         return sum((card.free_gb for card in self.cards), 0.0)
 
 
@@ -106,7 +107,7 @@ def get_safe_vram_usage(card: int | None = None) -> float:
         True
     """
     cards = get_safe_gpu_info().cards
-    return sum((each.used_gb for each in cards if card is None or each.index == card), 0.0)
+    return sum((each.used_gb or 0.0 for each in cards if card is None or each.index == card), 0.0)
 
 
 def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
@@ -117,7 +118,8 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
         card: That this one must be; any by default, the one with most free memory first.
 
     Raises:
-        ConfigError: No card has so much free, or there is none; with what each has. Or `needed_gb` is negative.
+        ConfigError: No card is known to have so much free, or there is none; with what each has. Or `needed_gb` is
+            negative.
 
     Example:
         >>> clip_gb = 428e6 * 2 / 2**30                  # parameters of ViT-L/14, two bytes each
@@ -145,7 +147,9 @@ def refuse_negative(**numbers: float) -> None:
 def describe(info: GpuInfo) -> Iterator[str]:
     """The cards in words, one a line; why there are none."""
     for card in info.cards:
-        yield f"card {card.index}: {card.name}, {card.free_gb:.1f} of {card.total_gb:.1f} GB free"
+        known = f"{card.free_gb:.1f} of {card.total_gb:.1f} GB free"
+        unknown = f"{card.total_gb:.1f} GB, and nobody says how much is free"
+        yield f"card {card.index}: {card.name}, {unknown if card.used_gb is None else known}"
     if info.trouble or not info.cards:
         yield info.trouble or "no card can be seen"
 
@@ -170,11 +174,36 @@ def by_torch() -> GpuInfo:
     torch = pytorch.with_cuda()
     if torch is None:
         return GpuInfo(trouble="this process does not use CUDA by PyTorch")
-    return GpuInfo(tuple(_card(torch, number) for number in range(torch.cuda.device_count())), "torch")
+    cards = [_card(torch, number) for number in range(torch.cuda.device_count())]
+    return GpuInfo(tuple(cards if all(card.used_gb is not None for card in cards) else _filled_in(cards)), "torch")
 
 
 def _card(torch: Any, number: int) -> Card:
     properties = torch.cuda.get_device_properties(number)
     free, total = pytorch.memory_gb(torch, number)
+    used = None if free is None else total - free
     own, _ = pytorch.own_gb(torch, number)
-    return Card(number, properties.name, total, total - free, own, 0.0, (properties.major, properties.minor))
+    uuid = str(getattr(properties, "uuid", ""))  # PyTorch 2.3 and older do not say it
+    uuid = f"GPU-{uuid.removeprefix('GPU-')}" if uuid else ""
+    return Card(number, properties.name, total, used, own, 0.0, (properties.major, properties.minor), uuid)
+
+
+def _filled_in(cards: Sequence[Card]) -> Iterator[Card]:
+    """With what nvidia-smi says of those that this process does not use itself."""
+    try:
+        rows = smi.all_rows()
+    except smi.SmiFailed as failed:
+        say_once(logging.WARNING, f"what others use of cards that this process does not use is not known: {failed}")
+        rows = []
+    for card, row in zip(cards, _rows_of(cards, rows)):
+        yield replace(card, used_gb=row.used_gb) if row is not None and card.used_gb is None else card
+
+
+def _rows_of(cards: Sequence[Card], rows: Sequence[smi.Row]) -> Sequence[smi.Row | None]:
+    """What nvidia-smi says of each card, found by its UUID, else by its place; None where that is not certain."""
+    if all(card.uuid for card in cards):
+        found = {(row.uuid, row.name): row for row in rows}  # a part of a card (MIG) has the UUID of the whole
+        return [found.get((card.uuid, card.name)) for card in cards]
+    seen = smi.visible(rows)
+    same = [row.name for row in seen] == [card.name for card in cards]
+    return seen if same else [None] * len(cards)

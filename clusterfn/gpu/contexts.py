@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast, overload
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.guards import swallowed
+from clusterfn.gpu.guards import is_asynchronous, swallowed
 
 M = TypeVar("M")
 
@@ -80,7 +80,7 @@ def sync_model_context(create: Callable[[], M], cleanup_method: str | None = "cl
     with gpu_memory_context():
         model = create()
         clean_up = _clean_up(model, cleanup_method)
-        if inspect.iscoroutinefunction(clean_up) or inspect.isawaitable(model):
+        if is_asynchronous(clean_up) or inspect.isawaitable(model):
             raise ConfigError("the model is made or freed by a coroutine", hint="write `async with model_context(...)`")
         try:
             yield model

@@ -69,7 +69,7 @@ def safe_cuda_operation(fn: Callable[[], object], name: str, default_return: obj
         7
         >>> safe_cuda_operation(lambda: [][0], "reading the first", default_return=None)
     """
-    if inspect.iscoroutinefunction(fn):
+    if is_asynchronous(fn):
         raise ConfigError(
             f"safe_cuda_operation cannot guard {getattr(fn, '__name__', fn)!r}, a coroutine function",
             hint="write `with cuda_error_context(...)` around the await",
@@ -77,6 +77,13 @@ def safe_cuda_operation(fn: Callable[[], object], name: str, default_return: obj
     with swallowed(name):
         return fn()
     return default_return
+
+
+def is_asynchronous(fn: Callable[..., object]) -> bool:
+    """Whether calling it gives a coroutine: a coroutine function, or an object with `async def __call__`."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def probe(fn: Callable[[], T], name: str, fallback: T) -> T:

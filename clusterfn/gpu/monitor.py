@@ -23,7 +23,7 @@ class CardUse:
         index: As the process counts them.
         name: Such as "NVIDIA RTX A6000".
         total_gb: Its memory.
-        peak_gb: The most that was in use at one look, by whomever.
+        peak_gb: The most that was in use at one look, by whomever; 0.0 if unknown.
         own_peak_gb: The most that this process's PyTorch had in tensors, exact, since it started; 0.0 without it.
         utilization: Percent of the time in which it computed, on average over the looks; 0.0 if unknown.
         peak_utilization: The most at one look.
@@ -130,7 +130,7 @@ class GpuMonitor:
 
     def _add(self, card: Card) -> None:
         use = self._seen.setdefault(card.index, CardUse(card.index, card.name, card.total_gb))
-        use.peak_gb = max(use.peak_gb, card.used_gb)
+        use.peak_gb = max(use.peak_gb, card.used_gb or 0.0)
         use.utilization += (card.utilization - use.utilization) / self.looks
         use.peak_utilization = max(use.peak_utilization, card.utilization)
 

@@ -7,10 +7,14 @@ megabytes on each, and forbid every later fork (https://github.com/pytorch/pytor
 
 from __future__ import annotations
 
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 _GB = float(1 << 30)
+_KINDS_OF_CARDS = ("cuda", "hip")
+_BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTILINE)  # a line of its version.py
 
 
 def loaded() -> Any:
@@ -29,9 +33,10 @@ def lacks_cuda() -> str:
     """The version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
     torch = loaded()
     if torch is not None:
-        return "" if any(getattr(torch.version, name, None) for name in ("cuda", "hip")) else str(torch.__version__)
-    version = installed_version()
-    return version if version.endswith("+cpu") else ""
+        return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_CARDS) else str(torch.__version__)
+    version, built_for = installed_version(), _built_for()
+    lacks = set(built_for) == {"None"} if built_for else version.endswith("+cpu")
+    return version or "of unknown version" if lacks else ""
 
 
 def installed_version() -> str:
@@ -44,14 +49,41 @@ def installed_version() -> str:
         return ""
 
 
-def memory_gb(torch: Any, device: int) -> tuple[float, float]:
-    """Free and total GB of a card. CUDA is asked only for cards that the process uses: asking alone takes memory."""
-    if device == torch.cuda.current_device() or torch.cuda.memory_reserved(device):
-        free, total = torch.cuda.mem_get_info(device)
-    else:
-        total = torch.cuda.get_device_properties(device).total_memory
-        free = total
+def _built_for() -> list[str]:
+    """The CUDA and the HIP that the importable PyTorch is built for, as its `version.py` writes them: "None", "'12.8'".
+
+    A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
+    """
+    path = _version_file()
+    return [] if path is None else _BUILT_FOR.findall(path.read_text(encoding="utf-8"))
+
+
+def _version_file() -> Path | None:
+    """Where PyTorch's `version.py` lies; None if there is none."""
+    import importlib.util
+
+    try:
+        spec = importlib.util.find_spec("torch")
+    except ValueError:  # somebody has put a module of that name into sys.modules
+        return None
+    places = [Path(folder) / "version.py" for folder in (spec.submodule_search_locations or ())] if spec else []
+    return next((place for place in places if place.is_file()), None)
+
+
+def memory_gb(torch: Any, device: int) -> tuple[float | None, float]:
+    """Free and total GB of a card; None for what is free where this process has no context: asking would make one."""
+    if not _has_context(torch, device):
+        return None, torch.cuda.get_device_properties(device).total_memory / _GB
+    free, total = torch.cuda.mem_get_info(device)
     return free / _GB, total / _GB
+
+
+def _has_context(torch: Any, device: int) -> bool:
+    """Whether this process has a CUDA context on a card."""
+    asked = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+    if asked is not None:
+        return bool(asked(device))
+    return device == torch.cuda.current_device() or bool(torch.cuda.memory_reserved(device))
 
 
 def own_gb(torch: Any, device: int) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, overload
 
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.gpu.contexts import release_memory
-from clusterfn.gpu.guards import annotate, first_line, log
+from clusterfn.gpu.guards import annotate, first_line, is_asynchronous, log
 from clusterfn.gpu.known import NEW_PROCESS
 from clusterfn.gpu.sorting import classify
 
@@ -63,7 +63,8 @@ def retry_transient(
     GPU memory is given back.
 
     Args:
-        fn: A function or coroutine function, without side effects that must not happen twice.
+        fn: A function, a coroutine function, or an object that is called as either; without side effects that must not
+            happen twice.
         attempts: Calls in all.
         backoff_s: Seconds before the second; twice as long before each further one, a minute at most.
         also: Further exceptions to try again, such as `torch.cuda.OutOfMemoryError` on a card that is shared.
@@ -89,7 +90,7 @@ def retry_transient(
 def _wrapped(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigError(f"retry_transient cannot call {fn.__name__!r} again: it is a generator function")
-    return _asynchronous(policy, fn) if inspect.iscoroutinefunction(fn) else _synchronous(policy, fn)
+    return _asynchronous(policy, fn) if is_asynchronous(fn) else _synchronous(policy, fn)
 
 
 def _synchronous(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -33,13 +33,13 @@ class SmiFailed(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One card; memory in GB of 2³⁰ bytes, use in percent; 0 where the driver does not say."""
+    """One card; memory in GB of 2³⁰ bytes, use in percent; None or 0 where the driver does not say."""
 
     index: int
     uuid: str
     name: str
     total_gb: float
-    used_gb: float
+    used_gb: float | None
     utilization: float
     driver: str
     capability: tuple[int, int] | None
@@ -51,13 +51,27 @@ def visible_rows() -> list[Row]:
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else, or all cards are hidden.
     """
-    wanted = visible_names()
-    if wanted == []:
+    if visible_names() == []:
         raise SmiFailed("CUDA_VISIBLE_DEVICES hides all cards, as it does in a job with gpus=0", usual=True)
+    return visible(all_rows())
+
+
+def all_rows() -> list[Row]:
+    """All cards of the machine, as nvidia-smi counts them.
+
+    Raises:
+        SmiFailed: It is missing, hangs, fails or answers something else.
+    """
     rows = [row for row in map(_row, _ask().splitlines()) if row is not None]
     if not rows:
         raise SmiFailed("nvidia-smi answered what is not a table of cards")
-    return rows if wanted is None else list(_chosen(rows, wanted))
+    return rows
+
+
+def visible(rows: Sequence[Row]) -> list[Row]:
+    """Those that this process may see, in the order in which CUDA counts them."""
+    wanted = visible_names()
+    return list(rows) if wanted is None else list(_chosen(rows, wanted))
 
 
 def visible_names() -> list[str] | None:
@@ -84,16 +98,17 @@ def _row(line: str) -> Row | None:
     if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[0].isdigit() or not cells[1].startswith("GPU-"):
         return None
     total, used, use = (_number(cell) for cell in cells[3:6])
+    used_gb = None if used is None else used / _MIB_PER_GB
     capability = re.fullmatch(r"(\d+)\.(\d+)", cells[7]) if len(cells) == len(_FIELDS) else None
     return Row(
-        int(cells[0]), cells[1], cells[2], total / _MIB_PER_GB, used / _MIB_PER_GB, use, cells[6],
+        int(cells[0]), cells[1], cells[2], (total or 0.0) / _MIB_PER_GB, used_gb, use or 0.0, cells[6],
         (int(capability[1]), int(capability[2])) if capability else None,
     )  # fmt: skip
 
 
-def _number(cell: str) -> float:
-    """A number, or 0 for [N/A] and its relatives."""
-    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else 0.0
+def _number(cell: str) -> float | None:
+    """A number; None for [N/A] and its relatives."""
+    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None
 
 
 def _ask() -> str:

@@ -26,6 +26,7 @@ def no_gpu(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "")
+    monkeypatch.setattr("clusterfn.gpu.pytorch._version_file", lambda: None)
     guards.say_once.cache_clear()
     smi._hung_at.clear()
 

@@ -20,7 +20,8 @@ class FakeCuda:
 
     Attributes:
         asked: The names of the calls that cost something, in order.
-        contexts: Cards on which asking has made a CUDA context, which takes memory there.
+        contexts: Cards on which the process has a CUDA context; asking for a card's memory makes one, which takes some.
+        uuids: Of the cards, as `get_device_properties` has them since PyTorch 2.4: without "GPU-".
         fails: Raised by every call that reaches the card.
     """
 
@@ -32,6 +33,7 @@ class FakeCuda:
         self.fails: BaseException | None = None
         self.own_gb = [0.0] * len(total_gb)
         self.peak_gb = [0.0] * len(total_gb)
+        self.uuids = [""] * len(total_gb)
         self._total_gb = total_gb
         self._used_gb = used_gb
         self._initialised = initialised
@@ -53,8 +55,9 @@ class FakeCuda:
     def get_device_properties(self, device: int) -> Any:
         self._reach("get_device_properties")
         return SimpleNamespace(
-            name="NVIDIA RTX A6000", total_memory=self._total_gb[device] * GB, major=8, minor=6, uuid=""
-        )
+            name="NVIDIA RTX A6000", total_memory=self._total_gb[device] * GB, major=8, minor=6,
+            uuid=self.uuids[device],
+        )  # fmt: skip
 
     def mem_get_info(self, device: int) -> tuple[float, float]:
         self._reach("mem_get_info")
@@ -83,7 +86,9 @@ class FakeCuda:
 def with_cuda(total_gb: list[float] | None = None, used_gb: list[float] | None = None, initialised: bool = True) -> Any:
     """A PyTorch for CUDA; two cards of 48 GB unless told otherwise."""
     total = total_gb or [48.0, 48.0]
-    return _module("2.7.1+cu118", "11.8", FakeCuda(total, used_gb or [1.0] * len(total), initialised))
+    module = _module("2.7.1+cu118", "11.8", FakeCuda(total, used_gb or [1.0] * len(total), initialised))
+    module._C = SimpleNamespace(_cuda_hasPrimaryContext=lambda device: device in module.cuda.contexts)
+    return module
 
 
 def without_cuda() -> Any:

@@ -173,6 +173,12 @@ def test_a_coroutine_function_is_refused_because_its_failure_would_come_later():
     async def later():
         raise OSError
 
+    class Later:
+        async def __call__(self):
+            return 1
+
+    with pytest.raises(ConfigError, match="a coroutine function"):
+        safe_cuda_operation(Later(), "waiting")
     with pytest.raises(ConfigError, match="'later', a coroutine function"):
         safe_cuda_operation(later, "waiting")
 

@@ -19,12 +19,15 @@ from clusterfn.gpu import (
     get_safe_gpu_info,
     get_safe_vram_usage,
     kv_cache_gb,
+    pytorch,
     smi,
     supports_fp8,
     validate_startup_configuration,
     validate_vram_usage,
 )
 from tests.fakes import torch as fake_torch
+
+VERSION_FILE = pytorch._version_file  # the fixtures replace it
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -131,13 +134,15 @@ def test_a_card_that_is_lost_does_not_hide_the_others(box):
     assert len(get_safe_gpu_info().cards) == 7
 
 
-def test_numbers_that_the_driver_refuses_are_zero(box):
-    state = box.read()
-    state["cards"][0].update(utilization="[N/A]", total_mib=0)
-    box.write({**state, "cards": state["cards"][:1]})
+def test_numbers_that_the_driver_refuses_are_unknown_and_nothing_counts_as_free(box):
+    program = next(box.path.parent.glob("bin/*"))
+    program.write_text(
+        f"#!{sys.executable} -IS\nprint('0, GPU-7f3a, NVIDIA Toy, 49140, [N/A], [N/A], 575.57.08, 8.6')\n"
+    )
 
     (card,) = get_safe_gpu_info().cards
-    assert (card.utilization, card.total_gb, card.free_gb) == (0.0, 0.0, 0.0)
+    assert (card.utilization, card.total_gb, card.used_gb, card.free_gb) == (0.0, 49140 / 1024, None, 0.0)
+    assert get_safe_vram_usage() == 0.0
 
 
 def visible(box, value):
@@ -162,6 +167,7 @@ def test_only_the_visible_cards_count_in_the_order_that_cuda_gives_them(box, mon
 def test_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 24.0], [10.0, 0.0]))
     torch.cuda.own_gb[0] = 8.0
+    torch.cuda.contexts.add(1)
     monkeypatch.setattr(subprocess, "Popen", None)
 
     info = get_safe_gpu_info()
@@ -170,12 +176,65 @@ def test_pytorch_is_asked_where_the_process_uses_cuda_and_no_program_is_started(
     assert (info.cards[0].own_gb, info.cards[0].capability) == (8.0, (8, 6))
 
 
-def test_asking_takes_no_memory_on_cards_that_the_process_does_not_use(monkeypatch):
+@pytest.mark.parametrize("used", [0, 5])
+def test_asking_takes_no_memory_on_cards_that_the_process_does_not_use(monkeypatch, used):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0] * 8, [1.0] * 8))
+    torch.cuda.contexts = {used}
+    if used == 0:
+        del torch._C  # another PyTorch may have no such thing in its own parts
 
     get_safe_gpu_info()
 
+    assert torch.cuda.contexts == {used}
+
+
+def two_cards(box, monkeypatch, by):
+    """Of eight, two are visible: this process uses the first, 28 GB of it; strangers have 47 GB of the second."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,1")
+    torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [28.0, 47.0]))
+    if by == "uuid":
+        torch.cuda.uuids = [box.uuid(number).partition("-")[2] for number in (6, 1)]
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")  # changed since CUDA has read it
+    return torch, box.process(gpu=1, pid=1, used_mib=47 * 1024 - 4)
+
+
+@pytest.mark.parametrize("by", ["uuid", "order"])
+def test_what_strangers_hold_of_a_card_is_seen_though_this_process_uses_another(box, monkeypatch, by):
+    torch, strangers = two_cards(box, monkeypatch, by)
+
+    with strangers:
+        assert [card.free_gb for card in get_safe_gpu_info().cards] == [20.0, 1.0]
+        assert get_safe_vram_usage() == 28.0 + 47.0
+        assert get_recommended_batch_size(0.5) == 1
+        assert validate_vram_usage(15.0).index == 0
+        with pytest.raises(ConfigError, match=r"40\.0 GB of GPU memory are needed, and no card has"):
+            validate_vram_usage(40.0)
+        with pytest.raises(ConfigError) as caught:
+            validate_startup_configuration(gpus=2, vram_gb=15.0)
+
+    assert "15.0 GB free on each card asked for, 1.0 on card 1" in caught.value.evidence
     assert torch.cuda.contexts == {0}
+
+
+@pytest.mark.parametrize("trouble", ["no nvidia-smi", "another number of cards", "another kind of card"])
+def test_a_card_of_which_nobody_can_tell_counts_as_full_and_is_said_to_be_unknown(request, monkeypatch, trouble):
+    if trouble != "no nvidia-smi":
+        state = (box := request.getfixturevalue("box")).read()
+        state["cards"] = state["cards"][: 2 if "kind" in trouble else 3]
+        state["cards"][1]["name"] = "NVIDIA A100" if "kind" in trouble else "NVIDIA RTX A6000"
+        box.write(state)
+    imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [28.0, 0.0]))
+
+    assert [card.used_gb for card in get_safe_gpu_info().cards] == [28.0, None]
+    assert get_safe_vram_usage() == 28.0
+    assert (get_recommended_batch_size(1.0), get_recommended_batch_size(1.0, card=0)) == (1, 16)
+    assert validate_vram_usage(15.0).index == 0
+    with pytest.raises(ConfigError) as caught:
+        validate_vram_usage(15.0, card=1)
+    assert caught.value.evidence[1] == "card 1: NVIDIA RTX A6000, 48.0 GB, and nobody says how much is free"
+    with pytest.raises(ConfigError) as caught:
+        validate_startup_configuration(gpus=2, vram_gb=15.0)
+    assert "15.0 GB free on each card asked for, nobody says how much on card 1" in caught.value.evidence
 
 
 def test_asking_never_makes_a_process_use_cuda(box, monkeypatch):
@@ -239,14 +298,45 @@ def test_a_pytorch_for_amd_does_not_lack_its_cards(box, monkeypatch):
     assert detect_hardware().device == "cuda"
 
 
-def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch):
-    monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "2.7.1+cpu")
+CPU_BUILD = (
+    "from typing import Optional\n__version__ = '2.7.1'\ncuda: Optional[str] = None\nhip: Optional[str] = None\n"
+)
+CUDA_BUILD = CPU_BUILD.replace("cuda: Optional[str] = None", "cuda: Optional[str] = '12.8'")
+
+
+@pytest.mark.parametrize(
+    "version, text, device",
+    [
+        ("2.7.1+cpu", None, "cpu"),
+        ("2.7.1+cu128", None, "cuda"),
+        ("2.7.1", None, "cuda"),
+        ("2.7.1", CPU_BUILD, "cpu"),
+        ("2.7.1", CUDA_BUILD, "cuda"),
+        ("2.7.1", "cuda = '11.8'\n", "cuda"),
+        ("2.7.1", "cuda = None  # hip = '6.1'\n", "cpu"),
+        ("2.7.1", "cuda = None\nhip = '6.1'\n", "cuda"),
+        ("2.7.1", "__version__ = '2.7.1'\n", "cuda"),
+        ("2.7.1+cpu", "__version__ = '2.7.1'\n", "cpu"),
+        ("", CPU_BUILD, "cpu"),
+    ],
+)
+def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeypatch, tmp_path, version, text, device):
+    package = tmp_path / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise AssertionError('asking imports it')")
+    if text is not None:
+        (package / "version.py").write_text(text)
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: version)
+    monkeypatch.setattr("clusterfn.gpu.pytorch._version_file", VERSION_FILE)
 
     hardware = detect_hardware()
 
-    assert (hardware.device, hardware.torch) == ("cpu", "2.7.1+cpu")
-    with pytest.raises(ConfigError, match="not what the program asks for"):
-        validate_startup_configuration(gpus=1)
+    assert (hardware.device, hardware.torch, "torch" in sys.modules) == (device, version, False)
+    if device == "cpu":
+        assert hardware.why_cpu == f"PyTorch {version or 'of unknown version'} is built without CUDA"
+        with pytest.raises(ConfigError, match="not what the program asks for"):
+            validate_startup_configuration(gpus=1)
 
 
 # Hardware, batch size, providers, startup, FP8, long contexts, VRAM
@@ -268,14 +358,15 @@ def test_detect_hardware(box, monkeypatch):
     [(1.0, 0.0, 32), (1.0, 12.0, 16), (0.001, 0.0, 1024), (100.0, 0.0, 4), (1.0, 500.0, 4), (43.2, 0.0, 4)],
 )
 def test_the_batch_is_a_power_of_two_that_fits_the_fullest_card(monkeypatch, item_gb, model_gb, expected):
-    imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 0.0]))  # 48 GB less a tenth: 43.2
+    torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 0.0]))  # 48 GB less a tenth: 43.2
+    torch.cuda.contexts.add(1)
 
     assert get_recommended_batch_size(item_gb, model_gb, least=4) == expected
 
 
 def test_the_batch_fits_the_card_with_least_free_memory(monkeypatch):
     torch = imported(monkeypatch, fake_torch.with_cuda([48.0, 48.0], [0.0, 40.0]))
-    torch.cuda.own_gb[1] = 1.0
+    torch.cuda.contexts.add(1)
 
     assert get_recommended_batch_size(1.0) == 4  # 8 GB less a tenth
     assert get_recommended_batch_size(1.0, card=0) == 32

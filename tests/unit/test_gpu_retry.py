@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -56,19 +57,37 @@ def asynchronous(fn):
     return call
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logged, is_async):
+class Asynchronous:
+    """An object whose `__call__` is a coroutine function."""
+
+    def __init__(self, fn):
+        self.fn = fn
+
+    async def __call__(self, *args, **kwargs):
+        return self.fn(*args, **kwargs)
+
+    async def call(self, *args, **kwargs):
+        return self.fn(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [None, asynchronous, Asynchronous, lambda fn: Asynchronous(fn).call, lambda fn: partial(Asynchronous(fn))],
+    ids=["function", "coroutine function", "object", "its method", "partial of it"],
+)
+def test_a_transient_error_is_tried_again_and_waits_longer_each_time(waits, logged, made):
     failing = Failing(BUSY, ConnectionResetError("peer"), BUSY)
 
-    if is_async:
-        result = asyncio.run(retry_transient(asynchronous(failing), attempts=4, backoff_s=2.0)(1, a=2))
+    if made:
+        result = asyncio.run(retry_transient(made(failing), attempts=4, backoff_s=2.0)(1, a=2))
     else:
         result = retry_transient(failing, attempts=4, backoff_s=2.0)(1, a=2)
 
     assert result == ((1,), {"a": 2})
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (2.0, 4.0, 8.0)))
     assert len(waits) == 3
-    assert logged.messages[0].startswith(("Failing failed, attempt 1 of 4;", "call failed, attempt 1 of 4;"))
+    assert logged.messages[0].partition(" failed")[0] in ("Failing", "call", "Asynchronous", "partial")
+    assert " failed, attempt 1 of 4; again in " in logged.messages[0]
 
 
 @pytest.mark.parametrize(
