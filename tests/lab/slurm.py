@@ -20,6 +20,7 @@ from .layout import DEVICES, LOGS, MUNGE, NODES, SLURM, SLURM_CONF, SLURMCTLD_PO
 from .processes import LabError, Record, State, is_alive, start
 
 GPUS_PER_NODE = 4
+TYPES = {"n2": "a6000"}  # the cards of n1 have none, as at many sites
 NVIDIA_MAJOR = 195
 SOCKET = MUNGE / "run" / "munge.socket"
 
@@ -87,13 +88,24 @@ PartitionName=closed State=DOWN
 
 def node_lines() -> str:
     """Two nodes of eight cores, 8000 MB and four cards."""
-    shape = (
-        f"CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=8000 Gres=gpu:{GPUS_PER_NODE}"
-    )
+    shape = "CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=8000"
     lines = [
-        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={port} {shape}\n" for node, port in NODES.items()
+        f"NodeName={node} NodeHostname={node} NodeAddr=127.0.0.1 Port={port} {shape} Gres={gres(node)}\n"
+        for node, port in NODES.items()
     ]
     return "".join(lines)
+
+
+def gres(node: str) -> str:
+    """The node's cards, as slurm.conf counts them."""
+    return ":".join(filter(None, ["gpu", TYPES.get(node), str(GPUS_PER_NODE)]))
+
+
+def gres_lines() -> str:
+    """The same cards as gres.conf has them."""
+    devices = f"{DEVICES}/nvidia[0-{GPUS_PER_NODE - 1}]"
+    kinds = {node: f"Type={TYPES[node]} " if node in TYPES else "" for node in NODES}
+    return "".join(f"NodeName={node} Name=gpu {kind}File={devices}\n" for node, kind in kinds.items())
 
 
 def write_config() -> None:
@@ -101,8 +113,7 @@ def write_config() -> None:
     for folder in (SLURM, SLURM / "state", *(SLURM / f"spool-{node}" for node in NODES)):
         folder.mkdir(mode=0o755, exist_ok=True)
     SLURM_CONF.write_text(CONFIG + node_lines() + PARTITIONS)
-    devices = f"{DEVICES}/nvidia[0-{GPUS_PER_NODE - 1}]"
-    (SLURM / "gres.conf").write_text("".join(f"NodeName={node} Name=gpu File={devices}\n" for node in NODES))
+    (SLURM / "gres.conf").write_text(gres_lines())
 
 
 def make_devices() -> None:
