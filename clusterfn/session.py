@@ -9,7 +9,7 @@ import functools
 import posixpath
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from clusterfn import cards, layout, parcel
 from clusterfn import host as hosts
@@ -178,12 +178,14 @@ class Session:
         return Environments(self)
 
     def enough(self, asked: Resources) -> None:
-        """Refuse what a host without a scheduler can never give.
+        """Refuse what a host without a scheduler can never give, and a type of card that a cluster has not.
 
         Raises:
             Unsatisfiable: It has fewer cores, less memory or fewer cards than that.
         """
         if self.host.scheduler == "slurm":
+            if asked.gpu_type:
+                cards.known(self.card_types, asked, self.host.name)
             return
         facts, limits = self.connection.facts, self.host.limits
         self._refuse_over_limit(asked)
@@ -221,6 +223,11 @@ class Session:
     def cards(self) -> tuple[Card, ...] | None:
         """What each card is, by nvidia-smi; None if it cannot say."""
         return cards.ask(self.connection)
+
+    @functools.cached_property
+    def card_types(self) -> Sequence[str] | None:
+        """The types of a cluster's cards, by SLURM; None if it cannot say."""
+        return cards.ask_types(self.connection, self.host)
 
     def cards_for(self, asked: Resources) -> int:
         """How many cards it has of the type and size that is asked for; 0 if nobody can say."""

@@ -13,6 +13,7 @@ from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
 from clusterfn.host import Completed, Reply
 from clusterfn.scheduler import slurm_gres
+from clusterfn.scheduler.slurm import clusters
 from clusterfn.session import Session
 
 _HEAD = ("NODE", "STATE", "TYPE", "FREE")
@@ -27,8 +28,7 @@ def look(session: Session) -> dict[str, Any]:
         ClusterfnError: SLURM does not answer.
         HostError: The host cannot be reached.
     """
-    clusters = session.host.slurm.get("clusters") or session.host.slurm.get("cluster")
-    words = (f"--clusters={clusters}",) if clusters else ()
+    words = clusters(session.host)
     asked = [_ask(session, command(words)) for command in (slurm_gres.nodes_command, slurm_gres.waiting_command)]
     there, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
     old = waiting.rc != 0

@@ -1,6 +1,6 @@
 """What SLURM's nodes have of cards, which are free, and which jobs wait for some: as scontrol and squeue print it.
 
-Pure, like all of `scheduler`. Called by `clusterfn gpus`.
+Pure, like all of `scheduler`. Called by `clusterfn gpus`, and by `cards` for the types that there are.
 """
 
 from __future__ import annotations
@@ -63,6 +63,21 @@ def waiting_command(clusters: Sequence[str], old: bool = False) -> tuple[str, ..
     """Shows all jobs that wait; `old` is for a squeue that knows fewer columns."""
     shown = _OLD if old else "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
     return ("squeue", *clusters, "--noheader", "--all", "--states=PENDING", shown)
+
+
+def types_command(clusters: Sequence[str]) -> tuple[str, ...]:
+    """Shows what kinds of nodes have of cards and the like, each kind once."""
+    return ("sinfo", *clusters, "--noheader", "--all", "--format=%G")
+
+
+def types(text: str) -> list[str]:
+    """The types of all nodes' cards, sorted; "" among them where some have none.
+
+    Example:
+        >>> types("gpu:a6000:4,lscratch:50\\n(null)\\ngpu:2(S:0)")
+        ['', 'a6000']
+    """
+    return sorted({kind for line in text.splitlines() for kind, _ in _counted(line.strip())})
 
 
 def nodes(text: str) -> list[Cards]:

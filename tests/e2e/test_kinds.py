@@ -20,7 +20,11 @@ def which(item):
     return os.environ["CUDA_VISIBLE_DEVICES"], item
 
 
-visible.__module__ = which.__module__ = "__main__"
+def place():
+    return os.environ["SLURMD_NODENAME"], os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+visible.__module__ = which.__module__ = place.__module__ = "__main__"
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +85,33 @@ def test_slurms_own_cards_are_kept_and_counted_as_it_counts(hosts):
 
 
 @pytest.mark.lab
-def test_a_type_that_slurm_does_not_have_is_refused_with_the_word_to_change(hosts):
+def test_slurm_gives_a_card_of_the_type_that_is_asked_for(hosts, lab):
+    job = cluster(host="slurm", gpus=2, gpu_type="a6000", name="typed")(place).submit()
+
+    node, given = job.result(120)
+    told = lab.slurm.run("scontrol", "--oneliner", "show", "job", "--all").stdout
+    (line,) = [line for line in told.splitlines() if f"JobName=typed.{job.id} " in line]
+    assert (node, len(given.split(","))) == ("n2", 2), "the one node whose cards have that type"
+    assert "TresPerNode=gres:gpu:a6000:2" in line
+
+
+@pytest.mark.lab
+def test_a_type_that_slurm_does_not_have_is_refused_before_anything_is_sent_with_those_that_it_has(hosts):
+    before = hosts.jobs()
+
+    with pytest.raises(Unsatisfiable) as caught:
+        cluster(host="slurm", gpus=1, gpu_type="a600")(visible)()
+
+    there = "the types of slurm are: a6000; some of its cards have none"
+    assert caught.value.message == f"the call asks for 1 GPU of type a600, and {there}"
+    assert caught.value.hint == 'did you mean gpu_type="a6000"?'
+    assert hosts.jobs() == before
+
+
+@pytest.mark.lab
+def test_what_sbatch_refuses_is_told_with_the_word_to_change(hosts):
     with pytest.raises(SubmitError) as caught:
-        cluster(host="slurm", gpus=1, gpu_type="a6000")(visible)()
+        cluster(host="slurm", gpus=5, gpu_type="a6000")(visible)()
 
     assert "or cards, of a gpu_type=, than one node has" in caught.value.hint
     with pytest.raises(ConfigError, match="cannot be asked of SLURM"):

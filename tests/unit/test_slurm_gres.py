@@ -2,7 +2,16 @@
 
 import pytest
 
-from clusterfn.scheduler.slurm_gres import Cards, Waiting, nodes, nodes_command, waiting, waiting_command
+from clusterfn.scheduler.slurm_gres import (
+    Cards,
+    Waiting,
+    nodes,
+    nodes_command,
+    types,
+    types_command,
+    waiting,
+    waiting_command,
+)
 
 # SLURM 22.05.8, shortened in the middle
 N1 = (
@@ -27,6 +36,18 @@ def test_the_cards_of_a_node_are_counted_by_type():
         Cards("n2", "idle+drain", "a100", 4, 2),
         Cards("n2", "idle+drain", "2080ti", 16, 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("gpu:4\ngpu:a6000:4\n", ["", "a6000"]),
+        ("(null)\nlscratch:9,gpu:a100:4(S:0-1),gpu:2080ti:16\n gpu:a100_1g:7(S:0,1)", ["2080ti", "a100", "a100_1g"]),
+        ("CLUSTER: big\n(null)\nlscratch:gpu:4\n", []),
+    ],
+)
+def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
+    assert types(text) == expected
 
 
 def test_what_slurm_does_not_say_is_not_known():
@@ -57,4 +78,5 @@ def test_who_waits_for_cores_alone_is_left_out():
 
 def test_the_questions_go_to_the_right_cluster():
     assert nodes_command(("--clusters=big",))[:2] == ("scontrol", "--clusters=big")
+    assert types_command(("--clusters=big",))[:2] == ("sinfo", "--clusters=big")
     assert "--states=PENDING" in waiting_command(("--clusters=big",))
