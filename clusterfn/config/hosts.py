@@ -289,6 +289,8 @@ def _option(name: str, value: Value) -> Any:
     if name in FROM_ARGUMENTS:
         instead = f"; use `{FROM_ARGUMENTS[name]}` or `defaults:`" if FROM_ARGUMENTS[name] else ""
         raise value.error(f"clusterfn sets `--{name}` itself{instead}", "null drops it, another value is not possible")
+    if name == "nodes" and value.as_written() not in ("1", "1-1"):
+        raise value.error("on every node but the first nothing would run", "write nodes= in @cluster, or `nodes: 1`")
     if name == "partition" and value.kind == "map":
         return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
     if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):

@@ -147,7 +147,10 @@ class Slurm:
             options["time"] = math.ceil(time_s / 60) + 1
         in_all = self.host.gpu_option == "gpus"
         cards = resources.gpus * resources.nodes if in_all else resources.gpus
-        return {**self._with_the_hosts(options, cards, resources.gpu_type), **_several(resources.nodes)}
+        options = {**self._with_the_hosts(options, cards, resources.gpu_type), **_several(resources.nodes)}
+        if job.retries:  # sbatch obeys the last of both
+            options.pop("no-requeue", None)
+        return options
 
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
@@ -239,8 +242,13 @@ class Slurm:
         return words.in_words(state)
 
     def _clusters(self) -> tuple[str, ...]:
-        clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
-        return (f"--clusters={clusters}",) if clusters else ()
+        return clusters(self.host)
+
+
+def clusters(host: Host) -> tuple[str, ...]:
+    """The option that asks the right one of several clusters; () for the login's own."""
+    named = host.slurm.get("clusters") or host.slurm.get("cluster")
+    return (f"--clusters={named}",) if named else ()
 
 
 def _several(nodes: int) -> dict[str, int]:

@@ -39,6 +39,7 @@ SUBMISSIONS = {
     "everything-asked": job(SLURM, resources=_GPU),
     "odd-paths": job(SLURM, root=ODD),
     "retries": job(SLURM, retries=2),
+    "retries-beat-the-site": job(replace(SLURM, slurm={"no-requeue": True}), retries=2),
     "site": job(replace(SLURM, slurm=_SITE), resources=_GPU),
     "site-cpu": job(replace(SLURM, slurm=_SITE)),
     "kind-of-card": job(replace(SLURM, slurm={"gres": "lscratch:50,gpu:a100"}), resources=_GPU),

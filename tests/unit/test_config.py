@@ -201,6 +201,8 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: slurm\nslurm: {'a=b': x}", "4:13", '"a=b" is not an option of sbatch', "long name"),
     ("scheduler: slurm\nslurm: {output: x}", "4:13", "clusterfn needs `--output` for itself", "remove"),
     ("scheduler: slurm\nslurm: {mem: 4G}", "4:18", "clusterfn sets `--mem` itself; use `memory=`", "null drops"),
+    ("scheduler: slurm\nslurm: {nodes: 2}", "4:20", "on every node but the first nothing would run", "in @cluster"),
+    ("scheduler: slurm\nslurm: {nodes: 1-4}", "4:20", "on every node but the first nothing would run", "`nodes: 1`"),
     ("scheduler: slurm\nslurm: {account: [a]}", "4:22", "a list stands where a text", None),
     ("scheduler: slurm\nslurm: {exclusive: false}", "4:24", '"false" means true or false', "in quotes"),
     ('scheduler: slurm\nslurm: {comment: "a\\nb"}', "4:22", "a line break", "one line"),
