@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a job was sent.
+    """Where a job was sent; entries of the same place are equal.
 
     Attributes:
         host: The host's name.
         config: The file that defines it; "" for a host that needs none.
+        id: The job's.
+        at: When, in seconds since 1970.
     """
 
     host: str
     config: str
+    id: str = field(compare=False)
+    at: float = field(compare=False)
 
 
 def remember(job: Job[Any] | JobGroup[Any], config: Path | None) -> None:
@@ -52,6 +56,12 @@ def entries(job_id: str) -> set[Entry]:
     return {entry for entry in found if entry is not None}
 
 
+def sent_within(job_id: str, seconds: float) -> set[str]:
+    """The ids that begin so of what was sent from here so lately: it may still be on its way."""
+    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    return {entry.id for entry in found if entry is not None and abs(time.time() - entry.at) < seconds}
+
+
 def hosts(config: Path | None) -> list[str]:
     """The hosts of that file to which jobs were sent from here."""
     found = [_read(line) for line in _lines()]
@@ -69,7 +79,7 @@ def _read(line: str) -> Entry | None:
     """What a line says; a torn one says nothing."""
     try:
         entry = json.loads(line)
-        return Entry(entry["host"], entry.get("config", ""))
+        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0))
     except (ValueError, KeyError):
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _HEX = frozenset("0123456789abcdef")
 _TIMEOUT_S = 60.0
+_ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
+_LOOK_S = 0.2
+_LATELY_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -104,21 +108,34 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:
     hosts = _candidates(job_id, host)
-    found: list[tuple[Session, str]] = []
-    for candidate in hosts:
-        session = open_session(candidate)
-        found += [(session, folder) for folder in _folders(session, job_id)]
+    found = _seen(job_id, hosts)
+    while ledger.sent_within(job_id, _ON_ITS_WAY_S) - _ids(found):
+        time.sleep(_LOOK_S)
+        found = _seen(job_id, hosts)
     if not found:
         raise _no_such(job_id, hosts)
-    if len({posixpath.basename(folder) for _, folder in found}) > 1:
+    if len(_ids(found)) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
         raise ConfigError(f"{job_id} fits {len(found)} jobs", evidence=several[:10], hint="give more digits")
     return found[0] if len(found) == 1 else _sender(found)
 
 
+def _seen(job_id: str, hosts: Iterable[Host]) -> list[tuple[Session, str]]:
+    """The folders of jobs of that id, each with its host."""
+    sessions = [open_session(host) for host in hosts]
+    return [(session, folder) for session in sessions for folder in _folders(session, job_id)]
+
+
+def _ids(found: Iterable[tuple[Session, str]]) -> set[str]:
+    return {posixpath.basename(folder) for _, folder in found}
+
+
 def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
     names = ", ".join(host.name for host in hosts)
-    return ConfigError(f"there is no job {job_id} on {names}", hint="clusterfn jobs HOST lists what is there")
+    lately = ledger.sent_within(job_id, _LATELY_S)
+    evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
+    hint = "clusterfn jobs HOST lists what is there"
+    return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
 
 def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
@@ -151,10 +168,12 @@ def _spec(session: Session, folder: str) -> dict[str, Any]:
     return spec
 
 
-def _folders(session: Session, job_id: str) -> Iterable[str]:
+def _folders(session: Session, job_id: str) -> list[str]:
+    """Whole ones: what is being sent has a longer name."""
     folder = posixpath.join(session.root, layout.JOBS)
     argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*"]
-    return session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+    found = session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+    return [path for path in found if set(posixpath.basename(path)) <= _HEX]
 
 
 def _candidates(job_id: str, name: str | None) -> list[Host]:

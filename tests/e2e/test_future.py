@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import secrets
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, jobs
+from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, config, jobs, ledger
+from clusterfn import lookup as finding
+from clusterfn import send as sending
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -331,6 +335,40 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
     expected = [True, True, 7, job_id, "make", "made there\n"]
     assert run_script(ATTACHING, job_id) == expected
     assert run_script(ATTACHING, job_id[:6]) == expected
+
+
+def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
+    """Its folder comes after somebody has looked for it."""
+    late, really_send, really_look = [], sending.send, finding._folders
+    monkeypatch.setattr(sending, "send", lambda *given: late.append(given))
+
+    def look(session, job_id):
+        found = really_look(session, job_id)
+        if late:
+            really_send(*late.pop())
+        return found
+
+    monkeypatch.setattr(finding, "_folders", look)
+    job = cluster(lambda: 7).submit()
+
+    assert attach(job.id).result(60) == 7
+
+
+def test_what_is_being_sent_is_no_job_yet(here):
+    job = cluster(lambda: 7).submit()
+    job.result(60)
+    (here / "jobs" / f"{job.id}.part-1-2").mkdir()
+
+    assert attach(job.id).result(60) == 7
+
+
+def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monkeypatch):
+    monkeypatch.setattr(finding, "_ON_ITS_WAY_S", 0.0)
+    job_id = secrets.token_hex(8)
+    ledger.remember(SimpleNamespace(id=job_id, host="here", name="f"), config.load().path)
+
+    with pytest.raises(ConfigError, match="it is still on its way, or was refused"):
+        attach(job_id)
 
 
 def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
