@@ -144,6 +144,8 @@ def prepare_packed(
     if version != CALLER:  # code goes as text then
         payload = replace(pack(version), edited=payload.edited)
     session.enough(resources)
+    if warning := session.warning():
+        tell(warning)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
         id=secrets.token_hex(8),

@@ -39,6 +39,7 @@ class HostFacts:
         machine: `<machine-id>-<hostname>`, a name for this machine alone.
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
+        ends_jobs: Whether logind ends what the user runs there when he logs out.
         warnings: What the user should know, as sentences.
         have: For each path that was asked for, whether it exists.
     """
@@ -58,6 +59,7 @@ class HostFacts:
     memory_bytes: int
     net_ns: str
     glibc: str
+    ends_jobs: bool
     warnings: tuple[str, ...]
     have: tuple[bool, ...]
 

@@ -43,6 +43,7 @@ class Session:
         self.there: set[str] = set()
         self.limits: list[str] | None = None
         self._anew = ""
+        self._has_warned = False
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
         self._watching = threading.Lock()
@@ -195,6 +196,16 @@ class Session:
             self._refuse_above("gpus", asked.gpus, self.gpu_count, str)
             if asked.gpu_type or asked.gpu_memory_bytes:
                 cards.enough(self.cards, asked, self.host.name)
+
+    def warning(self) -> str:
+        """What its user should know before a job goes there; "" if there is nothing, and after the first time."""
+        if self._has_warned or self.host.scheduler == "slurm" or not self.connection.facts.ends_jobs:
+            return ""
+        self._has_warned = True
+        return (
+            f"logind on {self.host.name} ends your processes when you log out, so jobs end with the connection; "
+            f"`clusterfn check {self.host.name}` says what to ask the administrator for"
+        )
 
     def _refuse_over_limit(self, asked: Resources) -> None:
         """Refuse what would wait for ever for the user's own jobs."""

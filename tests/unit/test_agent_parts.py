@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.agent import logout
 from clusterfn.bridge.agent.failures import Failure
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.outbox import Outbox
@@ -123,3 +125,36 @@ def test_the_marker_does_not_stand_in_what_is_sent() -> None:
 
     assert marker.encode() not in loader(marker)
     assert loader(marker).count(b"\n") == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "ended"),
+    [
+        (["#KillUserProcesses=no"], False),
+        (["#KillUserProcesses=yes"], True),
+        (["#KillUserProcesses=no", "KillUserProcesses=yes"], True),
+        (["KillUserProcesses=yes", "KillUserProcesses=no"], False),
+        (["KillUserProcesses=yes", "#KillUserProcesses=no"], True),
+        (["KillUserProcesses=yes", "KillExcludeUsers=root ada"], False),
+        (["KillUserProcesses=yes", "#KillExcludeUsers=ada"], True),
+        (["KillUserProcesses=yes", "KillOnlyUsers=bob"], False),
+        (["KillUserProcesses=yes", "KillOnlyUsers=bob ada"], True),
+        ([], False),
+    ],
+)
+def test_whether_logind_ends_jobs_is_what_its_last_file_says_of_the_user(lines: list[str], ended: bool) -> None:
+    assert logout.is_ended("ada", lines) is ended
+
+
+def test_only_what_a_login_has_started_is_ended_by_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cgroup, setting = tmp_path / "cgroup", tmp_path / "50-site.conf"
+    setting.write_text("[Login]\nKillUserProcesses=yes\n")
+    monkeypatch.setattr(logout, "_CGROUP", str(cgroup))
+    monkeypatch.setattr(logout, "_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
+
+    found = []
+    for where in ("user.slice/user-1000.slice/session-3.scope", "system.slice/cron.service"):
+        cgroup.write_text(f"0::/{where}\n")
+        found.append(logout.ends_jobs("ada"))
+
+    assert found == [True, False]

@@ -4,6 +4,8 @@ import os
 import re
 import sys
 
+from . import logout
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -16,7 +18,7 @@ def facts(agent: "Agent") -> "Header":
     """What the client may want to know of this host."""
     import pwd
 
-    name = os.uname()
+    name, user = os.uname(), user_name(pwd)
     return {
         "root": agent.root,
         "python": sys.executable,
@@ -26,13 +28,14 @@ def facts(agent: "Agent") -> "Header":
         "boot_id": first_line("/proc/sys/kernel/random/boot_id"),
         "hostname": name.nodename,
         "uid": os.geteuid(),
-        "user": user_name(pwd),
+        "user": user,
         "home": os.path.expanduser("~"),
         "pid": os.getpid(),
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "net_ns": link_text("/proc/self/ns/net"),
         "glibc": glibc(),
+        "ends_jobs": logout.ends_jobs(user),
     }
 
 
