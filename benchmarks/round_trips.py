@@ -36,6 +36,8 @@ from tests.lab import DelayProxy, Lab
 DELAYS_MS = (50, 150)
 NEW = 40  # names of one host: a name that this process has not used is to it what a host is to a new process
 MANY = 20
+ITEMS = 1000
+MARK = b"one function for all items"  # of `rest` in scripts/work.py
 MB = 1 << 20
 
 
@@ -57,6 +59,7 @@ class There:
         self.names = (f"new{number}" for number in itertools.count())
         self.warm = "new0"
         self.job: Any = None
+        self.group: Any = None
 
     def settle(self) -> None:
         """Until nothing is under way any more: what nobody waits for must not be counted for who connects meanwhile."""
@@ -174,6 +177,21 @@ def _listed(there: There) -> bool:
     return there.job.id in [job.id for job in lookup.jobs(there.new())]
 
 
+def _mapped(there: There, where: str) -> list[int]:
+    """Send many items; how many there are, and in how many of the files that were sent for them the function lies."""
+    there.group = there.on(where, CALLS["rest"]).map(range(ITEMS), max_parallel=2)
+    there.group.gathering._beginning.wait(60)
+    folder = Path(there.group.folder)
+    sent = [*folder.iterdir(), *folder.parents[1].glob("blobs/*")]
+    return [len(there.group), sum(MARK in path.read_bytes() for path in sent if path.is_file())]
+
+
+def _ended(there: There) -> set[str]:
+    there.group.stop()
+    there.group.wait(60)
+    return set(there.group.states)
+
+
 def _check(there: There) -> int:
     with contextlib.redirect_stdout(io.StringIO()):
         return command(["check", there.new()])
@@ -196,6 +214,8 @@ ACTIONS = [
     Action("warm call that prints 200 lines", 1, _printed, [200, True]),
     Action("warm call that raises", 1, _raise, "'as itself'"),
     Action(f"{MANY} jobs submitted at once, all values", 1, _many, [2 * number for number in range(MANY)]),
+    Action(f"map of {ITEMS:,} items, sent", 1, lambda there: _mapped(there, there.warm), [ITEMS, 1]),
+    Action("group.stop() of it", 2, _ended, {"CANCELLED"}),
     Action("argument of 1 MB", 2, lambda there: there.call(CALLS["length"], b"x" * MB), MB),
     Action("value of 1 MB", 1, lambda there: there.call(CALLS["made"], MB) == b"x" * MB, True),
     Action("File of 1 MB, first time", 2, _file, MB),
@@ -211,6 +231,10 @@ ACTIONS = [
     Action("call after the connection was cut", 1, _cut, 42),
     Action("first call of a new process on SLURM", 2, lambda there: there.on("slurm", CALLS["double"])(21), 42),
     Action("warm call on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),
+    Action(f"first map of {ITEMS:,} items on SLURM, sent", 2, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
+    Action("group.stop() of it, on SLURM", 2, _ended, {"CANCELLED"}),
+    Action(f"next map of {ITEMS:,} items on SLURM, sent", 1, lambda there: _mapped(there, "slurm"), [ITEMS, 1]),
+    Action("group.stop() of that", 2, _ended, {"CANCELLED"}),
 ]
 
 

@@ -39,3 +39,10 @@ def wait() -> None:
 
 def read(file: str) -> int:
     return len(Path(file).read_bytes())
+
+
+def rest(x: int) -> int:
+    """One of many; by its mark the function is found among what was sent."""
+    mark = "one function for all items"
+    time.sleep(60)
+    return x + len(mark)
