@@ -28,13 +28,17 @@ def kill(*names: str, number: int = signal.SIGKILL) -> Action:
 
 
 def kill_everything(case: Case) -> None:
-    """kill -9 all processes of the job together, children and all, as a lost machine would."""
+    """kill -9 all processes of the job together, children and all, as a lost machine would.
+
+    The supervisor goes first: the kernel lets a stopped process go on whose group the death of its parent orphans.
+    """
     case.await_up()
-    pids = set(case.pids().values()) | set(case.processes())
+    supervisor = case.pids()["supervisor"]
+    pids = {*case.pids().values(), *case.processes()}
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     case.dies_now()
-    for pid in pids | set(case.processes()):
+    for pid in [supervisor, *(pids | set(case.processes()))]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
