@@ -62,12 +62,18 @@ class Element:
         self.tracker.follow(self._as_job, 1)
 
     def follow_now(self) -> None:
-        """The same without a claim, which one that only gave up items never has."""
+        """The same without a claim, which one that only gave up items never has, and one that waits again has later."""
         if not self.begun:
             awaited = self.tracker.awaited
             self.follow()
+            self.tracker.witness.listen(self.on_refused)
             if awaited is not None:
                 awaited.cancel()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not begun, or waits again."""
+        return not self.over and self.state == PENDING
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What it waits for is what the group waits for."""
@@ -132,6 +138,11 @@ class ElementTracker(Tracker):
         if reply.exception(0) is None:
             self._gathering.accounts.on_last(cast(Element, job), stream)
         self._on_outcome(job, reply)
+
+    def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
+        super()._follow_next(job, outcome)
+        if outcome["kind"] == layout.PREEMPTED:
+            self._gathering.queued()
 
     def _follow(self, name: str, on_data: Callable[[bytes], Any]) -> Reply[Any]:
         return self.connection.follow(posixpath.join(self.attempt_folder, name), on_data)
@@ -199,6 +210,20 @@ def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
 def numbers(answer: Completed) -> list[int]:
     """Those of the elements that are there."""
     return [int(name) for name in answer.out.decode().split() if name.isdigit()]
+
+
+def begun(connection: HostConnection, folder: str) -> Reply[Completed]:
+    """Ask which elements of a group have a claim or an attempt; `unclaimed` reads the answer."""
+    depth = ["-mindepth", "2", "-maxdepth", "2"]
+    names = ["(", "-name", layout.CLAIM, "-o", "-name", layout.ATTEMPTS, ")"]
+    return connection.run(["find", posixpath.join(folder, layout.ELEMENTS), *depth, *names])
+
+
+def unclaimed(answer: Completed) -> list[int]:
+    """Those that have begun and have no claim: they wait in the queue again, or only gave up items."""
+    found = [path.split("/")[-2:] for path in answer.out.decode().splitlines()]
+    claimed = {number for number, name in found if name == layout.CLAIM}
+    return [int(number) for number, name in found if name == layout.ATTEMPTS and number not in claimed]
 
 
 def _read(line: bytes) -> dict[str, Any]:

@@ -131,9 +131,11 @@ class Gathering:
             if self._over:
                 self._end()
 
-    def attach(self, numbers: Sequence[int]) -> None:
-        """Follow a group that somebody else sent."""
+    def attach(self, numbers: Sequence[int], unclaimed: Sequence[int]) -> None:
+        """Follow a group that somebody else sent; those that are `unclaimed` have told of items all the same."""
         self.follow(numbers)
+        for number in unclaimed:
+            self._elements[number].follow_now()
         self.queued()
 
     def _unbegun(self) -> list[int]:
@@ -164,7 +166,7 @@ class Gathering:
     def _without_scheduler(self) -> None:
         """Only those are known that wait; whoever sent the group may be about to start them."""
         unbegun = self._unbegun()
-        if not unbegun:
+        if not any(element.waits for element in self._elements.values()):
             self.session.watch.remove(self.scheduler_name)
         elif self._looks == _LOOKS_UNSEEN and len(unbegun) == len(self._elements):
             self._bury(concluding.NEVER_BEGAN)

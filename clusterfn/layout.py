@@ -124,7 +124,7 @@ HOST_DISK = "host_disk"  # full before it started
 LOST = "lost"  # the supervisor itself was killed
 CANCELLED = "cancelled"
 UNSATISFIABLE = "unsatisfiable"
-PREEMPTED = "preempted"  # not final: the scheduler starts it again
+PREEMPTED = "preempted"  # not final: the scheduler, or the queue of the machine, starts it again
 SUPERSEDED = "superseded"  # not final: a later attempt took over
 
 NOT_FINAL = frozenset([PREEMPTED, SUPERSEDED])

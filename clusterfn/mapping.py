@@ -242,8 +242,9 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
-    there = elements.numbers(elements.listed(session.connection, gathering.folder).result(_TIMEOUT_S))
-    gathering.attach(sorted({*range(1, group.elements + 1), *there}))
+    asked = [ask(session.connection, gathering.folder) for ask in (elements.listed, elements.begun)]
+    there, begun = (reply.result(_TIMEOUT_S) for reply in asked)
+    gathering.attach(sorted({*range(1, group.elements + 1), *elements.numbers(there)}), elements.unclaimed(begun))
     return made
 
 

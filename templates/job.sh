@@ -27,7 +27,7 @@ ended() {
         clusterfn_status=0
         @@python -I -S @@supervise run @@job "$1" || clusterfn_status=$?
         case $clusterfn_status in
-            @@returned | @@published) exit "$clusterfn_status" ;;
+            @@returned | @@published | @@queued) exit "$clusterfn_status" ;;
         esac
         set -- "$clusterfn_status"
     done

@@ -403,23 +403,6 @@ def group_of(box: Box, count: int, waiting: tuple[int, ...]) -> Group:
     return group
 
 
-def test_a_group_gives_half_of_the_cards_to_another_user_who_waits(box: Box):
-    box.say(cards=4)
-    group = group_of(box, 8, (0, 1, 2, 3))
-    elements = [group.start(number, PATH=box.path) for number in (1, 2, 3, 4)]
-    until(lambda: sum(map(len, map(group.began, range(8)))) == 4, LONG_S)
-
-    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
-    group.go()
-
-    assert [element.wait(60) for element in elements] == [0] * 4
-    until(lambda: len(group.ends()) == 8, LONG_S)
-    assert set(map(tuple, group.ends().values())) == {("returned",)}
-    gave_way = [number for number in (1, 2, 3, 4) if "others wait for cards" in group.outcome(number)["message"]]
-    assert len(gave_way) == 2
-    held.close()
-
-
 def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box: Box):
     group = group_of(box, 2, (0, 1))
     first = group.start(1, PATH=box.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 import os
 import random
 import signal
@@ -85,18 +86,22 @@ def cards_of(names: frozenset[str], uid: int) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_a_group_leaves_half_of_the_cards_to_who_waits(sharing: Sharing) -> None:
+def test_a_group_leaves_half_of_the_cards_to_who_waits_and_has_them_again(sharing: Sharing) -> None:
     watcher = Watcher(sharing.box)
     ada = sharing.uid("ada")
     with watcher.looking() as seen:
-        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.2)).map(range(3000), max_parallel=CARDS)
+        group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.2)).map(range(6000), max_parallel=CARDS)
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
         lane = sharing.new_lane()
-        job = sharing.send(lane, "bob", 4, 1.0)
+        job = sharing.send(lane, "bob", 4, 8.0)
+        assert until(lambda: sharing.there(job).runs(), 90), sharing.there(job).history()
+        known = _is_known(group.id, _told_by_who_waits(sharing.root("ada") / "jobs" / group.id))
         word = lane.hear(job.id, "state", 90)
-        assert not group.done()
+        assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
+        assert not group.done() and len(list(sharing.root("ada").glob(f"jobs/{group.id}/elements/*"))) == CARDS
         group.stop()
         assert group.wait(90), group
+    assert known
     assert word and len(word["value"]) == 4, word
     (turn,) = [turn for turn in sharing.turns() if turn.job == job.id]
     looks = range(seen.before(turn.taken or 0.0) + 1, seen.before(turn.released or 0.0) + 1)
@@ -104,6 +109,27 @@ def test_a_group_leaves_half_of_the_cards_to_who_waits(sharing: Sharing) -> None
     assert beside and max(beside) <= 4, beside
     assert set(runs_of(sharing).values()) == {1}
     assert sharing.settles() == []
+
+
+def _told_by_who_waits(folder: Path) -> list[int]:
+    """Items that ended in elements of a group which wait in the queue again."""
+    waits = [claim for claim in folder.glob("elements/*") if not (claim / "claim").exists()]
+    assert len(waits) == CARDS // 2, waits
+    texts = [path.read_text() for each in waits for path in each.glob("attempts/*/journal.jsonl")]
+    return [line["index"] for text in texts for line in map(json.loads, text.splitlines()) if "index" in line]
+
+
+def _is_known(group: str, items: list[int]) -> bool:
+    """Whether another program that attaches hears of all these."""
+    text = f"""
+import time, clusterfn
+group, items, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 60
+while not all(map(group.ended, items)) and time.monotonic() < until:
+    time.sleep(0.1)
+print(all(map(group.ended, items)))
+"""
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
+    return bool(items) and done.stdout == "True\n"
 
 
 @pytest.mark.timeout(240)

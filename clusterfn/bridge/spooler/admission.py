@@ -11,6 +11,7 @@ import time
 
 from ...layout import CLAIM, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import nvidia
+from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates
 from ..supervisor.verdict import Verdict
 from . import arrivals, cards, demand, fairness, holds, launch, machine, names, tickets, words
@@ -19,7 +20,7 @@ from .room import CARDS, Machine, Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Sequence
+    from typing import Callable, Optional, Sequence
 
     from ..supervisor.job import Job
     from .marks import Mark
@@ -76,9 +77,13 @@ class Held:
         """It is claimed: it waits no longer, whatever becomes of it."""
         self._admission.queue.remove(self._admission.job.id)
 
-    def gives_way(self) -> bool:
-        """Give it back if its group has more than half of the cards, and others wait for cards."""
-        return self._admission.give_way(self._cards)
+    def gives_way(self, first: "Callable[[], None]") -> bool:
+        """Give it back and wait in the queue again if its group has more than half of the cards, and others wait.
+
+        Args:
+            first: Called before anybody else may start the job.
+        """
+        return self._admission.give_way(self._cards, first)
 
     def release(self) -> None:
         """Give it back."""
@@ -189,7 +194,7 @@ class _Admission:
             held.update(better)
             held.pop(bad).close()
 
-    def give_way(self, held: "dict[str, Mark]") -> bool:
+    def give_way(self, held: "dict[str, Mark]", first: "Callable[[], None]") -> bool:
         """As `Held.gives_way`."""
         if not held or not fairness.others_wait(self._seen().waiting, self.uid):
             return False
@@ -197,11 +202,24 @@ class _Admission:
         try:
             gives = bool(self._group_has_its_half(self._seen()))
             if gives:
-                self.release(held)
+                first()
+                self._wait_again(held)
             return gives
         finally:
             if door is not None:
                 door.close()
+
+    def _wait_again(self, held: "dict[str, Mark]") -> None:
+        """Behind those that wait now, and for as long as it takes: it has begun. A ticket counts where no claim is."""
+        self.submitted = machine.now_ns()
+        unclaim(self.job)
+        self.queue.write(dict(self._told(words.HALF), queue_timeout_s=None))
+        self.release(held)
+        self._note_ticket(words.HALF)
+
+    def _note_ticket(self, reason: str) -> None:
+        facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
+        holds.write(self.job.root, holds.TICKET, self.job.id, **facts)
 
     def _seen(self) -> names.Seen:
         return names.Seen(self.marks.names())
@@ -279,8 +297,7 @@ class _Admission:
         """Write its ticket, let go, and see that somebody looks at it."""
         if self.ticket is None and self._waits_there:
             self.queue.write(self._told(reason))
-            facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
-            holds.write(self.job.root, holds.TICKET, self.job.id, **facts)
+            self._note_ticket(reason)
         if self._run is not None:
             self._run.close()
             self._run = None

@@ -193,6 +193,14 @@ class Attempt:
         return None
 
 
+def unclaim(job: "Job") -> None:
+    """Give the claim back: the job waits for whoever starts it next."""
+    try:
+        os.unlink(os.path.join(job.folder, CLAIM))
+    except FileNotFoundError:  # the function may remove what it likes
+        return
+
+
 def let_in(folder: str) -> None:
     """Give the owner his rights to a job's folders back, which the function may have taken: nothing could be told."""
     attempts = os.path.join(folder, ATTEMPTS)

@@ -1,7 +1,8 @@
 """Which element has which items of a group: claims by link(2), one after another, each from where the last one ends.
 
 `claims/<chunk>` names the first element that took it, its first item and how many they are; `claims/<chunk>.2` the one
-that took it over, and so on; the last one has it. It may be taken over once that element has ended for good.
+that took it over, and so on; the last one has it. It may be taken over once that element has ended for good, or has
+given it back: then the last claim is nobody's.
 `done/<chunk>` stands when each of its items has a line in a journal. Called by `element` and `grouped`.
 """
 
@@ -9,12 +10,15 @@ import errno
 import json
 import os
 
-from ...layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir
-from . import journal, publish
+from ...layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
+from . import journal, lastuse, publish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
+
+
+NOBODY = 0  # elements are counted from one
 
 
 class Chunks:
@@ -56,14 +60,24 @@ class Chunks:
         return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
-        """Claim a chunk whose element has ended for good and left items; None if there is none."""
+        """Claim a chunk that was given back, or that an element left when it ended for good; None if there is none."""
         for chunk, turn in sorted(self._claims().items()):
             if self.is_done(chunk):
                 continue
-            claim = (element,) + self._claim_of(chunk, turn)[1:]
-            if self.end_of(self._holder(chunk, turn)) and self._claim("%d.%d" % (chunk, turn + 1), claim):
+            holder = self._holder(chunk, turn)
+            if (holder == NOBODY or self.end_of(holder)) and self._claim_after(chunk, turn, element):
                 return chunk
         return None
+
+    def give_back(self, chunk: int, element: int) -> None:
+        """Leave what is left of it to whoever takes it over, unless somebody has."""
+        turn = self._claims()[chunk]
+        if self._holder(chunk, turn) == element:
+            self._claim_after(chunk, turn, NOBODY)
+
+    def _claim_after(self, chunk: int, turn: int, element: int) -> bool:
+        claim = (element,) + self._claim_of(chunk, turn)[1:]
+        return self._claim("%d.%d" % (chunk, turn + 1), claim)
 
     def held_by(self, element: int) -> "list[int]":
         """The chunks that an element has, from a start before this one, and has not finished."""
@@ -121,6 +135,16 @@ class Chunks:
                     begun[line["retry"]][-1] = line["told"]
         return ended, begun
 
+    def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
+        """What one of its items had used when it was last heard of."""
+        for holder in reversed(self.holders(chunk)):
+            folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
+            for number in sorted(map(int, filter(str.isdigit, _names(folder))), reverse=True):
+                usage = lastuse.read(os.path.join(folder, str(number), item_usage(index)))
+                if usage is not None:
+                    return usage
+        return None
+
     def is_done(self, chunk: int) -> bool:
         """Whether each of its items has a line."""
         return os.path.exists(os.path.join(self.home, DONE, str(chunk)))
@@ -142,13 +166,16 @@ class Chunks:
 
 
 def _final_outcome(folder: str) -> "Optional[dict[str, Any]]":
-    try:
-        names = os.listdir(folder)
-    except OSError:  # it has not begun
-        return None
-    for name in names:
+    for name in _names(folder):
         data = publish.read(os.path.join(folder, name), OUTCOME)
         outcome: "dict[str, Any]" = json.loads(data.decode()) if data else {}
         if outcome.get("final"):
             return outcome
     return None
+
+
+def _names(folder: str) -> "list[str]":
+    try:
+        return os.listdir(folder)
+    except OSError:  # it has not begun
+        return []

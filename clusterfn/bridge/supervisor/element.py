@@ -1,16 +1,17 @@
 """The life of one element of a group: it claims chunks, runs their items one by one, and takes over from the dead.
 
 To everybody else it is a job: `main` has claimed it and fenced its earlier attempts, `after` concludes it if this
-process dies. Called by `main`; what is left when no element is, `grouped` ends.
+process dies. Between two items it may give way to others who wait for cards: then it gives back what it has and waits
+in the queue like a job that has not begun. Called by `main`; what is left when no element is, `grouped` ends.
 """
 
 import errno
 import os
 import time
 
-from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, LOST, RETURNED
-from . import item, retries
-from .chunks import Chunks
+from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOST, PREEMPTED, RETURNED
+from . import item, place, retries
+from .chunks import NOBODY, Chunks
 from .journal import Journal
 from .log import say, state
 from .run import look_at_bridge
@@ -32,13 +33,21 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NEVER_SAID = "the process that watched over the item is gone, and left no word"
 
 
+class GaveWay(Verdict):
+    """It waits in the queue again."""
+
+    def __init__(self, told: int) -> None:
+        message = "it gave way to others who wait for cards, after %d items, and waits in the queue again" % told
+        super().__init__(PREEMPTED, message, stage="queue")
+
+
 def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
     """Pull until nothing is left for it, and publish how that went; the exit code of the process."""
     from . import grouped
 
     try:
         attempt.prepare()
-        attempt.event("starting", node=job.node, pid=os.getpid())
+        attempt.event("starting", pid=os.getpid(), **place.facts(job))
         verdict = Element(job, attempt, watch).pull()
     except Verdict as found:
         verdict = found
@@ -52,6 +61,8 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
     won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
     grouped.conclude_if_complete(job)
     state(attempt.number, verdict.kind, won)
+    if isinstance(verdict, GaveWay):
+        return EXIT_QUEUED
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
 
 
@@ -92,7 +103,10 @@ class Teller:
 
     def _may_linger(self, chunk: int) -> bool:
         """Whether the element that had it was concluded by others, and may not have noticed yet."""
-        end = self.chunks.end_of(self.chunks.holders(chunk)[-2])
+        before = self.chunks.holders(chunk)[-2]
+        if before == NOBODY:
+            return False
+        end = self.chunks.end_of(before)
         return not end or end.get("by") not in ("supervisor", "after")
 
     def settle(self) -> None:
@@ -112,7 +126,8 @@ class Teller:
         why = death.facts["message"]
         said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
         if death.kind not in retries.LOSSES or len(before) > of:
-            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1])))
+            usage = self.chunks.usage_of(chunk, index)
+            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1], usage=usage)))
             return False
         self.before[index] = said
         return True
@@ -155,9 +170,8 @@ class Element(Teller):
         """
         self._have_environment()
         for chunk in self.pulled(self.job.spec["group"]["per_element"]):
-            why = self._run(chunk)
-            if why:
-                return Verdict(RETURNED, "%s, after %d items" % (why, self.told))
+            if not self._run(chunk):
+                return Verdict(RETURNED, "its time is over, after %d items" % self.told)
         return Verdict(RETURNED, "nothing is left to do, after %d items" % self.told)
 
     def share(self) -> int:
@@ -177,15 +191,15 @@ class Element(Teller):
             self.watch.look()
             time.sleep(_TURN_S)
 
-    def _run(self, chunk: int) -> str:
-        """Run its items; "" if it came to its end, else why no other item may begin."""
+    def _run(self, chunk: int) -> bool:
+        """Run its items; False if no other may begin as its time is over."""
         left = self.left(chunk)
         for index in left:
-            why = self._ends_here() if self.told else ""
-            if why:
-                return why
+            if self.told and self._is_late():
+                return False
             try:
                 self.watch.look()
+                self._give_way(chunk)
                 look_at_bridge(self.job)
                 self._run_item(index)
             except Verdict as verdict:
@@ -193,13 +207,13 @@ class Element(Teller):
                     self._give_up(chunk, verdict)
                 raise
         self.chunks.finish(chunk)
-        return ""
+        return True
 
-    def _ends_here(self) -> str:
-        if self._is_late():
-            return "its time is over"
-        held = self.job.held
-        return "others wait for cards, and have its own now" if held is not None and held.gives_way() else ""
+    def _give_way(self, chunk: int) -> None:
+        """Wait in the queue again if it must, but for the first item: each turn is good for one."""
+        held, number = self.job.held, self.job.element or NOBODY
+        if self.told and held is not None and held.gives_way(lambda: self.chunks.give_back(chunk, number)):
+            raise GaveWay(self.told)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:
         ended, _ = self.chunks.past(chunk)

@@ -71,11 +71,15 @@ def _of_items(job: Job) -> "tuple[str, str]":
     group = job.spec["group"]
     counts = grouped.in_words(grouped.kinds(job.home), group["count"])
     begun = [element for element in _elements(job) if element.attempts()]
-    running = [element for element in begun if not _has_ended(element)]
+    going = [element for element in begun if not _has_ended(element)]
+    waits = {element.id: status.reason(element.root, element.id) for element in going}
+    running = [element for element in going if not waits[element.id]]
     if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
         return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S
     if running:
         return "RUNNING", counts
+    if going:
+        return "PENDING", "%s; %s" % (counts, waits[going[0].id])
     if len(begun) < group["elements"]:
         return "PENDING", counts
     return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"

@@ -27,7 +27,7 @@ ended() {
         clusterfn_status=0
         /usr/bin/python3 -I -S /home/ada/.clusterfn/bridge/abc123/supervise.py run /home/ada/.clusterfn/jobs/7f3a000011112222 "$1" || clusterfn_status=$?
         case $clusterfn_status in
-            0 | 10) exit "$clusterfn_status" ;;
+            0 | 10 | 20) exit "$clusterfn_status" ;;
         esac
         set -- "$clusterfn_status"
     done

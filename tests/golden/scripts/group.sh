@@ -31,7 +31,7 @@ ended() {
         clusterfn_status=0
         /usr/bin/python3 -I -S '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/bridge/abc123/supervise.py' run '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element" "$1" || clusterfn_status=$?
         case $clusterfn_status in
-            0 | 10) exit "$clusterfn_status" ;;
+            0 | 10 | 20) exit "$clusterfn_status" ;;
         esac
         set -- "$clusterfn_status"
     done

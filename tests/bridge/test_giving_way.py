@@ -1,0 +1,147 @@
+"""A group gives cards to another user who waits, and has them again afterwards: its elements wait in the queue."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+
+import pytest
+
+from clusterfn.bridge.spooler import machine
+from tests.bridge.box import Box
+from tests.bridge.host import clean_environ, until
+from tests.bridge.test_groups import Group, listed, once
+from tests.bridge.test_queue import LONG_S, WAITS
+
+# Says that it began, and waits for a file of its own.
+ITEM = """
+def f(x):
+    import os, time
+    with open(os.path.join({folder!r}, "began-%d" % x), "a") as file:
+        file.write("%d\\n" % os.getpid())
+    while not os.path.exists(os.path.join({folder!r}, "go-%d" % x)):
+        time.sleep(0.01)
+"""
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
+
+
+class Cards(Group):
+    """Items that need a card each, and end when they are told to."""
+
+    def __init__(self, box: Box, count: int, chunk: int) -> None:
+        # no element is in the queue before it has begun: it must not end those that wait again
+        super().__init__(box.bench, count, chunk, source=ITEM, resources={"gpus": 1}, queue_timeout_s=0.05)
+        script = (self.folder / "job.sh").read_text().replace(str(self.folder), str(self.folder) + "/elements/$1")
+        (self.folder / "job.sh").write_text(script.replace("'", '"'))
+        self.box = box
+
+    def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
+        """The script of one element, as the agent starts it and the spooler again."""
+        (self.folder / "elements" / str(number)).mkdir(parents=True)
+        argv = ["/bin/sh", str(self.folder / "job.sh"), str(number)]
+        env = clean_environ(PATH=self.box.path, **env)
+        started = subprocess.Popen(argv, env=env, start_new_session=True, preexec_fn=self.box.apart.enter)
+        self.bench.started.append(started)
+        return started
+
+    def start_all(self, count: int) -> list[subprocess.Popen[bytes]]:
+        """So many elements, once each runs an item."""
+        started = [self.start(number) for number in range(1, count + 1)]
+        until(lambda: len(self.items()) == count, LONG_S)
+        return started
+
+    def items(self) -> list[int]:
+        """Those that have begun."""
+        return [x for x in range(100) if self.began(x)]
+
+    def end(self, *items: int) -> None:
+        for x in items:
+            (self.told / f"go-{x}").touch()
+
+    def message(self) -> str:
+        """How the group ended, once it has."""
+        until((self.folder / "attempts" / "1" / "outcome.json").exists, LONG_S)
+        return self.outcome()["message"]
+
+    def kinds(self, number: int) -> list[str]:
+        """How the attempts of an element ended."""
+        folder = self.folder / "elements" / str(number) / "attempts"
+        return [self.outcome(number, attempt)["kind"] for attempt in range(1, 1 + len(list(folder.iterdir())))]
+
+
+def gone(elements: list[subprocess.Popen[bytes]]) -> list[int]:
+    """The numbers of those whose process has ended."""
+    return [number for number, element in enumerate(elements, 1) if element.poll() is not None]
+
+
+def cards_held(box: Box) -> int:
+    return len([name for name in box.apart.names() if name.startswith("gpu/")])
+
+
+def waits(box: Box, cards: int) -> socket.socket:
+    """Another user's job does, from now on, for so many cards."""
+    return box.mark(f"wait/4242/{machine.now_ns() // 10**6}/99999999/{cards}/1/0/aaaaaaaaaaaaaaaa//0")
+
+
+def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
+    box.say(cards=4)
+    group = Cards(box, 8, 1)
+    elements = group.start_all(4)
+    other = waits(box, 2)
+
+    group.end(0, 1, 2, 3)
+    until(lambda: len(group.items()) == 6 and len(gone(elements)) == 2, LONG_S)
+
+    gave_way = gone(elements)
+    assert [elements[number - 1].returncode for number in gave_way] == [WAITS, WAITS]
+    assert cards_held(box) == 2 and len(group.items()) == 6
+    assert box.tickets() == {f"{group.folder.name}.{number}" for number in gave_way}
+    until(lambda: len(box.status()) == 2)
+    assert all("reserved for 4242's job of 2" in line["reason"] for line in box.status()), box.status()
+
+    other.close()
+    until(lambda: len(group.items()) == 8, LONG_S)
+    assert cards_held(box) == 4 and not box.tickets()
+
+    group.end(4, 5, 6, 7)
+    assert group.message() == "8 of 8 ended: 8 returned" and once(group, 8)
+    until(lambda: [group.kinds(number) for number in gave_way] == [["preempted", "returned"]] * 2)
+
+
+def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: Box):
+    group = Cards(box, 6, 3)
+    elements = group.start_all(2)
+    other = waits(box, 1)
+
+    group.end(0)
+    until(lambda: gone(elements), LONG_S)
+    group.end(1, 2, 3, 4, 5)
+
+    assert elements[1].wait(60) == 0 and gone(elements) == [1, 2]
+    assert group.message() == "6 of 6 ended: 6 returned" and once(group, 6)
+    until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
+    assert len(box.order()) == 2
+    other.close()
+
+
+def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box):
+    group = Cards(box, 4, 1)
+    elements = group.start_all(2)
+    other = waits(box, 2)
+    group.end(0, 1)
+    until(lambda: len(gone(elements)) == 1 and len(group.items()) == 3, LONG_S)
+    assert listed(box.bench, group.folder) == ("RUNNING", "2 of 4 ended: 2 returned")
+
+    (number,) = {1, 2} - set(gone(elements))
+    elements[number - 1].kill()
+    elements[number - 1].wait(20)
+    group.call("conclude", number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
+
+    state, message = until(lambda: told if (told := listed(box.bench, group.folder))[0] == "PENDING" else None, LONG_S)
+    assert message.startswith("2 of 4 ended: 2 returned; ") and "waiting for 1" in message
+    other.close()
+    group.end(2, 3)
+    until(lambda: len(group.ends()) == 4, LONG_S)
