@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside lint test-long bench bench-peers
+.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-bridge test-here lint test-long bench bench-peers
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,30 +52,30 @@ test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
 test-with-lab: venv
 	$(BIN)/python -m tests.lab up
 	$(BIN)/python -m tests.lab torch
-	@$(MAKE) lint
-	@# Tests on the lab mostly wait, the others compute: side by side they take half of the time.
-	@echo "pytest, with the lab and without it, side by side"
-	@# A shell starts what runs beside it deaf to Ctrl-C, which some of these tests send.
-	@log=$$(mktemp); export CLUSTERFN_REQUIRE_LAB=1; \
-	env --default-signal=INT,QUIT $(MAKE) test-beside >"$$log" 2>&1 & others=$$!; \
-	status=0; $(MAKE) test-on-lab || status=$$?; \
-	wait $$others || status=$$?; cat "$$log"; rm "$$log"; exit $$status
+	@# Most of these tests wait: side by side they take a third of the time. Each shows what it said when it ends.
+	@echo "lint, and pytest in four parts side by side"
+	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j5 --output-sync=target lint test-on-lab test-beside test-bridge test-here
 
+# Those beside share no cards, no limits of an sshd and no look at the whole of SLURM's queue with the others.
+BESIDE = tests/chaos tests/contract tests/lock tests/builder $(addprefix tests/e2e/test_, $(addsuffix .py, \
+	cable callers compare_models delay environment environments environments_elsewhere first_hour hostile installer \
+	libraries minors notebook queue real_torch size ssh_matrix)) tests/lab/test_ownbox.py
+ON_HOSTS = tests/bridge tests/builder
+part = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@
 # What failed is tried once more, and both runs are shown: on a busy machine a daemon of the lab may miss its moment.
-# Those beside share no scheduler, no cards and no limits of an sshd with the others.
-BESIDE = tests/lock tests/builder tests/contract/test_login.py tests/e2e/test_cable.py tests/e2e/test_delay.py \
-	tests/e2e/test_minors.py tests/e2e/test_real_torch.py tests/e2e/test_libraries.py tests/e2e/test_queue.py \
-	tests/chaos/test_cards.py tests/chaos/test_waiting.py tests/chaos/test_map_cards.py tests/lab/test_ownbox.py
-PYTEST = CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest -q
-LAB_TESTS = $(PYTEST) -m lab -o cache_dir=.pytest_cache/lab $(addprefix --ignore=,$(BESIDE))
-BESIDE_TESTS = $(PYTEST) -m lab -o cache_dir=.pytest_cache/beside $(BESIDE)
 AGAIN = --last-failed --last-failed-no-failures=none
+twice = @$(part) $(1) || { echo "$@: once more, what failed above:"; $(part) $(1) $(AGAIN); }
 test-on-lab: venv
-	@$(LAB_TESTS) || { echo "Once more, what failed above:"; $(BIN)/python -m tests.lab up; $(LAB_TESTS) $(AGAIN); }
+	$(call twice,-m lab $(addprefix --ignore=,$(BESIDE)))
 
 test-beside: venv
-	@status=0; $(PYTEST) -m "not lab" || status=$$?; \
-	$(BESIDE_TESTS) || { echo "Once more, what failed above:"; $(BESIDE_TESTS) $(AGAIN); } || status=$$?; exit $$status
+	$(call twice,-m lab $(BESIDE))
+
+test-bridge: venv
+	@$(part) -m "not lab" $(ON_HOSTS)
+
+test-here: venv
+	@$(part) -m "not lab" $(addprefix --ignore=,$(ON_HOSTS))
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results

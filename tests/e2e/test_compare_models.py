@@ -1,0 +1,57 @@
+"""The example that compares models, in the lines of those who wrote the first such program."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "compare_models.py"
+
+
+@pytest.fixture
+def torch(lab):
+    """The environment with PyTorch, as `--environment` names it."""
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("the lab's PyTorch is for Python 3.11")
+    return f"python:{lab.torch_python}"
+
+
+def compared(*argv):
+    """What it printed, and what was said meanwhile of the comparisons."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *argv],
+        capture_output=True, text=True, timeout=280.0, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines(), done.stderr.partition("models on ")[2]
+
+
+def check_compared(printed, said):
+    score = printed[0].rpartition(" ")[2]
+    assert 0 < float(score) < 0.5
+    assert printed == [f"{count} compared, best: best_model.zip {score}" for count in (1, 2, 3, 5)]
+    for count in (1, 2, 3, 5):
+        mode = "SEQUENTIAL processing to avoid GPU deadlock" if count == 2 else "PARALLEL processing"
+        assert re.search(rf"Using {mode}.* \(models: {count}\)", said), said
+        assert len(re.findall(rf"\[\d/{count}\] \w+\.zip ✓ Score 0\.\d+, Time \d+\.\ds\n", said)) == count, said
+        assert re.search(rf"{count}/{count} returned, completed in \d+\.\d seconds", said)
+    told = ["[1/2] Evaluating best_model.zip…", "[1/2] best_model.zip ✓", "[2/2] Evaluating previous_model.zip…"]
+    places = [said.index(each) for each in [*told, "[2/2] previous_model.zip ✓"]]
+    assert places == sorted(places)
+
+
+@pytest.mark.lab
+@pytest.mark.timeout(300)
+def test_models_are_compared_here(hosts, here, torch):
+    check_compared(*compared("--environment", torch))
+
+
+@pytest.mark.lab
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_models_are_compared_on_a_box_of_gpus(hosts, torch, gpubox_reset):
+    check_compared(*compared("--host", "tensor01", "--environment", torch, "--gpus", "1"))
