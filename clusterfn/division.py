@@ -8,7 +8,7 @@ hour of work by what the items took so far, which only the element knows. Called
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterfn.scheduler.base import Limits
 from clusterfn.spec import Group
@@ -19,6 +19,7 @@ AIM_S = 1800.0  # of work that an element claims at a time
 _CHUNKS_EACH = 4
 _MOST_JOBS = 10_000  # of a scheduler that does not say
 _MARGIN_S = 60.0  # SLURM is asked for a minute more
+_MANY = 500
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,24 @@ def again(group: Group, left: int) -> int:
     return max(1, min(group.elements, math.ceil(left / group.chunk)))
 
 
-def load_on_controller(group: Group) -> str:
-    """What a chunk of one item means on SLURM; "" where it means little."""
-    if group.chunk > 1 or group.count <= 500:
+def load_on_controller(group: Group, wish: Wish, item_s: float | None, limits: Limits) -> str:
+    """What many elements of one item mean on SLURM, why they are so many, what makes fewer; "" where that is little.
+
+    Args:
+        group, wish, item_s, limits: What `on_slurm` gave, and what it was given.
+    """
+    auto = on_slurm(group.count, replace(wish, chunk=None), item_s, limits)
+    if group.chunk > 1 or group.elements <= _MANY or (group == auto and item_s is None):
         return ""
-    return (
-        f"chunksize=1 makes {group.elements} elements of job arrays, each of which SLURM's controller schedules, "
-        f'starts and records by itself for one item: chunksize="auto" would make a tenth of them or fewer'
-    )
+    mean = "each of which SLURM's controller schedules, starts and records by itself for one item"
+    many = f"{group.elements} elements of job arrays, {mean}"
+    if auto.elements < group.elements:
+        return f'chunksize=1 makes {many}: chunksize="auto" would make {auto.elements}'
+    if item_s and limits.time_s and int(_longest_s(item_s, limits) // item_s) < 2:
+        fills = f"{_minutes(item_s)} for each item fill the {_minutes(limits.time_s)} that the partition gives"
+        return f"{fills}, so there are {many}: less time=, or a partition that gives more, would make fewer"
+    return f"max_parallel={wish.max_parallel} makes {many}: fewer at a time would make fewer"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds / 60, 1):g} min"

@@ -116,7 +116,7 @@ def _run(
     else:
         group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
-    _tell(one, group, wish)
+    _tell(one, group, wish, limits)
     made: JobGroup[R] = JobGroup(
         job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels
     )
@@ -185,7 +185,7 @@ def _free_memory() -> int | None:
     return int(told["MemAvailable"].split()[0]) << 10
 
 
-def _tell(one: dispatch.Prepared, group: Group, wish: Wish) -> None:
+def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> None:
     count = f"{group.count} item{'s' if group.count > 1 else ''}"
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {count}, {group.at_once} at a time")
     gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
@@ -194,7 +194,7 @@ def _tell(one: dispatch.Prepared, group: Group, wish: Wish) -> None:
         if group.at_once == 1 and group.count > 1:
             mode = "SEQUENTIAL processing to avoid GPU deadlock"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
-    if slurm and (load := division.load_on_controller(group)):
+    if slurm and (load := division.load_on_controller(group, wish, one.job.resources.time_s, limits)):
         dispatch.tell(load)
 
 

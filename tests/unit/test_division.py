@@ -48,10 +48,27 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
     assert division.on_slurm(1000, Wish(50, 1), None, Limits(jobs=100)) == Group(1000, 1, 100, 50, None, None)
 
 
-def test_what_one_item_for_each_element_means_is_said():
-    assert "1000 elements" in division.load_on_controller(division.on_slurm(1000, Wish(50, 1), None, Limits()))
-    assert not division.load_on_controller(division.on_slurm(1000, Wish(50, 2), None, Limits()))
-    assert not division.load_on_controller(division.on_slurm(500, Wish(50, 1), None, Limits()))
+@pytest.mark.parametrize(
+    ("count", "wish", "item_s", "said"),
+    [
+        (1000, Wish(50, 1), None, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 50')),
+        (1000, Wish(50, 1), 600.0, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 200')),
+        (600, Wish(50, 1), 3500.0, ("58.3 min for each item fill the 60 min that the partition gives", "600 elements")),
+        (600, Wish(50), 3500.0, ("58.3 min for each item fill the 60 min that the partition gives", "600 elements")),
+        (600, Wish(200), 60.0, ("max_parallel=200 makes 600 elements",)),
+        (5000, Wish(2000), None, ()),  # each takes several
+        (1000, Wish(50, 2), None, ()),
+        (500, Wish(50, 1), None, ()),
+        (500, Wish(50), 3500.0, ()),
+    ],
+)
+def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, wish, item_s, said):
+    limits = Limits(time_s=3600.0)
+    told = division.load_on_controller(division.on_slurm(count, wish, item_s, limits), wish, item_s, limits)
+
+    assert all(part in told for part in said) and bool(told) == bool(said)
+    if wish.chunk is None:
+        assert "chunksize" not in told  # it is "auto" already
 
 
 @given(COUNTS, st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(0, 64), st.none() | st.integers(0, 8))
