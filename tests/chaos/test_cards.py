@@ -83,14 +83,21 @@ def play(sharing: Sharing, how: Play, table: Callable[[str], None]) -> None:
             told = sharing.told(how.limit_s)
         left = sharing.settles()
     lasted = time.monotonic() - began
-    kinds = collections.Counter(kind for ended in sharing.finals().values() for kind in ended)
     deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
-    table(f"{how.jobs} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; {dict(kinds)}; "
-          f"{len(seen.strangers)} strangers; {len(seen.times)} looks")  # fmt: skip
+    table(f"{how.jobs} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; "
+          f"{ends(sharing)}; {len(seen.strangers)} strangers; {len(seen.times)} looks")  # fmt: skip
     wrong = [*left, *judged(sharing, seen, reaper), *as_published(sharing, told)]
     assert not wrong, f"CLUSTERFN_SEED={SEED}\n" + "\n".join(wrong)
     assert reaper.done(), f"killed only {deaths}"
     every_card_can_be_had(sharing)
+
+
+def ends(sharing: Sharing) -> dict[str, int]:
+    """How many jobs came to which end; "refused": its client's agent was killed before anything was sent."""
+    found: collections.Counter[str] = collections.Counter()
+    for job, kinds in sharing.finals().items():
+        found.update(kinds or ["none" if sharing.there(sharing.sent[job]).folder.exists() else "refused"])
+    return dict(found)
 
 
 def judged(sharing: Sharing, seen: Seen, reaper: Reaper) -> list[str]:

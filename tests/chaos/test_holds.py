@@ -14,12 +14,21 @@ def turn(job: str, order: int, taken: float | None, released: float | None, *car
     return Turn(job=job, order=order * 10**6, taken=taken, released=released, cards=cards, **facts)  # type: ignore[arg-type]
 
 
-def seen(*turns: Turn, wait: tuple[float, float, str] | None = None, until: float = 20.0) -> Seen:
-    """What an honest watcher sees ten times a second of such jobs, and a name that somebody who waits has bound."""
+SPOOLERS = tuple(f"{holds.SPOOL}{uid}/q" for uid in UIDS.values())
+
+
+def seen(
+    *turns: Turn,
+    wait: tuple[float, float, str] | None = None,
+    until: float = 20.0,
+    spoolers: tuple[str, ...] = SPOOLERS,
+) -> Seen:
+    """What an honest watcher sees ten times a second of such jobs, of the users' spoolers, and of a name that somebody
+    who waits has bound."""
     found = Seen()
     for tick in range(int(until * 10)):
         when = tick / 10 + 0.01
-        names = {holds.GPU + card for each in turns for card in each.cards if _holds(each, when)}
+        names = {holds.GPU + card for each in turns for card in each.cards if _holds(each, when)} | set(spoolers)
         if wait and wait[0] <= when < wait[1]:
             names.add(wait[2])
         found.add(when, names)
@@ -94,6 +103,56 @@ def test_who_asks_for_less_or_leaves_room_has_overtaken_nobody() -> None:
         assert holds.overtaken(turns, seen(*turns), 2, UIDS) == []
 
 
+def waits_beside(**more: object) -> list[Turn]:
+    """An older job of one card waits 3 s longer than a younger one that takes two of eight."""
+    return [turn("1", 1000, 5.5, 7.0, "c", **more), turn("2", 2000, 2.5, 8.0, "a", "b")]
+
+
+def test_an_older_job_that_goes_on_waiting_though_there_is_room_for_both_is_found() -> None:
+    turns = waits_beside()
+    said = ["1 of ada had room when 2 of ada was let in at 2.500, and waited until 5.500"]
+    assert holds.overtaken(turns, seen(*turns), 8, UIDS) == said
+    soon = [turn("1", 1000, 2.5 + 0.9 * holds.TURN_S, 4.0, "c"), turns[1]]
+    assert holds.overtaken(soon, seen(*soon), 8, UIDS) == []
+
+
+def test_an_older_job_without_a_ticket_waits_from_its_stamp_on() -> None:
+    turns = waits_beside(waits=None)
+    assert len(holds.overtaken(turns, seen(*turns), 8, UIDS)) == 1
+    saw = seen(*turns)
+    saw.boot = 2.0  # stamped at 3.0: it came later than the other was let in
+    assert holds.overtaken(turns, saw, 8, UIDS) == []
+
+
+def test_a_job_that_never_starts_is_not_overtaken() -> None:
+    turns = waits_beside()
+    turns[0].taken = turns[0].released = None
+    assert holds.overtaken(turns, seen(turns[1]), 8, UIDS) == []
+
+
+def test_who_comes_after_others_of_his_own_has_as_much_time_as_they_all() -> None:
+    between = [turn(str(number), 900 + number, 2.5 + 0.8 * number, 9.0, "defg"[number]) for number in range(1, 4)]
+    turns = [*waits_beside(), *between]
+    assert holds.overtaken(turns, seen(*turns), 8, UIDS) == []
+    assert len(holds.overtaken(turns[:3], seen(*turns[:3]), 8, UIDS)) == 1
+
+
+def test_who_has_no_spooler_or_not_always_room_is_not_kept_waiting_by_the_queue() -> None:
+    turns = waits_beside()
+    assert holds.overtaken(turns, seen(*turns, spoolers=()), 8, UIDS) == []
+    for since, until in ((1.0, 2.4), (3.0, 9.0)):  # one has left and nobody may know; one comes before its turn
+        saw = seen(*turns)
+        saw.strangers += [(card, since, until) for card in "cdefgh"]
+        assert holds.overtaken(turns, saw, 8, UIDS) == [], since
+
+
+def test_a_job_that_was_given_another_card_was_let_in_before() -> None:
+    older = turn("1", 1000, 2.0, 9.0, "c")
+    moved = turn("1", 1000, 8.0, 9.0, "d", exchanged=True)
+    younger = turn("2", 2000, 2.5, 8.0, "a", "b")
+    assert holds.overtaken([older, moved, younger], seen(older, younger), 8, UIDS) == []
+
+
 def test_two_older_jobs_must_both_have_room() -> None:
     turns = [turn("1", 1000, 2.7, 4, "b"), turn("2", 1100, 3, 4, "a"), turn("3", 2000, 2.5, 3, "a")]
     assert len(holds.overtaken(turns, seen(*turns), 2, UIDS)) == 1
@@ -107,10 +166,10 @@ def test_the_cards_of_one_who_was_killed_count_until_they_were_seen_free() -> No
 
 
 def test_cards_with_strangers_are_no_room() -> None:
-    turns = [turn("1", 1000, 4.0, 5.0, "b"), turn("2", 2000, 2.5, 6.0, "a")]
+    turns = [turn("1", 1000, 3.0, 5.0, "b"), turn("2", 2000, 2.5, 6.0, "a")]
     saw = seen(*turns)
     assert holds.overtaken(turns, saw, 2, UIDS) == []
-    saw.strangers.append(("b", 2.0, 4.0))
+    saw.strangers.append(("b", 2.0, 3.0))
     assert len(holds.overtaken(turns, saw, 2, UIDS)) == 1
 
 
@@ -156,6 +215,6 @@ def test_a_journal_is_read_as_turns() -> None:
     assert read == [
         Turn("ada", "1", 7, both, ("a", "b"), 1.0, 2.0, 3.0),
         Turn("ada", "2", 7, both, (), 1.5),
-        Turn("ada", "1", 7, both, ("b", "c"), 1.0, 3.0, 4.0),
+        Turn("ada", "1", 7, both, ("b", "c"), 1.0, 3.0, 4.0, exchanged=True),
         Turn("ada", "1", 7, both, ("a", "c"), None, 5.0),
     ]
