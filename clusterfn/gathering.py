@@ -187,6 +187,8 @@ class Gathering:
         """An element has ended for good."""
         if published["kind"] != layout.RETURNED:
             self._last = published
+        if published["kind"] == layout.UNSATISFIABLE:
+            self._before = max(self._before, 0)  # others would fare no better, unless some items have ended
         if published["kind"] == layout.ENVIRONMENT and published["stage"] == "start":
             self._bridge_is_damaged = True
         self._check()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import clusterfn
-from clusterfn import Unsatisfiable, cluster
+from clusterfn import SweepError, Unsatisfiable, cluster
 from clusterfn.cli import main
 from tests.e2e.conftest import wait_until
 
@@ -113,6 +113,20 @@ def test_a_group_waits_and_starts_with_its_turn(full):
     full[1].stop()
 
     assert group.results(60) == [0, 1, 4, 9]
+
+
+def test_a_group_whose_time_in_the_queue_is_over_says_so_and_is_not_started_again(full, box, hosts, capsys):
+    name, path = box
+    path.write_text(path.read_text().replace("scheduler: bare", "scheduler: bare\n    queue_timeout: 1s"))
+
+    group = cluster(host=name, gpus=4)(hold).map([0.0] * 2, range(2))
+    with pytest.raises(SweepError, match="no GPUs became free within the 1 s of queue_timeout: 8 of 8 GPUs held by"):
+        group.results(60)
+
+    assert [type(error) for error in group.failed.values()] == [Unsatisfiable] * 2
+    assert "more elements start" not in capsys.readouterr().err
+    begun = {path.name for path in hosts.root.glob(f"jobs/{group.id}/elements/*")}
+    assert begun == {"1", "2", "3"}, "two that waited, and one that told of the items"
 
 
 def test_more_than_all_ones_jobs_may_have_is_refused_before_anything_is_sent(box, hosts):
