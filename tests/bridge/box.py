@@ -28,14 +28,16 @@ if state["mode"] == "none":
 query = sys.argv[1]
 for index in reversed(range(state["cards"])):
     uuid = "GPU-%s-%d" % (state["name"], index)
-    if query == "--query-gpu=pci.bus_id,uuid":
-        print("00000000:%02X:00.0, %s" % (index + 1, uuid))
+    if query == "--query-gpu=pci.bus_id,index,uuid,memory.total,name":
+        name = state["kinds"][index % len(state["kinds"])]
+        print("00000000:%02X:00.0, %d, %s, 49140, %s" % (index + 1, index, uuid, name))
     elif query == "--query-gpu=uuid,memory.used":
         print("%s, %d" % (uuid, state["used"].get(str(index), 3)))
     elif query == "--query-compute-apps=gpu_uuid,pid,process_name" and str(index) in state["apps"]:
         print("%s, %d, /usr/bin/python3" % (uuid, state["apps"][str(index)]))
 """
 
+TOY = "NVIDIA Toy"
 SHOW = "def f(s=0):\n    import os, time\n    time.sleep(s)\n    return os.environ['CUDA_VISIBLE_DEVICES']\n"
 
 
@@ -52,16 +54,17 @@ class Box:
         self.path = f"{folder}:{os.environ['PATH']}"
         self.say()
 
-    def say(self, mode: str = "ok", cards: int = 2, used: Any = None, apps: Any = None) -> None:
-        state = {"mode": mode, "cards": cards, "used": used or {}, "apps": apps or {}, "name": self.name}
+    def say(self, mode: str = "ok", cards: int = 2, kinds: tuple[str, ...] = (TOY,), **more: Any) -> None:
+        """`kinds` in turn; `used` MiB and `apps` (pids) by the card's index."""
+        state = {"mode": mode, "cards": cards, "kinds": kinds, "used": {}, "apps": {}, "name": self.name, **more}
         self._file.with_suffix(".new").write_text(json.dumps(state))
         self._file.with_suffix(".new").rename(self._file)
 
     def uuid(self, index: int) -> str:
         return f"GPU-{self.name}-{index}"
 
-    def job(self, gpus: int, *args: Any, **spec: Any) -> Job:
-        return self.bench.job(SHOW, *args, resources={"gpus": gpus}, **spec)
+    def job(self, gpus: int, *args: Any, kind: str | None = None, **spec: Any) -> Job:
+        return self.bench.job(SHOW, *args, resources={"gpus": gpus, "gpu_type": kind}, **spec)
 
     def start(self, job: Job) -> subprocess.Popen[bytes]:
         return job.start(PATH=self.path)

@@ -91,11 +91,11 @@ def test_who_waits_is_told_in_order_and_why(desk: Desk):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: a network namespace of its own")
 def test_who_waits_behind_another_user_is_told_for_whom_free_cards_are_kept(desk: Desk):
     desk.running(2)
-    with mark(desk.bench, "wait/4242/1/4/1/0/aaaaaaaaaaaaaaaa"):
+    with mark(desk.bench, "wait/4242/1/99999999/4/1/0/aaaaaaaaaaaaaaaa/a6000/0"):
         desk.start(1)
         theirs, mine = until(lambda: len(found := desk.look()["waiting"]) == 2 and found)
 
-    assert theirs["reason"] == "waiting for 4; what becomes free is kept for it"
+    assert theirs["reason"] == "waiting for 4 GPUs of type a6000; what becomes free of them is kept for it"
     kept = "the others reserved for 4242's job of 4, which came before; waiting for 1; 1 job before it"
     assert mine["reason"] == f"2 of 4 GPUs held by root (2), {kept}"
     journal = next(desk.bench.root.glob("machines/*/holds.jsonl")).read_text().splitlines()

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,7 @@ def test_a_job_without_cards_passes_one_that_waits_for_cards(box: Box):
 
 def test_an_older_job_of_another_user_goes_first(box: Box):
     box.say(cards=2)
-    held = box.mark("wait/4242/1/2/1/0/aaaaaaaaaaaaaaaa")  # it waits for two, since the machine started
+    held = box.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")  # it waits for two, since the machine started
     job = box.job(1)
 
     box.queued(job)
@@ -212,11 +213,20 @@ def test_an_older_job_of_another_user_goes_first(box: Box):
 
 
 def test_a_younger_job_of_another_user_does_not(box: Box):
-    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
+    held = box.mark("wait/4242/99999999999999/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
     job = box.job(1)
 
     assert box.start(job).wait(30) == 0
     held.close()
+
+
+def test_who_waits_keeps_others_away_before_its_spooler_has_begun(box: Box):
+    running(box, box.job(2, 60))
+    second = box.job(1)
+
+    box.queued(second)
+
+    assert [name.split("/")[7] for name in box.apart.names() if name.startswith("wait/")] == [second.id]
 
 
 def test_cores_are_counted_over_all_users(box: Box):
@@ -329,6 +339,32 @@ def test_a_job_that_runs_or_waits_is_not_started_by_a_second_script(box: Box):
     assert len(list((first.folder / "attempts").iterdir())) == 1
 
 
+def test_a_job_that_waits_is_let_in_out_of_turn_by_no_second_script(box: Box):
+    first, older, younger = running(box, box.job(2, 60)), box.job(2), box.job(1)
+    box.queued(older)
+    box.queued(younger)
+    kill(until(box.spoolers))
+    let_go(first)
+
+    again = box.start(younger).wait(30)
+
+    assert again == WAITS
+    assert ended(older, younger) == ["returned"] * 2
+    assert box.order() == [first.id, older.id, younger.id]
+
+
+def test_a_job_that_runs_has_no_ticket_though_no_spooler_looks(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1, 60)
+    box.queued(second)
+    kill(until(box.spoolers))
+    let_go(first)
+
+    second.start(PATH=box.path, CLUSTERFN_TURN="1")  # as the spooler does, which dies right after it
+
+    second.wait_for("running")
+    assert not box.tickets() and not box.spoolers()
+
+
 def test_a_death_is_not_concluded_of_a_job_that_waits(box: Box):
     first, second = running(box, box.job(2, 60)), box.job(1)
     box.queued(second)
@@ -407,7 +443,7 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     group = group_of(box, 2, (0, 1))
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0) or group.began(1), LONG_S)
-    held = box.mark("wait/4242/99999999999999/2/1/0/aaaaaaaaaaaaaaaa")
+    held = box.mark("wait/4242/99999999999999/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
 
     assert group.start(2, PATH=box.path).wait(30) == WAITS
     ticket = f"{group.folder.name}.2"
@@ -421,6 +457,40 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     group.go()
     assert first.wait(60) == 0
     until(lambda: len(group.ends()) == 2, LONG_S)
+
+
+def elements_of_which_one_waits(box: Box) -> tuple[Group, subprocess.Popen[bytes]]:
+    """A group of one item, and the element that runs it while the other waits for the only card."""
+    box.say(cards=1)
+    group = group_of(box, 1, (0,))
+    first = group.start(1, PATH=box.path)
+    until(lambda: group.began(0), LONG_S)
+    (group.folder / "elements" / "2").mkdir()
+    script = ["/bin/sh", str(group.folder / "job.sh"), "2"]  # the spooler has the variables of the script
+    waits = subprocess.run(script, env={**os.environ, "PATH": box.path}, preexec_fn=box.apart.enter, timeout=60)
+    assert waits.returncode == WAITS
+    until(lambda: "1 of 1 GPUs held" in str(box.status()))
+    return group, first
+
+
+def test_an_element_that_waits_is_not_started_once_its_group_has_ended(box: Box):
+    group, first = elements_of_which_one_waits(box)
+
+    group.go()
+
+    assert first.wait(60) == 0
+    until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
+    assert box.order() == [f"{group.folder.name}.1"]
+
+
+def test_an_element_that_waits_is_not_concluded_by_itself_once_its_group_is_stopped(box: Box):
+    group, first = elements_of_which_one_waits(box)
+
+    (group.folder / "cancel").touch()
+
+    until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
+    assert first.wait(60) == 10
+    assert not (group.folder / "elements" / "2" / "attempts").exists()
 
 
 def test_machines_that_share_a_home_do_not_mix_their_queues(box: Box):

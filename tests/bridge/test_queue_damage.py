@@ -9,14 +9,15 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.bridge.box import Box
-from tests.bridge.host import Job, until
-from tests.bridge.test_queue import ended, kill, let_go, running
+from tests.bridge.host import Job, is_running, until
+from tests.bridge.test_queue import LONG_S, ended, kill, let_go, running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -37,6 +38,67 @@ def without_words(ticket: Path) -> None:
 
 def torn(ticket: Path) -> None:
     ticket.write_bytes(ticket.read_bytes()[:99] + b"\xff")
+
+
+def stop(pids: list[int]) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    until(lambda: all("State:\tT" in Path(f"/proc/{pid}/status").read_text() for pid in pids))
+
+
+def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(2)
+    box.queued(second)
+    stopped = until(box.spoolers)
+    stop(stopped)
+    let_go(first)
+
+    box.here("queue", str(box.bench.root))  # whoever watches a job of its owner's asks so
+
+    assert ended(second) == ["returned"]
+    assert not any(map(is_running, stopped))
+    assert box.order() == [first.id, second.id]
+
+
+def test_a_spooler_that_is_busy_is_left_alone(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(2)
+    box.queued(second)
+    spoolers = until(box.spoolers)
+
+    for _ in range(3):
+        box.here("queue", str(box.bench.root))
+
+    assert box.spoolers() == spoolers
+    let_go(first)
+    assert ended(second) == ["returned"]
+
+
+def test_who_stands_still_keeps_other_users_waiting_for_a_minute_at_most(box: Box):
+    """What it keeps for its job is written down with an end, which it puts off as long as it goes."""
+    now = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    held = box.mark(f"wait/4242/1/{now + 2}/2/1/0/aaaaaaaaaaaaaaaa//0")  # of a spooler that was stopped 58 s ago
+    job = box.job(1)
+
+    box.queued(job)
+
+    assert "reserved for 4242's job of 2" in until(lambda: box.reason(job))
+    assert ended(job) == ["returned"]
+    assert time.clock_gettime(time.CLOCK_BOOTTIME) >= now + 2
+    held.close()
+
+
+@pytest.mark.long
+def test_who_waits_for_long_is_kept_in_mind(box: Box):
+    running(box, box.job(2, 120))
+    second = box.job(1)
+    box.queued(second)
+
+    def until_s() -> int:
+        (name,) = until(lambda: [name for name in box.apart.names() if name.startswith("wait/")])
+        return int(name.split("/")[3])
+
+    first = until_s()
+    until(lambda: until_s() > first, LONG_S)
 
 
 @pytest.mark.parametrize("damage", [as_folder, of_another_version, without_words, torn])

@@ -79,8 +79,8 @@ def test_an_error_that_passes_is_tried_again_on_another_card(bench: Bench, path:
     assert (first["kind"], first["superseded_by"], second["superseded_by"]) == ("superseded", 2, 3)
     assert first["retried"] == {"kind": "raised", "cause": "cudaErrorECCUncorrectable", "cards": [cards[0]]}
     assert outcome["earlier"] == [
-        f"attempt {number} failed on {cards[number - 1]}: RuntimeError: CUDA error: uncorrectable ECC error "
-        f"encountered; tried again ({number} of 2)"
+        f"attempt {number} failed on GPU {number - 1} (NVIDIA Toy, {cards[number - 1]}): RuntimeError: CUDA error: "
+        f"uncorrectable ECC error encountered; tried again ({number} of 2)"
         for number in (1, 2)
     ]
     assert first["message"] == outcome["earlier"][0]

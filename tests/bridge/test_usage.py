@@ -13,7 +13,7 @@ from tests.bridge.host import Bench, Job, until
 # The first argument of a query says which; what the cards are asked while the job runs is written down.
 SMI = """#!/bin/sh
 case $1 in
---query-gpu=pci.bus_id,uuid) echo "00000000:01:00.0, {uuid}" ;;
+--query-gpu=pci.bus_id,*) echo "00000000:01:00.0, 0, {uuid}, 24576, NVIDIA Toy" ;;
 --query-gpu=uuid,name,memory.used,utilization.gpu) echo "$$ $*" >>{folder}/asked; . {folder}/answer ;;
 --query-gpu=*) echo "{uuid}, NVIDIA Toy, 24576" ;;
 esac

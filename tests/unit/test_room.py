@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from clusterfn.bridge.spooler import cards, names
-from clusterfn.bridge.spooler.demand import Demand, Limits
+from clusterfn.bridge.spooler.demand import ANY, Demand, Kind, Limits
 from clusterfn.bridge.spooler.room import MEMORY, Machine, Room
 from clusterfn.bridge.supervisor import nvidia
+
+NONE = Limits(None, None, None, None)
 
 
 class Mark:
@@ -31,7 +33,7 @@ class Marks:
 
 @pytest.mark.parametrize(("there", "available", "fits"), [(1000, 200, False), (1000, 400, True), (200, 400, False)])
 def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int, available: int, fits: bool):
-    room = Room(Machine(8, there, available), [], 1, Limits(None, None, None, None))
+    room = Room(Machine(8, there, available), [], 1, NONE)
 
     assert room.lacks(Demand(0, 1, 300)) == ([] if fits else [MEMORY])
 
@@ -59,12 +61,52 @@ def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.Monkey
 
 
 def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known():
-    seen = names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"])
+    seen = names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0)
     assert seen.holders(["a", "b", "c"], (7, "me")) == {"a": 1, "b": 1}
 
-    mixed = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"])
+    mixed = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
     assert sorted(mixed.holders(["a", "b"], (7, "me")).values()) == [1, 2]
     assert mixed.holders(["a"], (7, "me")) == {"a": -1}
 
-    unknown = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"])
+    unknown = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
     assert unknown.holders(["a", "b"], (7, "me")) == {"a": -1, "b": -1}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "own", "left"),
+    [
+        ([(1, "ab")], "ab", 1),
+        ([(1, "ab")], "b", 1),
+        ([(1, "ab"), (1, "a")], "b", 0),
+        ([(1, "a"), (1, "ab")], "b", 0),
+        ([(3, "a")], "ab", 1),
+        ([(2, "ab"), (1, "c")], "abcd", 1),
+        ([(10**9, "d")], "abc", 3),
+    ],
+)
+def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
+    waiting: list[tuple[int, str]], own: str, left: int
+):
+    room = Room(Machine(8, 1000, 1000, "abcd"), [], 1, NONE)
+    for gpus, kind in waiting:
+        room.reserve(Demand(gpus, 0, 0), list(kind))
+
+    assert len(room.left(list(own))) == left
+    assert not room.lacks(Demand(left, 0, 0), list(own)) and room.lacks(Demand(left + 1, 0, 0), list(own))
+
+
+def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
+    waiting = names.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
+    name = names.wait(waiting, 60)
+
+    assert names.Seen([name, names.wait(waiting, 80)], 59).waiting == [waiting]
+    assert names.Seen([name], 60).waiting == []
+
+
+def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
+    waiting = names.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
+
+    name = names.wait(waiting, 10**9)
+
+    assert len(f"clusterfn/{name}") <= 107
+    assert names.Seen([name], 0).waiting == [waiting._replace(kind=ANY)]

@@ -16,7 +16,7 @@ OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
 
 def held(*jobs, cards):
     """Jobs as (uid, id, how many cards) that run, and cards that are held."""
-    return Seen([f"gpu/{card}" for card in cards] + [f"run/{uid}/{job}/{gpus}/1/0" for uid, job, gpus in jobs])
+    return Seen([f"gpu/{card}" for card in cards] + [f"run/{uid}/{job}/{gpus}/1/0" for uid, job, gpus in jobs], 0)
 
 
 def users(root, seen, seen_on=None):

@@ -13,15 +13,17 @@ from ...layout import CLAIM, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import nvidia
 from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates
+from ..supervisor.eligible import named
 from ..supervisor.verdict import Verdict
 from . import arrivals, cards, demand, fairness, holds, launch, machine, names, tickets, words
 from . import marks as marking
-from .room import CARDS, Machine, Room
+from .room import CARDS, OWN, Machine, Room
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Sequence
 
+    from ..supervisor.eligible import Card
     from ..supervisor.job import Job
     from .marks import Mark
 
@@ -69,6 +71,10 @@ class Held:
             self.uuids = [card for card in self._admission.every if card in self._cards]
         return self.uuids
 
+    def in_words(self) -> str:
+        """Its cards, as people find them."""
+        return named(self._admission.there, self.uuids)
+
     def worker_fds(self) -> "list[int]":
         """What the worker must inherit to hold it too."""
         return [mark.fileno() for mark in self._admission.held(self._cards)]
@@ -104,7 +110,8 @@ def ask(job: "Job", waits: bool = True) -> Held:
     admission = _Admission(job, waits)
     try:
         if admission.asked.gpus:
-            admission.every = candidates(job.spec["resources"])
+            admission.there = nvidia.cards()
+            admission.every = candidates(admission.there, job.spec["resources"])
         return Held(admission, admission.ask(turn) if sys.platform.startswith("linux") else {})
     except Verdict as refusal:
         return Held(admission, {}, refusal)
@@ -118,11 +125,13 @@ class _Admission:
     """One job at the door.
 
     Attributes:
-        every: The cards that are of its kind.
+        there: All cards of the machine, if it asks for some.
+        every: Those that are of its kind.
     """
 
     def __init__(self, job: "Job", waits: bool) -> None:
         self.job = job
+        self.there: "list[Card]" = []
         self.every: "list[str]" = []
         self.uid = os.getuid()
         self.lease: "str" = job.spec["lease"]
@@ -161,7 +170,7 @@ class _Admission:
 
     def _once(self) -> "dict[str, Mark]":
         if self.every and any(other.asked.gpus for other in self._seen().waiting):
-            self.strangers = nvidia.used_by_others(self.every)
+            self.strangers = nvidia.used_by_others(card.uuid for card in self.there)
         held = self._at_the_door()
         if self.every:
             held = self._without_strangers(held)
@@ -196,7 +205,7 @@ class _Admission:
 
     def give_way(self, held: "dict[str, Mark]", first: "Callable[[], None]") -> bool:
         """As `Held.gives_way`."""
-        if not held or not fairness.others_wait(self._seen().waiting, self.uid):
+        if not held or not fairness.others_wait(self._rivals(self._seen()), self.uid):
             return False
         door = _enter(self.marks)
         try:
@@ -222,7 +231,7 @@ class _Admission:
         holds.write(self.job.root, holds.TICKET, self.job.id, **facts)
 
     def _seen(self) -> names.Seen:
-        return names.Seen(self.marks.names())
+        return names.Seen(self.marks.names(), machine.now_s())
 
     def _at_the_door(self) -> "dict[str, Mark]":
         door = _enter(self.marks)
@@ -233,7 +242,7 @@ class _Admission:
             self.submitted = self.submitted or machine.now_ns()
             return self._look()
         except cards.TooFew:
-            raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen())) from None
+            raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True) from None
         finally:
             if door is not None:
                 door.close()
@@ -254,11 +263,12 @@ class _Admission:
         missing = room.lacks(self.asked, self.every)
         group = self._group_has_its_half(seen)
         if missing or group:
-            raise self._queue(self._why(missing, room, seen) if missing else group)
-        return cards.hold(self.marks, room.suitable(self.every), self.asked.gpus)
+            raise self._queue(self._why(missing, room, seen) if missing else group, missing not in ([], [OWN]))
+        return cards.hold(self.marks, room.left(self.every), self.asked.gpus)
 
     def _room(self, seen: names.Seen) -> Room:
-        free = [card for card in self.every if card not in seen.cards and card not in self.strangers]
+        every = [card.uuid for card in self.there]  # older jobs may be content with another kind
+        free = [card for card in every if card not in seen.cards and card not in self.strangers]
         there = Machine(
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
@@ -266,45 +276,68 @@ class _Admission:
         room = Room(there, others, self.uid, self.limits)
         for waiting in seen.waiting:
             if waiting.ms < self._ms:
-                room.reserve(waiting.asked)
+                room.reserve(waiting.asked, self._cards_of(waiting))
         return room
+
+    def _cards_of(self, waiting: "names.Waiting") -> "list[str]":
+        return demand.cards_of(waiting.kind, self.there)
+
+    def _rivals(self, seen: names.Seen) -> "list[names.Waiting]":
+        """Those that wait for cards of which this one could have some."""
+        every = set(self.every)
+        return [other for other in seen.waiting if other.asked.gpus and every.intersection(self._cards_of(other))]
 
     @property
     def _ms(self) -> int:
         return self.ticket.ms if self.ticket else self.submitted // 10**6
 
     def _group_has_its_half(self, seen: names.Seen) -> str:
-        if self.job.element is None or not self.asked.gpus or not fairness.others_wait(seen.waiting, self.uid):
+        if self.job.element is None or not fairness.others_wait(self._rivals(seen), self.uid):
             return ""
         has = fairness.of_group(seen.running, self.uid, self.job.spec["id"])  # this one's mark is among them
         return "" if fairness.may_have(has, len(self.every), self.asked.gpus) else words.HALF
 
     def _why(self, missing: "Sequence[str]", room: Room, seen: names.Seen) -> str:
         held = seen.holders(self.every, (self.uid, self.job.id))
-        ahead = [(other.uid, other.asked.gpus) for other in seen.waiting if other.ms < self._ms]
-        around = words.Around(self.every, held, self.strangers, ahead)
+        ahead = [(other.uid, other.asked.gpus) for other in self._rivals(seen) if other.ms < self._ms]
+        kept = len(room.suitable(self.every)) - len(room.left(self.every))
+        around = words.Around(self.every, held, self.strangers, ahead, kept)
         text = words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
-        return words.behind(text, len(ahead))
+        return words.behind(text, sum(other.ms < self._ms for other in seen.waiting))
 
     def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":
         try:
             return cards.unused(self.marks, held, self.every)
         except cards.TooFew as few:
             self.strangers = few.strangers
-        raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()))
+        raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True)
 
-    def _queue(self, reason: str) -> Exception:
-        """Write its ticket, let go, and see that somebody looks at it."""
+    def _queue(self, reason: str, reserves: bool = False) -> Exception:
+        """Write its ticket, let go, and see that somebody looks at it.
+
+        Args:
+            reason: Why it waits.
+            reserves: Whether younger jobs of other users must wait for it from now on, the spooler being told later.
+        """
+        first = self._named() if reserves and self.ticket is None and self._waits_there else None
         if self.ticket is None and self._waits_there:
             self.queue.write(self._told(reason))
             self._note_ticket(reason)
         if self._run is not None:
             self._run.close()
             self._run = None
-        return self._goes_on_waiting() if self._waits_there else _Again()
+        return self._goes_on_waiting(first) if self._waits_there else _Again()
 
-    def _goes_on_waiting(self) -> NotNow:
-        launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"])
+    def _named(self) -> "Optional[launch.First]":
+        kind, until_s = demand.kind(self.job.spec["resources"]), machine.now_s() + names.VALID_S
+        waiting = names.Waiting(self._ms, self.uid, self.job.id, self.asked, kind)
+        mark = self.marks.hold(names.wait(waiting, until_s))
+        return None if mark is None else launch.First(self.job.id, until_s, mark)
+
+    def _goes_on_waiting(self, first: "Optional[launch.First]" = None) -> NotNow:
+        launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
+        if first is not None:
+            first.mark.close()
         return NotNow(EXIT_QUEUED, "the job waits in the queue")
 
     def _told(self, reason: str) -> "dict[str, object]":

@@ -4,9 +4,13 @@ Called by `admission`, `spool`, `status`, and by every supervisor that ends.
 """
 
 import os
+import signal
 import sys
+import time
+from collections import namedtuple
 
 from ...layout import SCRIPT, SUPERVISE
+from ..supervisor import tree
 from . import machine, names, tickets
 from . import marks as marking
 
@@ -20,7 +24,11 @@ if TYPE_CHECKING:
 
 # In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user.
 TURN = "CLUSTERFN_TURN"
+# A job that another user must not pass from now on: its id, and its name, which counts until then.
+First = namedtuple("First", ("job", "until_s", "mark"))
 _LOG = "spooler.log"
+_STOPPED = "T"  # what /proc says after SIGSTOP
+_DIES_S, _LOOK_S = 2.0, 0.01
 
 
 def spool_name(queue: "Queue") -> str:
@@ -30,28 +38,46 @@ def spool_name(queue: "Queue") -> str:
     return names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
 
 
-def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str) -> None:
-    """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it."""
+def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Optional[First]" = None) -> None:
+    """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it, and
+    that of the `first` job.
+
+    One that a signal has stopped is killed first: it must not go on beside another.
+    """
     name = spool_name(queue)
-    mark = marks.hold(name)
+    mark = marks.hold(name) or _of_the_stopped(name, marks, marks.knock(name))
     if mark is None:
-        marks.knock(name)
         return
     try:
-        _start(queue, mark, lease, bridge)
+        _start(queue, mark, lease, bridge, first)
     finally:
         mark.close()
 
 
-def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str) -> None:
+def _of_the_stopped(name: str, marks: "Marks", pid: int) -> "Optional[Mark]":
+    """The name of a spooler that was stopped; None if it was not, or does not end."""
+    if not pid or tree.state_of(pid) != _STOPPED:
+        return None
+    os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + _DIES_S
+    mark = None
+    while mark is None and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        mark = marks.hold(name)
+    return mark
+
+
+def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str, first: "Optional[First]") -> None:
     import subprocess
 
-    words = ["spool", queue.root, lease, str(mark.fileno())]
+    fds = [mark.fileno()] + ([first.mark.fileno()] if first else [])
+    words = ["spool", queue.root, lease, str(fds[0])]
+    words += [first.job, str(first.until_s), str(fds[1])] if first else []
     with open(os.path.join(machine.folder(queue.root), _LOG), "wb") as log:
         subprocess.Popen(
             [sys.executable, "-I", "-S", os.path.join(bridge, SUPERVISE)] + words,
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=environment_of(os.getppid()),
-            pass_fds=[mark.fileno()], start_new_session=True,
+            pass_fds=fds, start_new_session=True,
         )  # fmt: skip
 
 

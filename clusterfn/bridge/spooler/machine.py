@@ -34,6 +34,11 @@ def now_ns() -> int:
     return int(time.clock_gettime(_BOOTTIME) * 1e9)
 
 
+def now_s() -> int:
+    """The same in whole seconds."""
+    return now_ns() // 10**9
+
+
 def cores() -> int:
     """How many may be used here."""
     if sys.platform.startswith("linux"):

@@ -79,9 +79,15 @@ class FileMark:
 
 
 class Holder:
-    """Whoever holds a name now: who it is, and a connection that ends with the last process of theirs."""
+    """Whoever holds a name now: who it is, and a connection that ends with the last process of theirs.
 
-    def __init__(self, socket: "_socket.socket", uid: int) -> None:
+    Attributes:
+        pid: Of the process that took or inherited the name last; 0 if it is in a container that is not seen from here.
+        uid: Its user.
+    """
+
+    def __init__(self, socket: "_socket.socket", pid: int, uid: int) -> None:
+        self.pid = pid
         self.uid = uid
         self._socket = socket
 
@@ -112,7 +118,9 @@ class Sockets:
 
     def inherited(self, fd: int) -> SocketMark:
         """A name that the process before this one held."""
-        return SocketMark(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd))
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        socket.listen(_PLACES)  # whoever asks for the holder is told of this process from now on
+        return SocketMark(socket)
 
     def names(self) -> "set[str]":
         """All that are held."""
@@ -135,13 +143,15 @@ class Sockets:
         except OSError:
             socket.close()
             return None
-        return Holder(socket, struct.unpack("3i", raw)[1])
+        return Holder(socket, *struct.unpack("3i", raw)[:2])
 
-    def knock(self, name: str) -> None:
-        """Wake whoever holds it."""
+    def knock(self, name: str) -> int:
+        """Wake whoever holds it; its pid, 0 if that is not known."""
         holder = self.holder(name)
-        if holder is not None:
-            holder.close()
+        if holder is None:
+            return 0
+        holder.close()
+        return holder.pid
 
 
 def _address(name: str) -> bytes:
@@ -175,8 +185,9 @@ class Files:
         """Files do not say."""
         return
 
-    def knock(self, _name: str) -> None:
+    def knock(self, _name: str) -> int:
         """It looks by itself."""
+        return 0
 
 
 def _path(name: str) -> str:

@@ -2,7 +2,9 @@
 
 gpu/<uuid>                                       a card
 run/<uid>/<job>/<gpus>/<cores>/<MB>              a job that runs, and what it takes
-wait/<uid>/<ms>/<gpus>/<cores>/<MB>/<job>        a job that is first in its line since <ms> after the machine's start
+wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<card MB>
+                                                 a job that is first in its line, submitted <ms> after the machine's
+                                                 start, and for which cards will do; it counts until <until>, in seconds
 spool/<uid>/<queue>                              a spooler
 door                                             whoever is being let in just now
 
@@ -12,7 +14,7 @@ whoever shows who holds what.
 
 from collections import namedtuple
 
-from .demand import Demand
+from .demand import ANY, Demand, Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,24 +24,32 @@ DOOR = "door"
 GPU, RUN, WAIT, SPOOL = "gpu/", "run/", "wait/", "spool/"
 
 Running = namedtuple("Running", ("uid", "job", "asked"))
-Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked"))
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
+
+VALID_S = 60  # who stands still keeps nobody waiting for longer than that
+_LONGEST = 97  # an abstract socket takes 107 bytes, 10 of them before these
 
 
 class Seen:
     """The names of one look.
 
+    Args:
+        names: All that are held.
+        now_s: Seconds since the machine was started.
+
     Attributes:
         cards: UUIDs that are held.
         running: Jobs that run.
-        waiting: Those that wait and whose turn it is next, the oldest first; not those that have just begun to run.
+        waiting: Those that wait and whose turn it is next, the oldest first; not those that have just begun to run, nor
+            those of whom nothing was heard for too long.
     """
 
-    def __init__(self, names: "Iterable[str]") -> None:
+    def __init__(self, names: "Iterable[str]", now_s: float) -> None:
         held = list(names)
         self.cards = {name[len(GPU) :] for name in held if name.startswith(GPU)}
         self.running = [job for job in map(_running, held) if job is not None]
         run = {(job.uid, job.job) for job in self.running}
-        waiting = [job for job in map(_waiting, held) if job is not None]
+        waiting = {job for until, job in filter(None, map(_waiting, held)) if until > now_s}
         self.waiting = sorted(job for job in waiting if (job.uid, job.job) not in run)
 
     def holders(self, cards: "Iterable[str]", but: "tuple[int, str]") -> "dict[str, int]":
@@ -65,9 +75,12 @@ def run(uid: int, job: str, asked: Demand) -> str:
     return "%s%d/%s/%d/%d/%d" % (RUN, uid, job, asked.gpus, asked.cores, asked.memory_mb)
 
 
-def wait(uid: int, ms: int, job: str, asked: Demand) -> str:
-    """Of a job that is the next of its line."""
-    return "%s%d/%d/%d/%d/%d/%s" % (WAIT, uid, ms, asked.gpus, asked.cores, asked.memory_mb, job)
+def wait(waiting: Waiting, until_s: int) -> str:
+    """Of a job that is the next of its line; for one whose type has too long a name as if any card would do."""
+    ms, uid, job, asked, kind = waiting
+    parts = (WAIT, uid, ms, until_s, asked.gpus, asked.cores, asked.memory_mb, job)
+    name = "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + kind)
+    return name if len(name) <= _LONGEST else "%s%d/%d/%d/%d/%d/%d/%s/%s/%d" % (parts + ANY)
 
 
 def spool(uid: int, queue: str) -> str:
@@ -83,12 +96,16 @@ def _running(name: str) -> "Optional[Running]":
     return Running(numbers[0], parts[2], Demand(*numbers[1:])) if numbers else None
 
 
-def _waiting(name: str) -> "Optional[Waiting]":
+def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
+    """It and until when it counts."""
     parts = name.split("/")
-    if parts[0] != "wait" or len(parts) != 7:
+    if parts[0] != "wait" or len(parts) != 10:
         return None
-    numbers = _numbers(parts[1:6])
-    return Waiting(numbers[1], numbers[0], parts[6], Demand(*numbers[2:])) if numbers else None
+    numbers = _numbers(parts[1:7] + parts[9:])
+    if not numbers:
+        return None
+    uid, ms, until_s = numbers[:3]
+    return until_s, Waiting(ms, uid, parts[7], Demand(*numbers[3:6]), Kind(parts[8], numbers[6]))
 
 
 def _numbers(words: "list[str]") -> "list[int]":

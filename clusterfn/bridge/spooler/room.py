@@ -3,6 +3,7 @@
 Cards are counted by name, everything else by amount. Called by `admission` and `plan`.
 """
 
+from . import keeping
 from .demand import Demand
 
 TYPE_CHECKING = False
@@ -44,7 +45,7 @@ class Room:
         own = [job.asked for job in running if job.uid == uid]
         used = sum(job.asked.memory_mb for job in running)
         self.free_cards = list(machine.free_cards)
-        self.reserved_cards = 0
+        self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
         self.cores: "int" = machine.cores - sum(job.asked.cores for job in running)
         self._there = machine.cores
         self.memory_mb = min(machine.memory_mb - used, machine.available_mb)
@@ -58,7 +59,7 @@ class Room:
             cards: Those that are of its kind; None: every one is.
         """
         missing = []
-        if asked.gpus and len(self.suitable(cards)) - self.reserved_cards < asked.gpus:
+        if asked.gpus and len(self.left(cards)) < asked.gpus:
             missing.append(CARDS)
         if self.cores < asked.cores and not self._shares_cores():
             missing.append(CORES)
@@ -75,6 +76,11 @@ class Room:
         """The free cards among these."""
         return [card for card in self.free_cards if cards is None or card in cards]
 
+    def left(self, cards: "Optional[Sequence[str]]") -> "list[str]":
+        """Those of them that are kept for nobody."""
+        kept = keeping.kept(self.free_cards, self._waiting, cards)
+        return [card for card in self.suitable(cards) if card not in kept]
+
     def over(self, asked: Demand) -> "list[str]":
         """Which limits of the user it would pass, by their names in clusterfn.yml."""
         wanted = list(asked) + [1]
@@ -87,14 +93,14 @@ class Room:
 
     def take(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
         """It starts."""
-        for card in self.suitable(cards)[: asked.gpus]:
+        for card in self.left(cards)[: asked.gpus]:
             self.free_cards.remove(card)
         self._less(asked)
         self.count(asked)
 
-    def reserve(self, asked: Demand) -> None:
-        """It waits, and what it needs is kept for it."""
-        self.reserved_cards += asked.gpus
+    def reserve(self, asked: Demand, cards: "Optional[Sequence[str]]" = None) -> None:
+        """It waits, and what it needs is kept for it, of these cards."""
+        self._waiting.append((asked.gpus, cards))
         self._less(asked)
 
     def _less(self, asked: Demand) -> None:

@@ -12,6 +12,7 @@ import time
 
 from ...layout import JOBS, SPEC, UNSATISFIABLE
 from ..supervisor import nvidia
+from ..supervisor.eligible import asked
 from ..supervisor.verdict import Verdict
 from . import holds, machine, names, status
 from . import marks as marking
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _OF_THE_JOURNAL = 1 << 20  # its end; a card that was taken before that is still shown as held
 _SOMEBODY = "somebody"
-_KEPT = "waiting for %d; what becomes free is kept for it"
+_KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
 def gpus(root: str, lease: str) -> int:
@@ -41,7 +42,7 @@ def look(root: str, marks: "marking.Marks") -> "dict[str, Any]":
     except Verdict as verdict:
         loads, seen_on = [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
-    seen = names.Seen(marks.names())
+    seen = names.Seen(marks.names(), machine.now_s())
     holders = Holders(root, seen, os.getuid()).of(seen_on)
     cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
     return {"cards": cards, "waiting": _waiting(root, seen), "trouble": trouble}
@@ -160,7 +161,8 @@ def _waiting(root: str, seen: names.Seen) -> "list[dict[str, Any]]":
     ]  # fmt: skip
     for other in seen.waiting:
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
+            wanted = asked(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
             told = {"own": other.uid == uid, "user": nvidia.user_name(other.uid), "job": other.job, "name": None,
-                    "reason": _KEPT % other.asked.gpus, "asked": dict(other.asked._asdict())}  # fmt: skip
+                    "reason": _KEPT % wanted, "asked": dict(other.asked._asdict())}  # fmt: skip
             found.append((now_s - (now_ms - other.ms) / 1000.0, told))
     return [dict(told, since=since) for since, told in sorted(found, key=lambda each: each[0])]

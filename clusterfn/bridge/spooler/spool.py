@@ -14,11 +14,10 @@ import time
 
 from ...layout import CANCELLED, OUTCOME, SUPERVISE, UNSATISFIABLE, attempt_dir
 from ..supervisor import nvidia
-from ..supervisor.candidates import candidates
 from ..supervisor.log import say
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict
-from . import launch, machine, names, plan, status, words
+from . import demand, launch, machine, names, plan, status, words
 from . import marks as marking
 from .room import Machine
 from .tickets import Queue, is_cancelled, is_claimed, waited_s
@@ -27,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
+    from ..supervisor.eligible import Card
     from .marks import Holder, Mark
     from .tickets import Ticket
 
@@ -35,14 +35,23 @@ _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where nobody can knock
 _STRANGERS_S = 4.0
-_KINDS_S = 60.0
+_RENEW_S = names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job lets go of several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 
 
-def spool(root: str, lease: str, fd: int) -> int:
-    """Serve until nothing waits."""
+def spool(root: str, lease: str, fd: int, *first: str) -> int:
+    """Serve until nothing waits.
+
+    Args:
+        root: Of the queue.
+        lease: How names are held here.
+        fd: The name that elects it, inherited.
+        first: A job that has its name already, until when that counts, and its fd, inherited too.
+    """
     spooler = Spooler(Queue(root), lease, fd)
+    if first:
+        spooler.named_already(first[0], int(first[1]), int(first[2]))
     while spooler.elected():
         spooler.serve()
     return 0
@@ -63,13 +72,17 @@ class Spooler:
         self.uid = os.getuid()
         self.marks = marking.of(lease)
         self._elected: "Optional[Mark]" = self.marks.inherited(fd)
-        self._named: "dict[str, Mark]" = {}
+        self._named: "dict[str, tuple[int, Mark]]" = {}
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, Holder]" = {}
         self._cards = Cards()
         self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
+
+    def named_already(self, job: str, until_s: int, fd: int) -> None:
+        """Keep the name of a job."""
+        self._named[job] = (until_s, self.marks.inherited(fd))
 
     def elected(self) -> bool:
         """Whether it is, and something waits."""
@@ -93,7 +106,7 @@ class Spooler:
         self._reap()
         tickets = self._tickets()
         self._forget({ticket.job for ticket in tickets})
-        seen = names.Seen(self.marks.names())
+        seen = names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
         made = self._plan(tickets, seen)
         self._name(made.named)
@@ -184,13 +197,14 @@ class Spooler:
     def _plan(self, tickets: "list[Ticket]", seen: names.Seen) -> "plan.Plan":
         memory = any(ticket.asked.memory_mb for ticket in tickets)
         used = self._cards.strangers(any(ticket.asked.gpus for ticket in tickets), seen.cards)
-        free = [card for card in self._cards.every if card not in seen.cards and card not in used]
+        every = [card.uuid for card in self._cards.there]
+        free = [card for card in every if card not in seen.cards and card not in used]
         there = Machine(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
         held = {card: self._uid_of(names.gpu(card)) for card in seen.cards}
         starting, late = set(self._starting), self._late()
         view = plan.View(
-            there, seen, self.uid, starting, late, self._cards.kind_of,
-            lambda kind, ahead: words.Around(kind, held, used, ahead),
+            there, seen, self.uid, starting, late, self._cards.of,
+            lambda kind, ahead, kept: words.Around(kind, held, used, ahead, kept),
         )  # fmt: skip
         return plan.plan(tickets, view)
 
@@ -198,14 +212,22 @@ class Spooler:
         return self._holders[name].uid if name in self._holders else -1
 
     def _name(self, wanted: "list[Ticket]") -> None:
-        """Let other users know who is next."""
+        """Let other users know who is next, and again and again that somebody cares."""
         for job in set(self._named) - {ticket.job for ticket in wanted}:
-            self._named.pop(job).close()
+            self._named.pop(job)[1].close()
+        now_s = machine.now_s()
         for ticket in wanted:
-            if ticket.job not in self._named:
-                mark = self.marks.hold(names.wait(self.uid, ticket.ms, ticket.job, ticket.asked))
-                if mark is not None:
-                    self._named[ticket.job] = mark
+            before = self._named.get(ticket.job)
+            if before is None or before[0] < now_s + _RENEW_S:
+                self._name_until(ticket, now_s + names.VALID_S)
+                if before is not None and self._named[ticket.job] != before:
+                    before[1].close()
+
+    def _name_until(self, ticket: "Ticket", until_s: int) -> None:
+        waiting = names.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+        mark = self.marks.hold(names.wait(waiting, until_s))
+        if mark is not None:
+            self._named[ticket.job] = (until_s, mark)
 
     def _follow(self, seen: names.Seen) -> None:
         """Be woken by the end of whoever has something now."""
@@ -261,29 +283,20 @@ class Cards:
     """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
 
     def __init__(self) -> None:
-        self.every: "list[str]" = []
-        self._kinds: "dict[str, tuple[float, Optional[list[str]]]]" = {}
+        self.there: "list[Card]" = []
         self._used: "dict[str, str]" = {}
         self._due = 0.0
 
-    def kind_of(self, ticket: "Ticket") -> "Optional[list[str]]":
-        """The cards that its job may get; None if they are too few, or nobody knows."""
-        key = json.dumps(ticket.resources, sort_keys=True)
-        due, kind = self._kinds.get(key, (0.0, None))
-        if time.monotonic() > due:
-            try:
-                kind = candidates(ticket.resources)
-            except Verdict:
-                kind = None
-            self._kinds[key] = (time.monotonic() + _KINDS_S, kind)
-        return kind
+    def of(self, kind: demand.Kind) -> "list[str]":
+        """Those of a kind; none where nobody knows."""
+        return demand.cards_of(kind, self.there)
 
     def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
         """Who uses a card that nobody holds."""
         if asked and time.monotonic() > self._due:
             try:
-                self.every = nvidia.cards()
-                self._used = nvidia.used_by_others(self.every)
+                self.there = nvidia.cards()
+                self._used = nvidia.used_by_others(card.uuid for card in self.there)
             except Verdict:
                 self._used = {}
             self._due = time.monotonic() + _STRANGERS_S

@@ -12,7 +12,7 @@ from collections import namedtuple
 from ...layout import CANCEL, CLAIM, QUEUE, element_log
 from ..supervisor.job import DAMAGED
 from . import holds, machine
-from .demand import Demand, Limits
+from .demand import Demand, Limits, kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # order: what sorts them; ms: the same for other users; deadline: wall seconds or None
 Ticket = namedtuple(
     "Ticket",
-    ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "resources", "written",
+    ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
      "timeout_s", "reason", "lease"),
 )  # fmt: skip
 
@@ -99,8 +99,8 @@ class Queue:
         order = (1, told["submitted"]) if now else (0, told["t"])
         return Ticket(
             order, told["submitted"] // 10**6 if now else 0, told["job"], told["name"], told["folder"], told["home"],
-            told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]), told["resources"],
-            told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
+            told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]),
+            kind(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
         )  # fmt: skip
 
 

@@ -19,17 +19,19 @@ class Around:
         cards: Those of the job's kind.
         holders: uid of whoever holds a card, by its UUID; -1 where that is not known.
         strangers: Who uses a card without a lease.
-        ahead: uid and number of cards of each job that waits, came before, and has what it needs kept for it.
+        ahead: uid and number of cards of each job that waits, came before, and has some of these cards kept for it.
+        kept: How many of them are.
     """
 
     def __init__(
         self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]",
-        ahead: "Iterable[tuple[int, int]]" = (),
+        ahead: "Iterable[tuple[int, int]]", kept: int,
     ) -> None:  # fmt: skip
         self.cards = cards
         self.holders = {card: holders[card] for card in cards if card in holders}
         self.strangers = {card: strangers[card] for card in cards if card in strangers}
-        self.ahead = [(uid, gpus) for uid, gpus in ahead if gpus]
+        self.ahead = list(ahead)
+        self.kept = kept
 
     @property
     def left(self) -> int:
@@ -66,17 +68,16 @@ def _cards(wanted: int, around: Around) -> str:
         used = list(around.strangers.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
     said = "; ".join(parts)
-    if around.left and around.ahead:
+    if around.kept and around.ahead:
         said = ", ".join(filter(None, [said, _reserved(around)]))
     return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
 
 
 def _reserved(around: Around) -> str:
     """Why those that are free are not for it."""
-    kept = min(sum(gpus for _, gpus in around.ahead), around.left)
-    which = "the others" if kept == around.left else "%d of the others" % kept
+    which = "the others" if around.kept == around.left else "%d of the others" % around.kept
     if around.left == len(around.cards):
-        which = "%d of %d GPUs" % (kept, around.left)
+        which = "%d of %d GPUs" % (around.kept, around.left)
     jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
     return "%s reserved for %s, which came before" % (which, " and ".join(jobs))
 

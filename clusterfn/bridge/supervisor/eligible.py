@@ -30,9 +30,14 @@ def is_of(name: str, kind: str) -> bool:
         >>> is_of("NVIDIA GeForce RTX 4090", "rtx4090"), is_of("NVIDIA RTX A1000", "a100")
         (True, False)
     """
-    words, wanted = _words(name), "".join(_words(kind))
+    words, wanted = _words(name), squeezed(kind)
     starts = range(len(words))
     return any("".join(words[start:end]) == wanted for start in starts for end in range(start + 1, len(words) + 1))
+
+
+def squeezed(kind: str) -> str:
+    """A type as it is compared: "RTX A6000" is "rtxa6000"."""
+    return "".join(_words(kind))
 
 
 def large_enough(size_bytes: int, asked_bytes: int) -> bool:
@@ -57,6 +62,12 @@ def in_words(cards: "Sequence[Card]") -> str:
     return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
 
 
+def named(cards: "Iterable[Card]", uuids: "Iterable[str]") -> str:
+    """These of the cards, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
+    known = {card.uuid: "GPU %d (%s, %s)" % (card.index, card.name, card.uuid) for card in cards}
+    return ", ".join(known.get(uuid, uuid) for uuid in uuids)
+
+
 def _gigabytes(size: float) -> str:
     return "%.0f GB" % size if size >= 1 else "%.1f GB" % size
 
@@ -66,7 +77,7 @@ def hint(cards: "Sequence[Card]", kind: "Optional[str]") -> str:
     import difflib  # only a refusal needs it
 
     words = {word for card in cards for word in _words(card.name) if any(sign.isdigit() for sign in word)}
-    near = difflib.get_close_matches("".join(_words(kind)), sorted(words), n=1, cutoff=0.6) if kind else []
+    near = difflib.get_close_matches(squeezed(kind), sorted(words), n=1, cutoff=0.6) if kind else []
     if near and kind and not any(is_of(card.name, kind) for card in cards):
         return 'did you mean gpu_type="%s"?' % near[0]
     return "ask for fewer or other cards, or choose another host"

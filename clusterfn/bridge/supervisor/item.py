@@ -148,7 +148,6 @@ def _see_through(work: Run, item: ItemAttempt) -> "Optional[Verdict]":
 
 def _leave(work: Run, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
     """End what is to be run again."""
-    job, cards = work.job, work.cards()
-    item.again(retries.in_words(used, ", ".join(cards) or job.node, verdict.facts["message"], used, of))
+    item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
     work.finish()
-    job.failed_cards += retries.suspects(verdict, cards)
+    work.job.failed_cards += retries.suspects(verdict, work.cards())

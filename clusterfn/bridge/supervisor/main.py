@@ -68,7 +68,7 @@ def _command(argv: "list[str]") -> int:
     if argv[:1] in (["queue"], ["spool"]):
         return _about_queue(argv)
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | list ROOT | gpus ROOT LEASE | queue ROOT | spool ROOT LEASE FD")  # fmt: skip
+        " | list ROOT | gpus ROOT LEASE | queue ROOT | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2
 
 
@@ -79,7 +79,7 @@ def _about_queue(argv: "list[str]") -> int:
         return status.queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
     from ..spooler import spool
 
-    return spool.spool(argv[1], argv[2], int(argv[3]))
+    return spool.spool(argv[1], argv[2], int(argv[3]), *argv[4:])
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:
@@ -180,8 +180,8 @@ def _follow(attempt: Attempt, work: "Run", verdict: Verdict) -> "Optional[Attemp
     """
     job, cards, following = attempt.job, work.cards(), _following(attempt)
     if following is not None:
-        used, where = 1 + len(attempt.earlier()), ", ".join(cards) or job.node
-        told = retries.in_words(attempt.number, where, verdict.facts["message"], used, retries.allowed(job))
+        used = 1 + len(attempt.earlier())
+        told = retries.in_words(attempt.number, work.where(), verdict.facts["message"], used, retries.allowed(job))
         attempt.event("note", message=told)
         if not work.publish(retries.superseding(verdict, told, following.number, cards)):
             standing = attempt.outcome() or {}

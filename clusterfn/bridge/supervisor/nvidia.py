@@ -23,21 +23,11 @@ _LIMIT_S = 10.0
 QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
 
 
-def cards() -> "list[str]":
-    """The UUIDs of all cards, in PCI order.
-
-    Raises:
-        Verdict: nvidia-smi is missing, hangs, or answers something else.
-    """
-    rows = query("--query-gpu=pci.bus_id,uuid", 2)
-    return [uuid for _, uuid in sorted((bus, uuid) for bus, uuid in rows)]
-
-
-def described() -> "list[Card]":
+def cards() -> "list[Card]":
     """All cards with what they are, in PCI order.
 
     Raises:
-        Verdict: As `cards`.
+        Verdict: nvidia-smi is missing, hangs, or answers something else.
     """
     rows = query("--query-gpu=pci.bus_id,index,uuid,memory.total,name", 5)
     return [

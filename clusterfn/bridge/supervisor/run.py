@@ -133,6 +133,10 @@ class Run:
         """The cards that it took."""
         return self.job.held.uuids if self.job.held else []
 
+    def where(self) -> str:
+        """The same for people, or the node."""
+        return self.job.held.in_words() if self.job.held and self.job.held.uuids else self.job.node
+
     def result(self) -> Verdict:
         """Listen to the worker until it has said its last word, or is gone.
 

@@ -1,0 +1,81 @@
+"""The queue of a machine with cards of several kinds: who waits for one kind keeps no other from anybody."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.bridge.box import Box
+from tests.bridge.host import until
+from tests.bridge.test_queue import ended, let_go, running
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
+
+BOTH = ("NVIDIA A100-SXM4-80GB", "NVIDIA RTX A6000")
+AGES = 99999999  # seconds since the machine's start
+
+
+def test_a_job_that_waits_for_one_kind_of_card_keeps_no_other_kind_from_ones_own_jobs(box: Box):
+    box.say(kinds=BOTH)
+    holder, waiting = running(box, box.job(1, 60, kind="a100")), box.job(1, kind="a100")
+    other = box.job(1, kind="a6000")
+    box.queued(waiting)
+
+    box.start(other)
+
+    assert ended(other) == ["returned"]
+    assert other.value() == box.uuid(1) and not waiting.has_outcome()
+    let_go(holder)
+    assert ended(waiting) == ["returned"]
+    assert waiting.value() == box.uuid(0)
+
+
+def test_a_job_of_another_user_that_waits_for_one_kind_of_card_keeps_that_kind_alone(box: Box):
+    box.say(kinds=BOTH)
+    held = box.mark(f"wait/4242/1/{AGES}/2/1/0/aaaaaaaaaaaaaaaa/a100/0")
+    any_card, mine = box.job(1), box.job(1, kind="a100")
+
+    box.start(any_card)
+    box.queued(mine)
+
+    assert ended(any_card) == ["returned"]
+    assert any_card.value() == box.uuid(1)
+    kept = "1 of 1 GPUs reserved for 4242's job of 2, which came before; waiting for 1; 1 job before it"
+    assert until(lambda: box.reason(mine)) == kept
+    held.close()
+    assert ended(mine) == ["returned"]
+
+
+def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(box: Box):
+    box.say(kinds=BOTH)
+    held = box.mark(f"wait/4242/1/{AGES}/1/1/0/aaaaaaaaaaaaaaaa//0")
+    mine = box.job(1, kind="a100")
+
+    assert box.start(mine).wait(30) == 0
+
+    assert mine.value() == box.uuid(0)
+    held.close()
+
+
+def test_a_job_says_which_kind_of_card_it_waits_for(box: Box):
+    box.say(kinds=BOTH)
+    running(box, box.job(1, 60, kind="a100"))
+    waiting = box.job(1, kind="A100")
+    waiting_large = box.bench.job(
+        "def f():\n    pass\n", resources={"gpus": 1, "gpu_type": "a100", "gpu_memory_bytes": 40 << 30}
+    )
+
+    box.queued(waiting)
+    box.queued(waiting_large)
+
+    ends = until(lambda: two([name for name in box.apart.names() if name.startswith("wait/")]))
+    assert [name.split("/", 4)[4] for name in ends] == [
+        f"1/1/0/{waiting.id}/a100/0",
+        f"1/1/0/{waiting_large.id}/a100/40960",
+    ]
+
+
+def two(names: list[str]) -> list[str]:
+    """They, the older first, once both are there."""
+    return sorted(names, key=lambda name: int(name.split("/")[2])) if len(names) == 2 else []
