@@ -190,7 +190,8 @@ def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> N
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {count}, {group.at_once} at a time")
     gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
     if (gpus or wish.sequential_up_to is not None) and not slurm:
-        mode = f"PARALLEL processing, each item {'on cards' if gpus else 'in a process'} of its own"
+        place = "on cards of its own, waiting while others have them" if gpus else "in a process of its own"
+        mode = f"PARALLEL processing, each item {place}"
         if group.at_once == 1 and group.count > 1:
             mode = "SEQUENTIAL processing to avoid GPU deadlock"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
@@ -310,13 +311,14 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
 
 
 def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
-    """The job as it was sent, for those who start more of it."""
+    """The job as it was sent, for those who start more of it; but for the secrets, of which it has the names alone."""
     building = spec.get("building")
     return JobSpec(
         id=spec["id"], name=spec["name"], host=session.host, root=spec["root"], bridge=spec["bridge"],
         host_python=session.connection.facts.python, resources=Resources(**spec["resources"]),
         interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
-        sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"],
+        sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
         building=Building(**building) if building else None, group=Group(**spec["group"]),
-        log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"],
+        log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
+        retries=spec.get("retries", 0),
     )  # fmt: skip

@@ -448,7 +448,8 @@ def test_two_items_take_turns_on_one_card(hosts, lab, gpubox_reset, capfd):
     function = cluster(host="tensor01", gpus=1)(card)
 
     cards = function.map(range(12)).results(60)
-    assert len(set(cards)) > 1 and "Using PARALLEL processing" in capfd.readouterr().err
+    said = "Using PARALLEL processing, each item on cards of its own, waiting while others have them (card: 12)\n"
+    assert len(set(cards)) > 1 and said in capfd.readouterr().err
     halves = cluster(host="tensor01", gpus=8)(card).map(range(2)).results(60)
     assert halves[0] == halves[1]
     assert "Using SEQUENTIAL processing to avoid GPU deadlock (card: 2)" in capfd.readouterr().err

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import json
+import os
+import sys
 
 import pytest
 
@@ -94,6 +96,20 @@ def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
     assert "item 1 ✗ Evaluation failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
     with pytest.raises(SweepError, match="1 x Odd: <no message"):
         ended(Odd()).results()
+
+
+def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
+    pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        ended(1, ValueError("no"), 3).results()
+        stderr.flush()
+        *drawn, last = os.read(ours, 65536).decode().split("\r\x1b[K")
+    os.close(ours)
+
+    assert drawn == ["", "[1/3] 1 ✓ 0 ✗ 7f3a", "[2/3] 1 ✓ 1 ✗ 7f3a"]
+    assert last.startswith("[3/3] 2 ✓ 1 ✗ 7f3a\r\nclusterfn: 2/3 returned, completed in ")
 
 
 def test_a_group_of_nothing_has_ended():

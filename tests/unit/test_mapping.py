@@ -1,0 +1,115 @@
+"""What a map is told by a host before it sends anything, what it says, and what it reads of a group sent before."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn import division, mapping, send
+from clusterfn.division import Wish
+from clusterfn.scheduler.slurm import Slurm
+from clusterfn.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
+from tests.golden.samples import BARE, SLURM, job
+
+GB = 1 << 30
+LOCAL = Host("local", "", "local", "")
+
+
+def session(host: Host, **facts: Any) -> Any:
+    """Of a host that has told these facts, and has eight cards."""
+    connection = SimpleNamespace(facts=SimpleNamespace(**{"cpus": 64, "memory_bytes": 100 * GB, **facts}))
+    return SimpleNamespace(host=host, connection=connection, cards_for=lambda asked: 8)
+
+
+def at_once(host: Host, asked: Resources) -> int:
+    return division.on_machine(100, Wish(), mapping._machine(session(host), asked)).at_once
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "asked_gb", "wanted"), [(50, None, 4), (2.5, None, 2), (0.5, None, 1), (50, 20, 2), (500, 40, 2)]
+)
+def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch, free_gb: float, asked_gb: int | None, wanted: int
+):
+    monkeypatch.setattr(mapping, "_free_memory", lambda: int(free_gb * GB))
+    asked = Resources(memory_bytes=asked_gb * GB if asked_gb else None)
+
+    assert at_once(LOCAL, asked) == wanted
+
+
+def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(mapping, "_free_memory", lambda: 1)
+
+    assert at_once(BARE, Resources()) == 50
+    assert at_once(BARE, Resources(memory_bytes=30 * GB)) == 3
+    assert at_once(replace(BARE, limits=Limits(memory_bytes=60 * GB)), Resources(memory_bytes=30 * GB)) == 2
+    assert at_once(BARE, Resources(gpus=3)) == 2
+    assert at_once(replace(BARE, limits=Limits(gpus=3)), Resources(gpus=1)) == 3
+    assert at_once(BARE, Resources(cores=20)) == 3
+    assert at_once(replace(BARE, limits=Limits(jobs=2)), Resources()) == 2
+
+
+def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
+    told = tmp_path / "meminfo"
+    told.write_text("MemTotal:  9000000 kB\nMemFree:  1000 kB\nMemAvailable:    2097152 kB\n")
+    monkeypatch.setattr(mapping, "Path", lambda _: told)
+
+    assert mapping._free_memory() == 2 * GB
+    told.unlink()
+    assert mapping._free_memory() is None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "wish", "group", "said"),
+    [
+        (
+            1,
+            Wish(),
+            Group(12, 1, 8, 8),
+            "PARALLEL processing, each item on cards of its own, waiting while others have",
+        ),
+        (1, Wish(), Group(2, 1, 1, 1), "SEQUENTIAL processing to avoid GPU deadlock"),
+        (0, Wish(sequential_up_to=2), Group(3, 1, 3, 3), "PARALLEL processing, each item in a process of its own"),
+        (0, Wish(sequential_up_to=3), Group(3, 1, 1, 1), "SEQUENTIAL processing"),
+        (0, Wish(), Group(3, 1, 3, 3), ""),
+    ],
+)
+def test_which_way_is_chosen_is_said(capfd: pytest.CaptureFixture[str], gpus: int, wish: Wish, group: Group, said: str):
+    one: Any = SimpleNamespace(job=job(resources=Resources(gpus=gpus)), where="train on tensor01 (host='tensor01')")
+
+    mapping._tell(one, group, wish, mapping.Limits())
+
+    shown = capfd.readouterr().err
+    assert f"{group.count} items, {group.at_once} at a time\n" in shown
+    assert (
+        (f"clusterfn: Using {said}" in shown and f"(train: {group.count})\n" in shown) if said else "Using" not in shown
+    )
+
+
+SENT = JobSpec(
+    id="7f3a000011112222", name="train", host=SLURM, root="/root", bridge="/root/bridge/abc",
+    host_python="/usr/bin/python3", interpreter=Interpreter("/opt/py/bin/python", (3, 11), {"set": {"A": "b"}}),
+    resources=Resources(2, GB, 1, 60.0, GB, "a6000"), sys_path=("/s",), modules=("cuda",), env={"A": "b"},
+    secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
+    building=Building("ab", "/envs", True, "12.4", "/n"),
+    group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2,
+)  # fmt: skip
+
+
+def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
+    defaults = JobSpec(*[getattr(SENT, name) for name in ("id", "name", "host", "root", "bridge", "host_python")],
+                       Resources(), Interpreter("", (3, 9)))  # fmt: skip
+    same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
+    assert same == ["serving"], "what this test would not see to be lost; a session is no group"
+
+    read = mapping._job(session(SLURM, python="/usr/bin/python3"), json.loads(send.spec_json(SENT)))
+
+    assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
+    ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
+    assert "--requeue" in submission.argv
