@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from clusterfn import layout, spec
+from clusterfn.edge import edge
 from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class ClusterFunction(Generic[P, R]):
         self.options = options
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # for IPython and pytest
         if inside_job():
             return self.__wrapped__(*args, **kwargs)
         from clusterfn import dispatch
@@ -51,6 +52,7 @@ class ClusterFunction(Generic[P, R]):
         call: Callable[..., R] = self
         return self if instance is None else functools.partial(call, instance)
 
+    @edge
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Send the call and return at once.
 
@@ -72,6 +74,7 @@ class ClusterFunction(Generic[P, R]):
 
         return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
 
+    @edge
     def map(
         self,
         *iterables: Iterable[Any],
@@ -84,6 +87,7 @@ class ClusterFunction(Generic[P, R]):
 
         Args:
             iterables: One for each argument; as for the builtin `map`, the shortest decides how many calls there are.
+                What is the same for all calls is `itertools.repeat(x)`.
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
@@ -117,6 +121,7 @@ class ClusterFunction(Generic[P, R]):
         """The same function on another host."""
         return self.with_options(host=host)
 
+    @edge
     def with_options(
         self,
         *,
@@ -144,10 +149,8 @@ class ClusterFunction(Generic[P, R]):
 
         With `gpus=0` no type and size of cards stays.
         """
-        given = {key: value for key, value in locals().items() if key != "self" and value is not None}
-        changed = spec.parse_options(given)
-        before = replace(self.options, gpu_type=None, gpu_memory_bytes=None) if gpus == 0 else self.options
-        return ClusterFunction(self.__wrapped__, replace(before, **{k: getattr(changed, k) for k in _fields(given)}))
+        given = {key: value for key, value in locals().items() if key != "self"}
+        return ClusterFunction(self.__wrapped__, spec.changed(self.options, given))
 
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
@@ -168,11 +171,12 @@ class ClusterFunction(Generic[P, R]):
     __qualname__: str
 
 
-def _fields(given: Mapping[str, object]) -> list[str]:
-    renamed = {
-        "memory": "memory_bytes", "gpu_memory": "gpu_memory_bytes", "time": "time_s", "stall_timeout": "stall_s",
-    }  # fmt: skip
-    return [renamed.get(name, name) for name in given]
+def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+    """What is called, and what its decorator said; a method or a partial has the options of what it calls."""
+    if isinstance(function, ClusterFunction):
+        return function.__wrapped__, function.options
+    called = function.func if isinstance(function, functools.partial) else None
+    return function, called.options if isinstance(called, ClusterFunction) else spec.Options()
 
 
 @overload

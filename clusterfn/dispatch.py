@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 
 from clusterfn import config, demand, describe, layout, ledger, live, send
 from clusterfn import payload as payloads
+from clusterfn.edge import edge
 from clusterfn.environments import Ready, Wanted
-from clusterfn.errors import ClusterfnError, ConfigError, EnvironmentBuildError, JobError
+from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.job import Job
 from clusterfn.live import remember_going
 from clusterfn.session import CALLER, Session, open_session
@@ -32,22 +33,20 @@ from clusterfn.tracker import Tracker
 R = TypeVar("R")
 
 
+@edge
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
     """Run the call on its host, show what it prints, and return its value or raise its exception."""
+    prepared = prepare(function, args, kwargs, options)
     try:
-        prepared = prepare(function, args, kwargs, options)
-        try:
-            value: R = _live(prepared, options)
-        except EnvironmentBuildError as error:
-            if error.stage != layout.CARDS_STAGE:
-                raise
-            tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
-            again = prepare(function, args, kwargs, options)
-            _refuse_the_same(error, prepared.ready, again.ready)
-            value = _live(again, options)
-        return value
-    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-        raise ends_here(error)  # noqa: B904 - the same error, its chain as it is
+        value: R = _live(prepared, options)
+    except EnvironmentBuildError as error:
+        if error.stage != layout.CARDS_STAGE:
+            raise
+        tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+        again = prepare(function, args, kwargs, options)
+        _refuse_the_same(error, prepared.ready, again.ready)
+        value = _live(again, options)
+    return value
 
 
 def _live(prepared: Prepared, options: Options) -> Any:
@@ -74,11 +73,8 @@ def _refuse_the_same(error: EnvironmentBuildError, before: Ready, after: Ready) 
 
 def submit(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> Job[R]:
     """Send the call and return its Job."""
-    try:
-        prepared = prepare(function, args, kwargs, options)
-        return start(replace(prepared, payload=_kept(prepared.payload)))
-    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-        raise ends_here(error)  # noqa: B904 - the same error, its chain as it is
+    prepared = prepare(function, args, kwargs, options)
+    return start(replace(prepared, payload=_kept(prepared.payload)))
 
 
 def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> str:
@@ -90,15 +86,6 @@ def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 def _kept(payload: payloads.Payload) -> payloads.Payload:
     """With large buffers of its own: whoever does not wait may go on changing his arrays."""
     return replace(payload, blobs={digest: memoryview(bytes(view)) for digest, view in payload.blobs.items()})
-
-
-def ends_here(error: BaseException) -> BaseException:
-    """The error without the frames between the user's own call and here: they are ours, and its message says it all."""
-    if os.environ.get("CLUSTERFN_DEBUG"):
-        return error
-    if isinstance(error, ClusterfnError) and not isinstance(error, JobError):
-        error.__cause__, error.__suppress_context__ = None, True
-    return error.with_traceback(None)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from clusterfn import spec
-from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.decorator import inside_job, undecorated
+from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.group import JobGroup
 from clusterfn.job import Job
@@ -24,16 +25,22 @@ class Executor(concurrent.futures.Executor):
     """Runs functions on a host: what is submitted as a job each, what is mapped as one group.
 
     Each call has a process of its own, so there is no `initializer`: what it would do belongs into the function.
+    A function that is decorated by `cluster` keeps its own options; those that are given here go over them, as with
+    `with_options`.
 
     Args:
-        host: The host's name in clusterfn.yml; None as for `cluster`.
+        host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
         cores, memory, gpus, gpu_memory, gpu_type, time, environment, modules, env, secrets: As for `cluster`.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
 
     Example:
         >>> with Executor("tensor01", cores=1) as executor:
         ...     list(executor.map(evaluate, models))
     """
 
+    @edge
     def __init__(
         self,
         host: str | None = None,
@@ -49,13 +56,14 @@ class Executor(concurrent.futures.Executor):
         env: Mapping[str, str] | None = None,
         secrets: Sequence[str] | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name != "self" and not name.startswith("_")}
-        self._options = spec.parse_options({name: value for name, value in given.items() if value is not None})
+        self._given = {name: value for name, value in locals().items() if name != "self"}
+        spec.parse_options(self._given)
         self._jobs: list[Job[Any]] = []
         self._groups: list[JobGroup[Any]] = []
         self._lock = threading.Lock()
         self._closed = False
 
+    @edge
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
         """Send `fn(*args, **kwargs)` and return its Job.
 
@@ -65,11 +73,13 @@ class Executor(concurrent.futures.Executor):
         from clusterfn import dispatch
 
         self._check()
-        job: Job[R] = dispatch.submit(_plain(fn), args, kwargs, self._options)
+        plain, options = self._with_options(fn)
+        job: Job[R] = dispatch.submit(plain, args, kwargs, options)
         with self._lock:
             self._jobs.append(job)
         return job
 
+    @edge
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[R]:
@@ -93,10 +103,15 @@ class Executor(concurrent.futures.Executor):
         self._check()
         until = None if timeout is None else clock.monotonic() + timeout
         wish = mapping.wish(_AT_ONCE, chunksize if chunksize != 1 else "auto")
-        group = mapping.run(_plain(fn), iterables, self._options, wish)
+        plain, options = self._with_options(fn)
+        group = mapping.run(plain, iterables, options, wish)
         with self._lock:
             self._groups.append(group)
         return _in_order(group, until)
+
+    def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+        plain, own = undecorated(fn)
+        return plain, spec.changed(own, self._given)
 
     def _check(self) -> None:
         if inside_job():
@@ -104,6 +119,7 @@ class Executor(concurrent.futures.Executor):
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
+    @edge
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls.
 
@@ -128,10 +144,6 @@ class Executor(concurrent.futures.Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown(wait=not isinstance(error, KeyboardInterrupt))
-
-
-def _plain(function: Callable[..., R]) -> Callable[..., R]:
-    return function.__wrapped__ if isinstance(function, ClusterFunction) else function
 
 
 def _in_order(group: JobGroup[R], until: float | None) -> Iterator[R]:

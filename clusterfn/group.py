@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn import download, outcome, overview, whereabouts
+from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
 
@@ -102,6 +103,7 @@ class JobGroup(Generic[R]):
         """Whether each call has ended."""
         return len(self._ended) == len(self)
 
+    @edge
     def results(self, timeout: float | None = None) -> list[R]:
         """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
 
@@ -123,6 +125,7 @@ class JobGroup(Generic[R]):
         self._raise_if_none_succeeded()
         return [self._ended[index].result for index in range(len(self))]
 
+    @edge
     def result(self, index: int, timeout: float | None = None) -> R:
         """The value of one call, waiting for it without a word.
 
@@ -138,6 +141,7 @@ class JobGroup(Generic[R]):
             raise ended.error
         return cast(R, ended.value)
 
+    @edge
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until each call has ended, without a word; whether they have after `timeout` seconds."""
         try:
@@ -329,6 +333,7 @@ class JobGroup(Generic[R]):
         """Whether the first failure is to be raised."""
         return self._on_error == "raise"
 
+    @edge
     def ended_after(self, given: int, until: float | None) -> tuple[int, Ended]:
         """The item that ended after `given` others, waiting for it until that moment of the monotonic clock.
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import download, layout, outcome, whereabouts
+from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError, ResultError
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(CANCELLED, "withdrawn before it started")
         return True
 
+    @edge
     def result(self, timeout: float | None = None) -> R:
         """The value, waiting for it; see concurrent.futures.Future.
 

@@ -63,11 +63,7 @@ def run(
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
     _check(on_error, options)
-    calls = list(zip(*iterables))
-    try:
-        return _run(function, calls, options, wish, on_error, caller)
-    except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-        raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
+    return _run(function, list(zip(*iterables)), options, wish, on_error, caller)
 
 
 def wish(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> Wish:

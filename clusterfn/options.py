@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Union
@@ -44,6 +44,11 @@ ALIASES = {
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
+# Of the Executors of the standard library.
+_NOT_ASKED_FOR = {
+    "max_workers": "leave it out: the host's room decides how many run at the same time",
+    "initializer": "call it at the beginning of the function: each call has a process of its own",
+}
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
 
@@ -56,28 +61,36 @@ def read(given: Mapping[str, object]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for keyword, value in given.items():
         if keyword not in _KEYWORDS:
-            raise _unknown(keyword, value)
+            raise unknown("there is", keyword, value, list(_KEYWORDS))
         if value is not None:
             attribute, reads = _KEYWORDS[keyword]
             facts[attribute] = reads(keyword, value)
     return facts
 
 
-def _unknown(keyword: str, value: object) -> ConfigError:
-    problem = f"there is no argument {keyword!r}"
+def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
+    """The refusal of a keyword, with what to write instead.
+
+    Args:
+        who_has: "there is", or "map() has".
+        known: The keywords that can be written there.
+    """
+    problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
+    if keyword in _NOT_ASKED_FOR:
+        return ConfigError(problem, hint=_NOT_ASKED_FOR[keyword])
     if keyword in _OF_SLURM:
         option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
         return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
-    if keyword in ALIASES:
-        meant = ALIASES[keyword]
+    if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=f"write {meant}={_meant(keyword, value)}")
-    near = did_you_mean(keyword, _KEYWORDS)
-    return ConfigError(f"{problem}{near}", hint=f"the arguments are {', '.join(_KEYWORDS)}")
+    near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
+    elsewhere = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
+    return ConfigError(f"{problem}{near}", hint=f"{elsewhere}the arguments are {', '.join(known)}")
 
 
 def _meant(keyword: str, value: object) -> str:
     """The value under its right word, as it would be written."""
-    if ALIASES[keyword] != "environment":
+    if ALIASES.get(keyword) != "environment":
         return _quoted(value)
     kind = keyword if keyword in ("python", "venv") else "conda"
     named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 from clusterfn import dispatch, live, spec
 from clusterfn import payload as payloads
-from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.decorator import inside_job, undecorated
+from clusterfn.edge import edge
 from clusterfn.errors import ConfigError
 from clusterfn.job import Job
 from clusterfn.session import CALLER
@@ -56,6 +57,7 @@ class Session(concurrent.futures.Executor):
         ...     scores = list(session.map(evaluate, models))
     """
 
+    @edge
     def __init__(
         self,
         host: str | None = None,
@@ -85,6 +87,7 @@ class Session(concurrent.futures.Executor):
         """The job that holds the cards; None before the first call."""
         return self._holding.job if self._holding else None
 
+    @edge
     def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
 
@@ -93,6 +96,7 @@ class Session(concurrent.futures.Executor):
         call = self._send(fn, args, kwargs, follow=True)
         return live.result(call, f"{call.name} in a session on {call.host}", "stop")
 
+    @edge
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
         """Send `fn(*args, **kwargs)` to the session and return its Job.
 
@@ -107,14 +111,9 @@ class Session(concurrent.futures.Executor):
             raise RuntimeError("a session inside a job: call the function directly, it runs here")
         if not callable(fn):
             raise ConfigError(f"{fn!r} is not a function", hint="give the function, then its arguments: call(f, 3)")
-        plain, own = (fn.__wrapped__, fn.options) if isinstance(fn, ClusterFunction) else (fn, Options())
-        try:
-            with self._lock:
-                holding = self._held(own)
-                call: Call[R] = holding.send(plain, args, kwargs, own.name, follow)
-        except BaseException as error:  # noqa: BLE001 - raised again, without our frames
-            raise dispatch.ends_here(error)  # noqa: B904 - the same error, its chain as it is
-        return call
+        plain, own = undecorated(fn)
+        with self._lock:
+            return self._held(own).send(plain, args, kwargs, own.name, follow)
 
     def _held(self, wanted: Options) -> Holding:
         """The session as it is held, for a new call."""
@@ -146,6 +145,7 @@ class Session(concurrent.futures.Executor):
             if self._closed:
                 holding.close(wait=False, cancel_futures=False)
 
+    @edge
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls, and let the cards go once those that were taken have ended.
 

@@ -6,7 +6,7 @@ Frozen dataclasses. Imports `options`, which reads what a user wrote into them; 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterfn import options
@@ -279,4 +279,21 @@ def parse_options(given: Mapping[str, object]) -> Options:
         >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
         1073741824
     """
-    return Options(**options.read(given))
+    return changed(Options(), given)
+
+
+def changed(before: Options, given: Mapping[str, object]) -> Options:
+    """The options with what these keywords say in place of what was said before.
+
+    With `gpus=0` no type and size of cards stays.
+
+    Raises:
+        ConfigError: As `parse_options`.
+
+    Example:
+        >>> changed(Options(cores=2, retries=1), {"cores": 4}).retries
+        1
+    """
+    facts = options.read(given)
+    kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    return replace(kept, **facts)

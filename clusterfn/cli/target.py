@@ -18,13 +18,13 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusterfn import config, decorator
+from clusterfn import config, decorator, edge
 from clusterfn.decorator import ClusterFunction
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.spec import Host, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
-_DECORATOR = decorator.__file__
+_DECORATOR = (decorator.__file__, edge.__file__)
 _DECORATING = ("cluster", "decorate", "with_options", "on")
 _UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -128,7 +128,7 @@ def _complaint(path: Path, error: BaseException) -> str:
 
 def _in_decorator(error: BaseException) -> bool:
     """Whether it is about the words of a decorator, which calls nothing."""
-    ours = (frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _DECORATOR)
+    ours = (frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _DECORATOR)
     return next(ours, "") in _DECORATING
 
 

@@ -21,6 +21,7 @@ from clusterfn import dispatch, layout, payload
 from clusterfn._version import __version__
 from clusterfn.config import places
 from clusterfn.decorator import ClusterFunction, inside_job
+from clusterfn.edge import edge
 from clusterfn.errors import ConfigError, SweepError
 from clusterfn.sweeping import identity, sampling, scoring, study, telling
 from clusterfn.sweeping.choice import Choice, Study
@@ -34,6 +35,7 @@ R = TypeVar("R")
 _CAUSES = 10
 
 
+@edge
 def sweep(
     function: ClusterFunction[..., R],
     configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import itertools
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import clusterfn
-from clusterfn import Cancelled, Executor, HostError, cluster
+from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
 from tests.e2e.conftest import wait_until
 
 
@@ -136,6 +137,30 @@ def test_what_has_not_started_can_be_withdrawn_at_shutdown(here, tmp_path):
     assert group.wait(60) and group.states.count("CANCELLED") == 4
     with pytest.raises(Cancelled, match="withdrawn before it started"):
         list(values)
+
+
+class Model:
+    @cluster(cores=2, memory="1GB", retries=1, host="elsewhere", env={"OWN": "kept"})
+    def score(self, x):
+        import os
+
+        return x, os.environ.get("OWN")
+
+
+def test_a_functions_own_options_hold_and_those_of_the_executor_go_over_them(here):
+    with Executor("here", cores=1) as executor:
+        jobs = [executor.submit(Model.score, None, 1), executor.submit(Model().score, 1)]
+        values = [*executor.map(Model.score, [None], [1]), *(job.result(60) for job in jobs)]
+
+    assert values == [(1, "kept")] * 3
+    specs = [json.loads((path / "spec.json").read_text()) for path in sent(here)]
+    assert [(spec["resources"]["cores"], spec["resources"]["memory_bytes"]) for spec in specs] == [(1, 2**30)] * 3
+    assert [spec["retries"] for spec in specs] == [1] * 3
+
+
+def test_cards_that_a_function_asks_for_are_not_forgotten(executor):
+    with pytest.raises(Unsatisfiable, match="gpus=1000 is more than here has"):
+        executor.submit(cluster(gpus=1000)(pow), 2, 5)
 
 
 def test_an_executor_inside_a_job_is_refused(executor):

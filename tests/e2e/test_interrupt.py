@@ -152,6 +152,59 @@ def test_a_killed_caller_leaves_the_job_running(call, gate, name):
     assert job.result(20) == "value"
 
 
+WAITING = {
+    "a call": ("wait(folder)", True),
+    "a result": ("job = wait.submit(folder)\njob.result()", False),
+    "results": ("wait.map([folder]).results()", True),
+    "each result": ("for index, value in wait.map([folder]): pass", False),
+    "a session's call": ("clusterfn.Session(idle='2s').call(wait, folder)", False),
+    "a sweep": ("clusterfn.sweep(wait, {'folder': [folder]})", True),
+}
+FRAMES = """
+import clusterfn, sys
+from clusterfn import cluster
+
+@cluster
+def wait(folder):
+    import os, time
+    open(os.path.join(folder, "began"), "w").close()
+    deadline = time.monotonic() + 60
+    while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+folder = sys.argv[1]
+def of_the_user():
+    WHAT
+of_the_user()
+"""
+
+
+@pytest.mark.parametrize("what", WAITING)
+def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch, what):
+    config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    text, says_more = WAITING[what]
+    script.write_text(FRAMES.replace("WHAT", text.replace("\n", "\n    ")))
+    caller = subprocess.Popen(
+        [sys.executable, str(script), str(tmp_path)], stderr=subprocess.PIPE, text=True, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    wait_until((tmp_path / "began").exists, 60)
+
+    os.killpg(caller.pid, signal.SIGINT)
+    _, err = caller.communicate(timeout=60)
+    (tmp_path / "go").touch()
+
+    told, *tracebacks = err.split("Traceback (most recent call last):\n")
+    assert ("Ctrl-C again within 3 s" in told) == says_more
+    assert len(tracebacks) == 1
+    frames = re.findall(r'File ".*?([^/]+\.py)", line \d+, in (\S+)', tracebacks[0])
+    assert frames[:2] == [("script.py", "<module>"), ("script.py", "of_the_user")]
+    assert len(frames) <= 4 and {name for name, _ in frames[2:]} <= {"edge.py", "decorator.py", "group.py"}, err
+    assert frames[-1][1] in ("call", "result", "results", "ended_after", "sweep")
+
+
 SUBMITTING = """
 import json, sys
 from clusterfn import cluster

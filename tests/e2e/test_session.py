@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -329,6 +330,8 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             with pytest.raises(ConfigError) as refused:
                 session.submit(cluster(**asks)(work))  # type: ignore[call-overload]
             assert message in str(refused.value)
+        with pytest.raises(ConfigError, match="the function asks for gpus=1"):
+            session.submit(functools.partial(cluster(gpus=1)(work)))
         assert session.call(cluster(cores=1)(work)) == 1
 
 

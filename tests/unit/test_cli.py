@@ -230,6 +230,7 @@ def test_a_file_that_calls_at_its_top_level_is_told_where_to_put_the_call(tmp_pa
         "@cluster(gpu=1)",
         "@cluster(memory=16)",
         "@(lambda f: cluster(f).with_options(time=5))",
+        "@(lambda f: cluster(f).with_options(gpu=1))",
         "@cluster()\n@classmethod",
     ],
 )

@@ -1,0 +1,91 @@
+"""Where the user's code calls ours: a keyword that is unknown is refused with the one that is near, and an error that
+comes from below shows the user's frames without ours.
+
+`edge` decorates the public functions that send or wait. Imports `errors` and `options` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clusterfn import options
+from clusterfn.errors import ClusterfnError, JobError
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+R = TypeVar("R")
+_OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_WE_CALL = ("cloudpickle", "cryptography", "paramiko", "yaml")
+
+
+def edge(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with the same signature, at the edge.
+
+    Raises:
+        ConfigError: When it is called with a keyword that it does not have.
+    """
+    known = _keywords(function)
+    *_, around, name = f".{function.__qualname__}".split(".")
+    called = around if name == "__init__" else name
+
+    def at_the_edge(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # for IPython and pytest
+        _refuse_unknown(called, kwargs, known)
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if _shows_the_users(error):
+                raise
+            raise _cut(error)  # noqa: B904 - our frames are left out; CLUSTERFN_DEBUG=1 shows them
+
+    at_the_edge.__code__ = at_the_edge.__code__.replace(co_name=name)  # which a traceback shows
+    return functools.wraps(function)(at_the_edge)
+
+
+def _refuse_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
+    for keyword, value in given.items():
+        if known is not None and keyword not in known:
+            raise options.unknown(f"{called}() has", keyword, value, known)
+
+
+def _keywords(function: Callable[..., Any]) -> list[str] | None:
+    """Those that it has; None if it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    nameless = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+    return [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
+
+
+def _shows_the_users(error: BaseException) -> bool:
+    """Whether frames of theirs stand among ours, such as those of a function that we were given."""
+    return bool(os.environ.get("CLUSTERFN_DEBUG")) or _has_the_users(error)
+
+
+def _has_the_users(error: BaseException | None) -> bool:
+    frames = traceback.walk_tb(error.__traceback__) if error is not None else ()
+    return any(_is_the_users(frame.f_code.co_filename) for frame, _ in frames)
+
+
+def _is_the_users(file: str) -> bool:
+    if file.startswith(_OURS):
+        return False
+    _, installed, package = file.rpartition(f"-packages{os.sep}")
+    return package.split(os.sep)[0] not in _WE_CALL if installed else not file.startswith(_LIBRARY)
+
+
+def _cut(error: BaseException) -> BaseException:
+    """The error without frames, and without what we met on the way: its message says it all."""
+    if isinstance(error, ClusterfnError) and not isinstance(error, JobError) and not _has_the_users(error.__cause__):
+        error.__cause__, error.__suppress_context__ = None, True
+    while isinstance(error.__context__, KeyboardInterrupt) and not _has_the_users(error.__context__):
+        error.__context__ = error.__context__.__context__  # Ctrl-C once more
+    return error.with_traceback(None)

@@ -1,0 +1,83 @@
+"""Where the user's code calls ours: wrong keywords are told with the near one, and errors show the user's frames."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import ConfigError, Executor, Session, cluster, sweep
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+there = cluster(double)
+CALLS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: there.map([1], on_eror="raise"), "map() has no argument 'on_eror'; did you mean on_error?"),  # type: ignore[call-arg]
+    (lambda: there.with_options(gpu=1), "with_options() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: sweep(there, {"x": [1]}, max_config=3), "sweep() has no argument 'max_config'; did you mean max_configs?"),  # type: ignore[call-arg]
+    (lambda: Session(gpu=1), "Session() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: Executor(gpu=1), "Executor() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: Executor().map(abs, [1], time_out=1), "map() has no argument 'time_out'; did you mean timeout?"),  # type: ignore[call-arg]
+    (lambda: there.map([1], scale=3), "the arguments are max_parallel, chunksize, on_error, sequential_up_to"),  # type: ignore[call-arg]
+    (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),  # type: ignore[call-arg]
+    (lambda: Executor(max_workers=4), "leave it out: the host's room decides"),  # type: ignore[call-arg]
+    (lambda: Session(partition="short"), "options of SLURM stand in clusterfn.yml: `slurm: {partition: short}`"),  # type: ignore[call-arg]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "says"), CALLS)
+def test_a_keyword_that_is_unknown_is_refused_with_what_is_near(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        call()
+
+    assert says in str(refused.value)
+
+
+def test_whoever_completes_keywords_sees_those_of_the_function_itself() -> None:
+    for public, words in ((there.map, {"max_parallel", "on_error"}), (sweep, {"max_configs"}), (Session, {"idle"})):
+        shown = inspect.signature(public).parameters  # type: ignore[arg-type]
+        assert words <= shown.keys() and not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration whose only host is this machine."""
+    (tmp_path / "clusterfn.yml").write_text(f"hosts: {{here: {{scheduler: local, root: {tmp_path / 'root'}}}}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+
+def files_of(error: BaseException) -> list[str]:
+    """The end of the path of each frame of it, the outermost first."""
+    return [each.filename.rpartition("/")[2] for each in traceback.extract_tb(error.__traceback__)]
+
+
+@pytest.mark.usefixtures("here")
+def test_an_error_shows_the_users_frames_and_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError) as refused:
+        there.submit(1, 2)  # type: ignore[call-arg]
+    assert files_of(refused.value) == ["test_edge.py", "edge.py"]
+
+    monkeypatch.setenv("CLUSTERFN_DEBUG", "1")
+    with pytest.raises(TypeError) as whole:
+        there.submit(1, 2)  # type: ignore[call-arg]
+    assert "dispatch.py" in files_of(whole.value)
+
+
+@pytest.mark.usefixtures("here")
+def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        there.map(items())
+
+    assert files_of(interrupted.value)[-1] == "test_edge.py"
+    assert len([name for name in files_of(interrupted.value) if name == "edge.py"]) == 1
