@@ -431,9 +431,9 @@ def test_a_lease_by_file(box: Box):
     assert ended(second) == ["returned"]
 
 
-def group_of(box: Box, count: int, waiting: tuple[int, ...]) -> Group:
+def group_of(box: Box, count: int, waiting: tuple[int, ...], kind: str | None = None) -> Group:
     """A group whose items need a card each."""
-    group = Group(box.bench, count, 1, waiting, resources={"gpus": 1})
+    group = Group(box.bench, count, 1, waiting, resources={"gpus": 1, "gpu_type": kind})
     script = (group.folder / "job.sh").read_text().replace(str(group.folder), str(group.folder) + "/elements/$1")
     (group.folder / "job.sh").write_text(script.replace("'", '"'))
     return group

@@ -8,7 +8,7 @@ import pytest
 
 from tests.bridge.box import Box
 from tests.bridge.host import until
-from tests.bridge.test_queue import ended, let_go, running
+from tests.bridge.test_queue import LONG_S, ended, group_of, let_go, running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -55,6 +55,21 @@ def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(
     assert box.start(mine).wait(30) == 0
 
     assert mine.value() == box.uuid(0)
+    held.close()
+
+
+def test_a_group_has_all_cards_of_its_kind_while_another_user_waits_for_another(box: Box):
+    box.say(cards=4, kinds=BOTH)
+    group = group_of(box, 2, (0, 1), "a6000")
+    first = group.start(1, PATH=box.path)
+    until(lambda: group.began(0) or group.began(1), LONG_S)
+    held = box.mark(f"wait/4242/99999999999999/{AGES}/1/1/0/aaaaaaaaaaaaaaaa/a100/0")
+
+    second = group.start(2, PATH=box.path)
+
+    until(lambda: group.began(0) and group.began(1), LONG_S)
+    group.go()
+    assert [first.wait(60), second.wait(60)] == [0, 0]
     held.close()
 
 
