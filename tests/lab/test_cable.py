@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -63,7 +65,7 @@ def test_nothing_passes_a_pulled_cable_and_what_was_said_arrives_later(cable: Ca
     cable.down()
     say(echo, b"b")
     assert heard(echo, 0.5) == b""
-    assert cable.connections() == 1
+    assert cable.connections(echo.pid) == 1
     cable.up()
     assert heard(echo, 20) == b"b"
 
@@ -71,7 +73,7 @@ def test_nothing_passes_a_pulled_cable_and_what_was_said_arrives_later(cable: Ca
 def test_cut_destroys_the_connections(cable: Cable, echo: Echo) -> None:
     cable.cut()
     assert echo.wait(10) == 255
-    assert cable.connections() == 0
+    assert cable.connections(echo.pid) == 0
 
 
 def test_what_runs_on_the_host_ends_with_the_cable(lab: Lab) -> None:
@@ -81,6 +83,15 @@ def test_what_runs_on_the_host_ends_with_the_cable(lab: Lab) -> None:
         host = layout.HOST_BY_NAME[cable.name]
     assert not is_laid(host)
     assert not runs(job)
+
+
+def test_connections_end_with_the_cable(lab: Lab) -> None:
+    with lab.cable() as cable:
+        held = socket.create_connection((cable.address, layout.HOST_BY_NAME[cable.name].port), timeout=20)
+        assert held.recv(4) == b"SSH-" and cable.connections(os.getpid()) == 1
+    with held, pytest.raises(ConnectionError):
+        while held.recv(1000):
+            pass
 
 
 def test_two_cables_are_two_hosts(lab: Lab, cable: Cable) -> None:
