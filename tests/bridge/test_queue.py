@@ -262,14 +262,15 @@ def test_cores_above_the_machines_lift_its_cap(box: Box):
     held.close()
 
 
-def test_a_limit_of_ones_own_is_kept_and_reserves_nothing(box: Box):
-    limits = {"jobs": 1, "cores": 64}
-    first = running(box, box.bench.job(NAP, 60, limits=limits))
-    second = box.bench.job(NAP, 0.0, limits=limits)
+@pytest.mark.parametrize("limit", ["jobs", "gpus"])
+def test_a_limit_of_ones_own_is_kept_and_reserves_nothing(box: Box, limit: str):
+    limits = {limit: 1, "cores": 64}
+    first = running(box, box.job(1, 60, limits=limits))
+    second = box.job(1, limits=limits)
 
     box.queued(second)
 
-    assert until(lambda: box.reason(second)) == "waiting for your own jobs: limits: {jobs: 1}"
+    assert until(lambda: box.reason(second)) == f"waiting for your own jobs: limits: {{{limit}: 1}}"
     assert not [name for name in box.apart.names() if name.startswith("wait/")]
     let_go(first)
     assert ended(second) == ["returned"]

@@ -6,7 +6,7 @@ import pytest
 
 from clusterfn.bridge.spooler import cards, names
 from clusterfn.bridge.spooler.demand import ANY, Demand, Kind, Limits
-from clusterfn.bridge.spooler.room import MEMORY, Machine, Room
+from clusterfn.bridge.spooler.room import MEMORY, OWN, Machine, Room
 from clusterfn.bridge.supervisor import nvidia
 
 NONE = Limits(None, None, None, None)
@@ -36,6 +36,35 @@ def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int,
     room = Room(Machine(8, there, available), [], 1, NONE)
 
     assert room.lacks(Demand(0, 1, 300)) == ([] if fits else [MEMORY])
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
+)
+def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
+    running = [names.Running(1, "own", Demand(2, 5, 400)), names.Running(2, "another's", Demand(3, 30, 3000))]
+
+    def over(most: int) -> list[str]:
+        limits = Limits(None, None, None, None)._replace(**{limit: most})
+        return Room(Machine(64, 9000, 9000, "abcdefgh"), running, 1, limits).lacks(Demand(1, 3, 90))
+
+    assert over(used + asked) == []
+    assert over(used + asked - 1) == [OWN]
+
+
+def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
+    room = Room(Machine(8, 900, 900), [names.Running(1, "own", Demand(4, 1, 500))], 1, Limits(2, None, 100, None))
+
+    assert room.lacks(Demand(0, 1, 0)) == []
+
+
+def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
+    running = [names.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
+    room = Room(Machine(8, 900, 900, "abcdefgh"), running, 1, Limits(4, None, None, None))
+
+    assert room.over(Demand(2, 1, 0)) == []
+    room.take(Demand(1, 1, 0))
+    assert room.over(Demand(2, 1, 0)) == ["gpus"] and room.over(Demand(1, 1, 0)) == []
 
 
 def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
