@@ -80,6 +80,7 @@ WORK = "work"
 EVENTS = "events.jsonl"
 HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
+USAGE = "usage.json"  # what it had used so far, a while ago; of a running item of an element usage-<index>.json
 STACKS = "stacks"  # what the worker's processes answered when asked where they are
 OUTCOME = "outcome.json"
 JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
@@ -201,6 +202,11 @@ def call_dir(job, number):  # type: (str, int) -> str
 def element_log(which):  # type: (object) -> str
     """The scheduler.log of one element, by SLURM's number of it, or by its own where there is no scheduler."""
     return "scheduler-%s.log" % which
+
+
+def item_usage(index):  # type: (int) -> str
+    """The file of what a running item of an element has used so far."""
+    return "usage-%d.json" % index
 
 
 def stack_answer(token):  # type: (str) -> str

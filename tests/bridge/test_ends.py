@@ -198,6 +198,7 @@ def test_sigterm_without_a_reason_is_left_to_after(bench: Bench):
     assert script.wait(20) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("lost", "after")
     assert "SIGTERM" in job.outcome()["message"]
+    assert job.outcome()["usage"]["last_known"] and job.outcome()["usage"]["wall_s"] > 0
 
 
 GREEDY = """def f(megabytes, children):
@@ -329,6 +330,9 @@ def test_events_tell_the_story_in_order(bench: Bench):
     told = [(event["n"], event["event"]) for event in job.events()]
 
     assert told == [(1, "starting"), (2, "stage"), (3, "running"), (4, "stage"), (5, "ended")]
+    starting = job.events()[0]
+    assert starting["platform"].startswith(f"Linux {os.uname().release} {os.uname().machine}")
+    assert (starting["python"], starting["environment"], starting["lock"]) == (bench.python, None, None)
 
 
 def test_the_heart_beats(bench: Bench):

@@ -89,11 +89,15 @@ class Group:
         folder = self.folder if number is None else self.folder / "elements" / str(number)
         return json.loads((folder / "attempts" / str(attempt) / "outcome.json").read_text())
 
+    def line(self, number: int, index: int) -> dict[str, Any]:
+        """About an item's end, of the journal of an element's first attempt."""
+        path = self.folder / "elements" / str(number) / "attempts" / "1" / "journal.jsonl"
+        return next(line for line in map(json.loads, path.read_text().splitlines()) if line.get("index") == index)
+
     def value(self, number: int, index: int) -> Any:
         """An item's value, by the journal of an element's first attempt."""
         attempt = self.folder / "elements" / str(number) / "attempts" / "1"
-        lines = map(json.loads, (attempt / "journal.jsonl").read_text().splitlines())
-        line = next(line for line in lines if line.get("index") == index)
+        line = self.line(number, index)
         data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
         return wire.part("container").loads(data)
 
@@ -233,7 +237,7 @@ def test_no_item_begins_that_would_not_have_its_time(bench):
 def test_after_a_killed_supervisor_nothing_of_its_item_is_left(bench):
     group = Group(bench, 2, 2, waiting=(0,))
     killed = group.start(1)
-    until(lambda: group.began(0))
+    until((group.folder / "elements/1/attempts/1/usage-0.json").exists, 60)
     os.kill(killed.pid, signal.SIGKILL)
     killed.wait(20)
 
@@ -242,6 +246,21 @@ def test_after_a_killed_supervisor_nothing_of_its_item_is_left(bench):
     until(lambda: not is_running(group.began(0)[0]))
     assert group.start(2).wait(60) == 0
     assert group.ends()[1] == ["returned"] and group.ends()[0] == ["lost"]
+    lost, returned = (group.line(2, index)["usage"] for index in (0, 1))
+    assert lost["last_known"] and lost["wall_s"] >= 1.0 and lost["peak_memory_bytes"] > 1 << 20
+    assert "last_known" not in returned
+
+
+def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):
+    group = Group(bench, 1, 1, waiting=(0,))
+    element = group.start(1)
+    until((so_far := group.folder / "elements/1/attempts/1/usage-0.json").exists, 60)
+
+    group.go()
+
+    assert element.wait(60) == 0
+    assert not so_far.exists()
+    assert "last_known" not in group.line(1, 0)["usage"]
 
 
 def test_secrets_stay_until_the_whole_group_has_ended(bench):

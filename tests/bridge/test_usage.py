@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,11 @@ ENDS = {
     "raised": WAIT + "    raise ValueError(go)\n",
     "exited": WAIT + "    os._exit(3)\n",
 }
+BUSY = """    import os
+    block = bytearray(os.urandom(1) * (80 << 20))
+    while not os.path.exists(go):
+        pass
+"""
 
 
 class Measured:
@@ -163,3 +171,58 @@ def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):
     (card,) = ended(job)["usage"]["gpus"]
 
     assert (card["peak_memory_bytes"], card["peak_use_percent"], card["mean_use_percent"]) == (512 * 2**20, None, None)
+
+
+def kill(job: Job) -> None:
+    os.kill(job.supervisor_pid(), signal.SIGKILL)
+
+
+def cancel_and_kill(job: Job) -> None:
+    supervisor = job.supervisor_pid()
+    os.kill(supervisor, signal.SIGSTOP)
+    (job.folder / "cancel").touch()
+    os.kill(supervisor, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(("end", "kind"), [(kill, "lost"), (cancel_and_kill, "cancelled")], ids=["lost", "cancelled"])
+def test_a_supervisor_that_dies_leaves_what_the_job_had_used_so_far(
+    machine: Measured, end: Callable[[Job], None], kind: str
+):
+    job = machine.start(machine.job(BUSY))
+    so_far = job.attempt / "usage.json"
+    until(lambda: so_far.exists() and f'"peak_memory_bytes": {20000 * 2**20}' in so_far.read_text(), 60)
+
+    end(job)
+
+    outcome = ended(job)
+    usage = outcome["usage"]
+    assert (outcome["kind"], outcome["by"], usage["last_known"]) == (kind, "after", True)
+    assert usage["wall_s"] >= 1.0 and usage["cpu_s"] >= 0.2
+    assert usage["peak_memory_bytes"] > 80 << 20
+    assert [card["peak_use_percent"] for card in usage["gpus"]] == [97]
+
+
+def test_a_job_whose_node_is_gone_leaves_what_it_had_used_so_far(bench: Bench, tmp_path: Path):
+    job = bench.job("def f(go):\n" + BUSY, str(tmp_path / "go"), scheduler="slurm")
+    script = job.start(SLURM_JOB_ID="77", PATH="/usr/bin:/bin")
+    until((job.attempt / "usage.json").exists, 60)
+    supervisor = job.supervisor_pid()
+    for pid in (script.pid, supervisor):
+        os.kill(pid, signal.SIGKILL)
+    script.wait(60)
+
+    job.call("conclude", stdin=json.dumps({"kind": "node", "message": "gone"}))
+
+    outcome = job.outcome()
+    assert (outcome["kind"], outcome["usage"]["last_known"]) == ("node", True)
+    assert outcome["usage"]["cpu_s"] > 0 and outcome["usage"]["peak_memory_bytes"] > 80 << 20
+
+
+def test_what_was_torn_by_a_crash_of_the_machine_is_not_told(bench: Bench):
+    job = bench.job("def f():\n    pass\n")
+    job.attempt.mkdir(parents=True)
+    (job.attempt / "usage.json").write_bytes(b'{"wall_s": 5.0, "cpu_s\0\0\0\0')
+
+    job.call("after", "137")
+
+    assert (job.outcome()["kind"], job.outcome()["usage"]) == ("lost", None)

@@ -511,7 +511,12 @@ def test_what_a_job_uses_is_not_removed(place, capsys):
     main(["env", "list", "tensor01"])
     assert job.id[:8] in capsys.readouterr().out
 
-    (place.hosts.root / "jobs" / job.id / "attempts" / "1" / "work" / "go").touch()
+    attempt = place.hosts.root / "jobs" / job.id / "attempts" / "1"
+    told = map(json.loads, (attempt / "events.jsonl").read_text().splitlines())
+    starting = next(event for event in told if event["event"] == "starting")
+    assert starting["environment"] == env_id
+    assert NUMPY in Path(starting["lock"]).read_text() and "sha256" in Path(starting["lock"]).read_text()
+    (attempt / "work" / "go").touch()
     assert job.result(30) is None
 
 

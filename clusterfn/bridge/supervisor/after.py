@@ -24,9 +24,10 @@ from ...layout import (
     SCRIPT,
     STDERR,
     STDOUT,
+    USAGE,
 )
 from ..spooler import launch, machine, marks, names, tickets
-from . import judge, publish, retries, tree
+from . import judge, lastuse, publish, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job, start_time
 from .log import state
@@ -68,7 +69,7 @@ def after(folder: str, status: str) -> int:
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    facts = dict(verdict.facts, by="after", node=job.node, notes=left)
+    facts = dict(verdict.facts, by="after", node=job.node, notes=left, usage=lastuse.read(attempt.path(USAGE)))
     facts.setdefault("stage", "supervisor")
     facts["evidence"] = _evidence(job, attempt)
     won = attempt.publish(verdict.kind or LOST, facts)
@@ -204,7 +205,8 @@ def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[s
     facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
     facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
     # SLURM's job ran on a node, and this is asked on the login node.
-    return dict(facts, by="conclude", node=None if job.slurm else job.node)
+    node = None if job.slurm else job.node
+    return dict(facts, by="conclude", node=node, usage=lastuse.read(attempt.path(USAGE)))
 
 
 def _open_attempt(job: Job) -> Attempt:

@@ -10,8 +10,8 @@ import errno
 import json
 import os
 
-from ...layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir
-from . import journal, publish
+from ...layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
+from . import journal, lastuse, publish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,6 +135,16 @@ class Chunks:
                     begun[line["retry"]][-1] = line["told"]
         return ended, begun
 
+    def usage_of(self, chunk: int, index: int) -> "Optional[dict[str, Any]]":
+        """What one of its items had used when it was last heard of."""
+        for holder in reversed(self.holders(chunk)):
+            folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
+            for number in sorted(map(int, filter(str.isdigit, _names(folder))), reverse=True):
+                usage = lastuse.read(os.path.join(folder, str(number), item_usage(index)))
+                if usage is not None:
+                    return usage
+        return None
+
     def is_done(self, chunk: int) -> bool:
         """Whether each of its items has a line."""
         return os.path.exists(os.path.join(self.home, DONE, str(chunk)))
@@ -156,13 +166,16 @@ class Chunks:
 
 
 def _final_outcome(folder: str) -> "Optional[dict[str, Any]]":
-    try:
-        names = os.listdir(folder)
-    except OSError:  # it has not begun
-        return None
-    for name in names:
+    for name in _names(folder):
         data = publish.read(os.path.join(folder, name), OUTCOME)
         outcome: "dict[str, Any]" = json.loads(data.decode()) if data else {}
         if outcome.get("final"):
             return outcome
     return None
+
+
+def _names(folder: str) -> "list[str]":
+    try:
+        return os.listdir(folder)
+    except OSError:  # it has not begun
+        return []

@@ -10,7 +10,7 @@ import os
 import time
 
 from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOST, PREEMPTED, RETURNED
-from . import item, retries
+from . import item, place, retries
 from .chunks import NOBODY, Chunks
 from .journal import Journal
 from .log import say, state
@@ -47,7 +47,7 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
 
     try:
         attempt.prepare()
-        attempt.event("starting", node=job.node, pid=os.getpid())
+        attempt.event("starting", pid=os.getpid(), **place.facts(job))
         verdict = Element(job, attempt, watch).pull()
     except Verdict as found:
         verdict = found
@@ -126,7 +126,8 @@ class Teller:
         why = death.facts["message"]
         said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
         if death.kind not in retries.LOSSES or len(before) > of:
-            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1])))
+            usage = self.chunks.usage_of(chunk, index)
+            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1], usage=usage)))
             return False
         self.before[index] = said
         return True

@@ -6,8 +6,8 @@ Called by `element`, which is what an item has for an attempt: its folder, its h
 import errno
 import os
 
-from ...layout import OUTCOME, STDERR, STDOUT, VALUE, WORK
-from . import retries
+from ...layout import OUTCOME, STDERR, STDOUT, USAGE, VALUE, WORK, item_usage
+from . import lastuse, retries
 from .run import Run
 from .verdict import Fenced, Verdict
 
@@ -46,8 +46,9 @@ class ItemAttempt:
         self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
 
     def path(self, name: str) -> str:
-        """As the element's; a folder of its own to work in."""
-        return self._attempt.path(os.path.join(WORK, str(self._index)) if name == WORK else name)
+        """As the element's; a folder to work in and a file of what it uses are its own."""
+        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index)}
+        return self._attempt.path(own.get(name, name))
 
     def call(self) -> "list[str]":
         """What the worker is told: where its value goes, and where its arguments are."""
@@ -80,6 +81,7 @@ class ItemAttempt:
         out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
         told = dict(facts, out=out, err=err, earlier=self.before, transient=None)
         self._journal.end(self._index, kind, told, self.path(VALUE))
+        lastuse.forget(self.path(USAGE))
         return True
 
     def again(self, told: str) -> None:

@@ -9,7 +9,7 @@ import signal
 import time
 
 from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
-from . import child, environ, gauge, judge, memory, stacks, stall, tree
+from . import child, environ, gauge, judge, lastuse, memory, place, stacks, stall, tree
 from .attempt import let_in
 from .left import files_in
 from .pump import Pump, copy
@@ -64,6 +64,7 @@ class Run:
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
+        self._last_use = lastuse.LastUse(attempt)
 
     def start(self) -> None:
         """Take what it needs and start the worker."""
@@ -86,8 +87,7 @@ class Run:
             Pump(fd, self.attempt.path(name), spec["log_limit_bytes"])
             for fd, name in ((self._child.out, STDOUT), (self._child.err, STDERR))
         ]
-        facts = {"node": self.job.node, "pid": self._child.pid, "gpus": cards or [], "python": spec["python"]}
-        self.attempt.event("starting", **facts)
+        self.attempt.event("starting", pid=self._child.pid, gpus=cards or [], **place.facts(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
     def _folder(self) -> str:
@@ -230,6 +230,8 @@ class Run:
         self._stacks.answer(pids)
         if self._done is None and self._stall.over(pids, self._cpu_s, sum(pump.seen for pump in self._pumps)):
             raise self._stall.verdict(masked(self._stacks.lines(pids), self._secrets))
+        if self._done is None and self._last_use.due():
+            self._last_use.keep(self._usage(pids))
 
     def _drain(self) -> None:
         for pump in self._pumps:
@@ -278,6 +280,8 @@ class Run:
         """Kill every descendant, and note what would not go."""
         left = tree.end(self._living, self._reap)
         self._turn_once()
+        if self._done is None and self._child is not None:
+            self._last_use.keep(self._usage([]))
         self.notes += ["could not be ended: %s" % name for name in left]
 
     def _tree(self) -> "list[int]":
@@ -309,8 +313,6 @@ class Run:
                 time.sleep(1.0)
 
     def _facts(self, verdict: Verdict) -> "dict[str, Any]":
-        worker = self._child.pid if self._child else 0
-        peak = max(self._sampler.peak, memory.peak_of(worker) if worker and self._status is None else 0)
         closing = [pump.close() for pump in self._pumps]
         daemons = self._daemons() if verdict.kind == RETURNED else []
         facts = dict(verdict.facts, node=self.job.node, by="supervisor")
@@ -319,13 +321,19 @@ class Run:
         facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self.evidence())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             facts["left"] = files_in(self.attempt.path(WORK))
-        facts["usage"] = {
+        facts["usage"] = self._usage([])
+        return facts
+
+    def _usage(self, living: "list[int]") -> "dict[str, Any]":
+        """So far; `living`: processes whose time counts though they have not ended."""
+        worker = self._child.pid if self._child else 0
+        cpu_s = self._cpu_s + sum(map(tree.cpu_s, living))
+        return {
             "wall_s": round(time.monotonic() - self._started, 3),
-            "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", self._cpu_s), 3),
-            "peak_memory_bytes": peak,
+            "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", cpu_s), 3),
+            "peak_memory_bytes": max(self._sampler.peak, memory.peak_of(worker) if self._status is None else 0),
             "gpus": self._gauge.usage(),
         }
-        return facts
 
     def _daemons(self) -> "list[str]":
         """Processes that made themselves independent of the worker: they end with the job."""
