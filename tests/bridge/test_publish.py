@@ -21,6 +21,15 @@ def test_the_first_wins_and_stays(tmp_path: Path):
     assert os.listdir(folder) == ["outcome.json"]
 
 
+def test_whether_it_stands_is_asked_of_the_folder_as_nfs_remembers_that_a_file_was_missing(tmp_path, monkeypatch):
+    assert not publish.stands(str(tmp_path), "outcome.json")
+    publish.publish(str(tmp_path), "outcome.json", b"first")
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+
+    assert publish.stands(str(tmp_path), "outcome.json")
+    assert not publish.stands(str(tmp_path / "removed"), "outcome.json")
+
+
 def test_a_link_that_succeeded_but_answered_eexist_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     link = os.link
 

@@ -171,7 +171,10 @@ class Others:
             return
         self._next = time.monotonic() + _LOOK_EVERY_S
         for rank in self._ranks:
-            data = None if rank in self._ended else publish.read(self._folder(rank), OUTCOME)
+            folder = self._folder(rank)
+            if rank in self._ended or not publish.stands(folder, OUTCOME):
+                continue
+            data = publish.read(folder, OUTCOME)
             if data is not None:
                 self._ended[rank] = json.loads(data.decode())
 

@@ -2,7 +2,8 @@
 
 link(2) of a finished temporary decides; its return value is not believed (over NFS a resent LINK answers EEXIST
 although it won), the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
-decides: it fails when another's stands there. Knows nothing of jobs; called by `attempt`, `after` and `main`.
+decides: it fails when another's stands there. Knows nothing of jobs; called by `attempt`,
+`after`, `main`, `nodes` and `watch`.
 """
 
 import errno
@@ -60,6 +61,14 @@ def read(folder: str, name: str) -> "Optional[bytes]":
             return file.read()
     except FileNotFoundError:
         return _complete(folder, name)
+
+
+def stands(folder: str, name: str) -> bool:
+    """Whether it is there. NFS remembers for half a minute that a file was missing, unless its folder is listed."""
+    try:
+        return name in os.listdir(folder)
+    except OSError:
+        return False
 
 
 def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int) -> str:

@@ -9,6 +9,7 @@ import signal
 import time
 
 from ...layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, SCHEDULER_LOG, TIME
+from . import publish
 from .text import duration
 from .verdict import Fenced, Verdict
 
@@ -94,7 +95,7 @@ class Watch:
             self._attempt.beat()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise cancelled()
-        if self._due("fence", _FENCE_EVERY_S) and os.path.exists(self._attempt.path(OUTCOME)):
+        if self._due("fence", _FENCE_EVERY_S) and publish.stands(self._attempt.folder, OUTCOME):
             raise Fenced()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             raise self._too_long()
