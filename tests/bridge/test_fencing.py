@@ -52,6 +52,33 @@ def test_a_requeued_job_fences_the_attempt_before(bench: Bench):
     assert final_outcomes(job) == [2]
 
 
+# In its first attempt for ever.
+BEATS = """
+def f(path):
+    import os, time
+    attempt = os.environ["CLUSTERFN_JOB"].rpartition("/")[2]
+    while True:
+        with open(path, "a") as file:
+            file.write(attempt)
+        if attempt == "2":
+            return
+        time.sleep(0.01)
+"""
+
+
+def test_a_requeued_job_begins_when_the_attempt_before_has_ended(bench: Bench, tmp_path: Path):
+    job = bench.job(BEATS, str(tmp_path / "beats"), scheduler="slurm")
+    first = job.start(SLURM_JOB_ID="77")
+    job.wait_for("running")
+
+    job.start(SLURM_JOB_ID="77", SLURM_RESTART_COUNT="1").wait(20)
+    first.wait(20)
+
+    beats = (tmp_path / "beats").read_text()
+    assert beats.lstrip("1") == "2", "no line of the first attempt came after the second had begun"
+    assert final_outcomes(job) == [2]
+
+
 def test_a_requeued_job_that_had_concluded_runs_nothing(bench: Bench, tmp_path: Path):
     job = bench.job(COUNT, str(tmp_path / "ran"), scheduler="slurm")
     job.start(SLURM_JOB_ID="77").wait(20)

@@ -82,7 +82,23 @@ def waits():
     time.sleep(1000)
 
 
-for function in (meets, fails_after_the_other, waits):
+def fails_once(how):
+    import os
+    import signal
+    import time
+
+    attempt = int(os.environ["CLUSTERFN_JOB"].rpartition("/")[2])
+    if attempt > 1:
+        return attempt
+    if os.environ["RANK"] != how[-1]:
+        time.sleep(1000)
+    if how.startswith("supervisor"):
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+    raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+
+for function in (meets, fails_after_the_other, waits, fails_once):
     function.__module__ = "__main__"  # so that it travels by value
 
 
@@ -132,6 +148,26 @@ def test_the_death_of_a_supervisor_ends_the_job_on_all_nodes(hosts, rank):
     assert type(error) is WorkerLost, error
     assert "supervisor" in error.message and error.stage == "supervisor"
     assert rank == 0 or "n2" in "\n".join(error.evidence)
+    wait_until(lambda: not processes_of(job.id), 30)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("error on 1", "on node n2, one of 2: RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        ("supervisor of 1", "the supervisor on another node of the job (rank 1) ended without a word"),
+        pytest.param(
+            "supervisor of 0",
+            "the supervisor of the job was ended by SIGKILL; what the function had done by then is not known",
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_what_passes_on_one_node_is_tried_again_on_all(hosts, how, told):
+    job = on_two(fails_once).with_options(retries=1).submit(how)
+
+    assert job.result(120) == 2
+    assert job.notes == (f"attempt 1 failed: {told}; tried again (1 of 1)",)
     wait_until(lambda: not processes_of(job.id), 30)
 
 

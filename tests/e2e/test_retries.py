@@ -45,7 +45,22 @@ def waiting(seconds):
     return first
 
 
-for travels_by_value in (flaky, waiting):
+def beats():
+    """For ever in its first attempt, else for three seconds: a line every few moments with the attempt and its node."""
+    import os
+    import time
+    from pathlib import Path
+
+    path, attempt = Path(os.environ["CLUSTERFN_CHECKPOINT"], "beats"), os.environ["CLUSTERFN_JOB"].rpartition("/")[2]
+    until = time.monotonic() + (3 if attempt > "1" else 1000)
+    while time.monotonic() < until:
+        with path.open("a") as file:
+            file.write(f"{attempt} {os.environ['SLURMD_NODENAME']}\n")
+        time.sleep(0.01)
+    return path.read_text().splitlines()
+
+
+for travels_by_value in (flaky, waiting, beats):
     travels_by_value.__module__ = "__main__"
 
 
@@ -117,3 +132,22 @@ def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_
     said = lab.slurm.run("scontrol", "--oneliner", "show", "job", "--all").stdout
     (line,) = [line for line in said.splitlines() if f"JobName=flakyonce.{job.id}" in line]
     assert "Requeue=1" in line and "Restarts=0" in line
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_same_time(hosts, lab):
+    """slurmd is killed: SLURM calls the node dead, and what ran there goes on until it sees that it is fenced."""
+    job = cluster(host="slurm", retries=1, time="10min")(beats).submit()
+    path = hosts.root / "jobs" / job.id / "checkpoint" / "beats"
+    wait_until(lambda: path.exists() and path.read_text(), 60)
+    lost = path.read_text().split()[1]
+    lab.slurmd(lost).kill()
+    try:
+        lines = job.result(200)
+    finally:
+        lab.slurm.heal()
+
+    attempts = [line.split()[0] for line in lines]
+    assert attempts == sorted(attempts) and set(attempts) == {"1", "2"}
+    assert lines[-1].split()[1] != lost

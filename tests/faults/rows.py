@@ -318,7 +318,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "host restarted", "3c 30", calls.sleeps, expect=errors.NodeFailed, stage="scheduler", hosts=("bare",),
-        text=("restarted",), act=do.restarted_host, takes_s=20,
+        text=("restarted",), act=do.restarted_host, options={"retries": 2}, check=one_run, takes_s=20,
     ),
     # 31-37: disks and environments.
     Row(

@@ -39,10 +39,12 @@ class Attempt:
     Attributes:
         number: 1 for the first.
         folder: attempts/<n>.
+        overtook: Whether one before it may still run somewhere, and sees only now that it is fenced.
     """
 
     def __init__(self, job: "Job", number: int) -> None:
         self.job = job
+        self.overtook = False
         self.number = number
         self.folder = attempt_dir(job.folder, number)
         self.reserve: "Optional[publish.Reserve]" = None
@@ -185,8 +187,9 @@ class Attempt:
         for number in self.job.attempts():
             if number >= self.number:
                 break
-            earlier = Attempt(self.job, number)
-            if earlier.supersede(self.number, facts if number == self.number - 1 else None):
+            earlier, told = Attempt(self.job, number), facts if number == self.number - 1 else None
+            if earlier.supersede(self.number, told):
+                self.overtook |= told is None or self.job.spec["resources"].get("nodes", 1) > 1
                 continue
             if (earlier.outcome() or {}).get("final"):
                 return number

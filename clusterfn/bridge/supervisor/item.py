@@ -9,6 +9,7 @@ import os
 from ...layout import OUTCOME, STDERR, STDOUT, USAGE, VALUE, WORK, item_usage
 from . import lastuse, retries
 from .run import Run
+from .through import run_through
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
@@ -129,13 +130,7 @@ def run(job: "Job", item: ItemAttempt, watch: "Watch") -> "Optional[Verdict]":
 
 
 def _see_through(work: Run, item: ItemAttempt) -> "Optional[Verdict]":
-    try:
-        work.start()
-        verdict, alive = work.result(), True
-    except Verdict as found:
-        verdict, alive = found, False
-    if not alive:
-        work.end_tree()
+    verdict, alive = run_through(work)
     if verdict.kind is None:
         raise verdict
     used, of = 1 + len(item.before), retries.allowed(work.job)

@@ -9,12 +9,14 @@ import errno
 import os
 import signal
 import sys
+import time
 
 from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, syscalls
 from .attempt import Attempt, claim
 from .job import Job
 from .log import say, state
+from .through import run_through
 from .verdict import Fenced, Verdict
 from .watch import Signals, Watch
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .run import Run
 
 _EXIT_LEFT_TO_AFTER = 143
+_SETTLE_S = 2.0  # who was fenced looks for that every second
 EXIT_NO_ROOM = 28
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -131,6 +134,8 @@ def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
         attempt.supersede(by)
         state(by, None, False)
         return EXIT_RETURNED
+    if attempt.overtook and job.element is None:
+        time.sleep(_SETTLE_S)
     return _see_through(job, attempt, Watch(job, attempt, signals))
 
 
@@ -164,12 +169,13 @@ def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verd
     try:
         attempt.prepare()
         work = _run_of(job)(job, attempt, watch)
-        work.start()
-        return work, work.result(), True
-    except Verdict as found:
-        return work, found, False
+        verdict, alive = run_through(work)
+        return work, verdict, alive
     except OSError as error:
-        return work, _refused_by_disk(error), False
+        verdict = _refused_by_disk(error)
+        if work is not None:
+            work.end_tree()
+        return work, verdict, False
 
 
 def _follow(attempt: Attempt, work: "Run", verdict: Verdict) -> "Optional[Attempt]":
@@ -180,8 +186,8 @@ def _follow(attempt: Attempt, work: "Run", verdict: Verdict) -> "Optional[Attemp
     """
     job, cards, following = attempt.job, work.cards(), _following(attempt)
     if following is not None:
-        used = 1 + len(attempt.earlier())
-        told = retries.in_words(attempt.number, work.where(), verdict.facts["message"], used, retries.allowed(job))
+        used, where = 1 + len(attempt.earlier()), retries.where(verdict, work.where())
+        told = retries.in_words(attempt.number, where, verdict.facts["message"], used, retries.allowed(job))
         attempt.event("note", message=told)
         if not work.publish(retries.superseding(verdict, told, following.number, cards)):
             standing = attempt.outcome() or {}
@@ -219,12 +225,10 @@ def _refused_by_disk(error: OSError) -> Verdict:
 
 
 def _conclude(attempt: Attempt, work: "Optional[Run]", verdict: Verdict, alive: bool) -> int:
-    """Publish; the worker's own last word first of all, any other after its tree has been ended."""
+    """Publish: the worker's own last word before what it left is ended."""
     if work is None:
         won = attempt.publish(verdict.kind or "", dict(verdict.facts, by="supervisor", node=attempt.job.node))
         return _exit(attempt, verdict, won)
-    if not alive:
-        work.end_tree()
     if verdict.kind is None:
         work.release()
         say(verdict.facts["message"])

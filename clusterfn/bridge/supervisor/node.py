@@ -16,7 +16,8 @@ from .job import Job
 from .log import say
 from .run import Run
 from .text import portable
-from .verdict import Verdict, document
+from .through import run_through
+from .verdict import document
 from .watch import Signals, Watch
 
 TYPE_CHECKING = False
@@ -127,19 +128,9 @@ def _supervise(folder: str, attempt: str, signals: Signals) -> int:
     job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
     os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
     work = Run(job, NodeAttempt(job), Watch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
-    return _see_through(work)
-
-
-def _see_through(work: Run) -> int:
-    try:
-        work.start()
-        verdict, alive = work.result(), True
-    except Verdict as found:
-        verdict, alive = found, False
-    if not alive:
-        work.end_tree()
+    verdict, alive = run_through(work)
     if verdict.kind is None:
-        say("on %s: %s" % (work.job.node, verdict.facts["message"]))
+        say("on %s: %s" % (job.node, verdict.facts["message"]))
         return _EXIT_NO_WORD
     work.publish(verdict)
     if alive:

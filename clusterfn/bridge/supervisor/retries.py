@@ -24,7 +24,12 @@ def allowed(job: "Job") -> int:
 
 
 def passes(verdict: Verdict) -> bool:
-    """Whether the function raised what the table of CUDA's errors says to pass; the worker has looked."""
+    """Whether the function raised what the table of CUDA's errors says to pass, as the worker has looked up.
+
+    So does the death of a supervisor on another node of the job.
+    """
+    if verdict.kind == LOST:
+        return verdict.facts.get("stage") == "supervisor"
     return verdict.kind == RAISED and bool(verdict.facts.get("transient"))
 
 
@@ -50,6 +55,11 @@ def suspects(verdict: Verdict, cards: "list[str]") -> "list[str]":
     """The cards that may be to blame: none where the same call may succeed in the same place."""
     transient: "Mapping[str, Any]" = verdict.facts.get("transient") or {}
     return cards if transient.get("retry") == "new process" else []
+
+
+def where(verdict: Verdict, place: str) -> str:
+    """The place of the first node; "" for what came from another one and says so itself."""
+    return "" if verdict.facts.get("node") or verdict.kind == LOST else place
 
 
 def lost(number: int, verdict: Verdict, used: int, of: int) -> "dict[str, Any]":
