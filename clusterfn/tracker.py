@@ -243,6 +243,8 @@ class Tracker:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
         elif outcome.get("retried"):
             job.on_retry(outcome["message"])
+        elif following > self.attempt:
+            job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
         self.follow(job, following)
         self.witness.listen_again()
 
