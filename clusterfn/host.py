@@ -17,9 +17,10 @@ from clusterfn.errors import HostError, Unreachable
 from clusterfn.hostlink import requests as _r
 from clusterfn.hostlink.boot import Opened, boot
 from clusterfn.hostlink.frames import Header
-from clusterfn.hostlink.link import Link, State
+from clusterfn.hostlink.link import Link
 from clusterfn.hostlink.reply import Reply
 from clusterfn.hostlink.requests import Data, Look, Repeating, Sink, Spawned, SpawnReply
+from clusterfn.hostlink.standing import State
 from clusterfn.spec import Host
 from clusterfn.transport import Asker, Transport, asking, transport_for
 

@@ -390,7 +390,7 @@ def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, c
     assert list(runtime.iterdir()) == []
     assert not held.is_running(held_by)
     assert not logins.log_out(host)
-    until(lambda: not there._link._connected)
+    until(lambda: not there._link.line.connected)
     with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
         there.ping().result(WAIT_S)
 

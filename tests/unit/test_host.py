@@ -20,7 +20,7 @@ import pytest
 from clusterfn import host as hosts
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
 from clusterfn.host import HostConnection, Reply, State
-from clusterfn.hostlink import boot, link, watchdog
+from clusterfn.hostlink import boot, link, trying, watchdog
 from clusterfn.hostlink.frames import FRAME, LONGEST, pack
 from clusterfn.spec import Host
 from tests.contract.conftest import until
@@ -49,7 +49,7 @@ def failing(kind: str, **more: Any) -> Handler:
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
-    monkeypatch.setattr(link, "PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(trying, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []
 
     def make(handler: Handler) -> tuple[HostConnection, FakeTransport]:
@@ -267,7 +267,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection._link._connected)
+    until(lambda: not connection._link.line.connected)
     with pytest.raises(AuthenticationError):
         connection.ping().result(WAIT_S)
 
@@ -282,7 +282,7 @@ def test_what_was_never_sent_is_refused_when_a_person_is_needed(
     connection, transport = connected(answering)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection._link._connected)
+    until(lambda: not connection._link.line.connected)
 
     with pytest.raises(AuthenticationError, match="needs you"):
         connection.ping().result(WAIT_S)
@@ -305,7 +305,7 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
     """Let the watchdog look every 3 s for so long, from now; after how many seconds it found the stream dead."""
     now, passed = time.monotonic(), 0.0
-    while passed < seconds and connection._link._connected:
+    while passed < seconds and connection._link.line.connected:
         passed += 3.0
         each()
         connection._link.check(now + passed)
@@ -341,9 +341,9 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
     for _ in range(20):
-        heard = connection._link._pulse.heard
+        heard = connection._link.line.pulse.heard
         connection._link.check(heard + 16)
-        until(lambda heard=heard: connection._link._pulse.heard > heard)
+        until(lambda heard=heard: connection._link.line.pulse.heard > heard)
 
     assert [header["do"] for header in asked] == ["run"] + 20 * ["ping"]
     assert len(transport.commands) == 1
@@ -355,26 +355,26 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     began = time.monotonic()
 
     def move() -> None:
-        connection._link._pulse.moved = began + 3.0 * next(steps)
+        connection._link.line.pulse.moved = began + 3.0 * next(steps)
 
     steps = itertools.count(1)
     moving = step(connection, 120, move)
-    assert (moving, connection._link._connected) == (120, True)
+    assert (moving, connection._link.line.connected) == (120, True)
 
-    connection._link._pulse.moved = began
+    connection._link.line.pulse.moved = began
     step(connection, 60)
-    assert not connection._link._connected
+    assert not connection._link.line.connected
 
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
     connection, transport = connected(silent)
-    before = connection._link._pulse.moved
+    before = connection._link.line.pulse.moved
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    assert connection._link._pulse.moved == before
+    assert connection._link.line.pulse.moved == before
 
     connection.put("/p", b"x")
-    until(lambda: connection._link._pulse.moved > before)
+    until(lambda: connection._link.line.pulse.moved > before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -469,7 +469,7 @@ def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
     transport.error = OSError(errno.EMFILE, "Too many open files")
     transport.drop()
     reply = connection.ping()
-    until(lambda: len(states) > link.BOOT_FAILURES + 1)
+    until(lambda: len(states) > trying.BOOT_FAILURES + 1)
     transport.error = None
 
     reply.result(WAIT_S)
@@ -650,7 +650,7 @@ def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection._link._changed, watchdog._watchdog._lock:
+        with connection._link.line.changed, watchdog._watchdog._lock:
             held.set()
             go.wait(WAIT_S)
 

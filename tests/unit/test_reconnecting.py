@@ -14,7 +14,7 @@ import pytest
 from clusterfn import live
 from clusterfn.errors import Unreachable
 from clusterfn.host import HostConnection, State
-from clusterfn.hostlink import link
+from clusterfn.hostlink import link, trying
 from clusterfn.job import RUNNING, Job
 from clusterfn.spec import Host
 from clusterfn.tracker import _trouble
@@ -26,8 +26,8 @@ LOST = "no connection to lab8 since 14:03:07, trying again: the host no longer a
 
 
 def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to_half_a_minute() -> None:
-    longest = [max(link.pause_s(waits) for _ in range(300)) for waits in range(12)]
-    shortest = [min(link.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    longest = [max(trying.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    shortest = [min(trying.pause_s(waits) for _ in range(300)) for waits in range(12)]
 
     assert longest[0] == 0.0
     for waits, wanted in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, *6 * [30.0]], 1):
@@ -36,12 +36,12 @@ def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to
 
 
 def test_two_clients_that_lost_their_host_together_do_not_come_back_together() -> None:
-    assert len({link.pause_s(5) for _ in range(100)}) > 90
+    assert len({trying.pause_s(5) for _ in range(100)}) > 90
 
 
 def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(link, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(trying, "pause_s", lambda waited: waits.append(waited) or 0.001)
     monkeypatch.setattr(link, "SOON_S", 0.0)  # a stream that ends is not taken for one that broke at once
     transport = FakeTransport(agent(lambda request, body: [({"end": True, "ok": True}, b"")]))
     connection = HostConnection(HOST, transport)
