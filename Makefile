@@ -8,7 +8,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-bridge test-here lint test-long bench bench-peers
+.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-bridge test-here lint \
+	test-long long-on-lab long-here bench bench-peers
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,8 +81,16 @@ test-here: venv
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
 	@{ echo "test-long of $(COMMIT), $$(date -u +%Y-%m-%d), $$(uname -sm), $$($(BIN)/python -V)"; \
-	CLUSTERFN_REQUIRE_LAB=1 $(BIN)/python -m pytest --long -m long --durations=0 2>&1 | sed "s|$(CURDIR)|.|g"; } \
+	CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 --output-sync=target long-on-lab long-here 2>&1 | sed "s|$(CURDIR)|.|g"; } \
 	| tee benchmarks/results/test-long-$(COMMIT).txt
+
+# Some of those on the lab end SLURM's daemons: nothing else may use SLURM then.
+LONG = --long --durations=0 --durations-min=1
+long-on-lab: venv
+	$(call twice,$(LONG) -m "long and lab")
+
+long-here: venv
+	$(call twice,$(LONG) -m "long and not lab")
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks

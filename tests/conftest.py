@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # The lab's own code needs Unix modules; the fixture below imports it only where it can be.
 collect_ignore = ["lab"] if sys.platform == "win32" else []
+_LONG_S = 600
 PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 
 
@@ -24,8 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `long` are left out unless --long is given."""
+    """Tests marked `long` are left out unless --long is given; then each may take ten minutes, or what it says."""
     if config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(_LONG_S))
         return
     left_out = [item for item in items if item.get_closest_marker("long")]
     if left_out:
