@@ -15,7 +15,7 @@ from typing import Any
 from clusterfn import download, layout, live, outcome
 from clusterfn.elements import Element, Record, Stream
 from clusterfn.errors import ResultError
-from clusterfn.group import Ended, JobGroup, state_of
+from clusterfn.groupstate import Ended, GroupState, state_of
 from clusterfn.host import HostConnection
 from clusterfn.job import RETURNED
 
@@ -29,7 +29,7 @@ class Accounts:
         when_all: Called in the loading thread when each item has ended, or nothing more can be heard.
     """
 
-    def __init__(self, group: JobGroup[Any], folder: str, when_all: Callable[[], None]) -> None:
+    def __init__(self, group: GroupState, folder: str, when_all: Callable[[], None]) -> None:
         self._group = group
         self._folder = folder
         self._when_all = when_all

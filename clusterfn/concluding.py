@@ -11,7 +11,7 @@ from typing import Any
 
 from clusterfn import layout
 from clusterfn.errors import ClusterfnError
-from clusterfn.group import JobGroup
+from clusterfn.groupstate import GroupState
 from clusterfn.host import Completed, Reply
 from clusterfn.scheduler.base import Evidence, Verdict
 from clusterfn.session import Session
@@ -34,7 +34,7 @@ def verdict_of(last: Mapping[str, Any]) -> Verdict:
     return Verdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
 
 
-def bury(session: Session, group: JobGroup[Any], folder: str, bridge: str, verdict: Verdict) -> Reply[Completed]:
+def bury(session: Session, group: GroupState, folder: str, bridge: str, verdict: Verdict) -> Reply[Completed]:
     """Give every item that nobody has this verdict, in the journal of the element of that folder; does not wait."""
     asked = json.dumps(verdict.as_dict()).encode()
     reply = session.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_BURY_S)
@@ -42,7 +42,7 @@ def bury(session: Session, group: JobGroup[Any], folder: str, bridge: str, verdi
     return reply
 
 
-def _buried(group: JobGroup[Any], reply: Reply[Completed]) -> None:
+def _buried(group: GroupState, reply: Reply[Completed]) -> None:
     error = reply.exception()
     if error is None and reply.result(0).rc != 0:
         said = reply.result(0).err.decode("utf-8", "replace").splitlines()[-5:]
@@ -51,7 +51,7 @@ def _buried(group: JobGroup[Any], reply: Reply[Completed]) -> None:
         group.on_refused(error if isinstance(error, ClusterfnError) else helpless(group, str(error)))
 
 
-def helpless(group: JobGroup[Any], message: str, evidence: Sequence[str] = ()) -> ClusterfnError:
+def helpless(group: GroupState, message: str, evidence: Sequence[str] = ()) -> ClusterfnError:
     """What is said where the host cannot conclude."""
     return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor", evidence=evidence)
 

@@ -18,7 +18,7 @@ from clusterfn.accounts import Accounts
 from clusterfn.beginning import Beginning
 from clusterfn.elements import Element
 from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
-from clusterfn.group import JobGroup
+from clusterfn.groupstate import GroupState
 from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.job import PENDING
 from clusterfn.scheduler import base
@@ -43,7 +43,7 @@ class Gathering:
         limits: What the scheduler allows.
     """
 
-    def __init__(self, session: Session, job: JobSpec, group: JobGroup[Any], limits: Limits) -> None:
+    def __init__(self, session: Session, job: JobSpec, group: GroupState, limits: Limits) -> None:
         self.session = session
         self.job = job
         self.spec = cast(Group, job.group)

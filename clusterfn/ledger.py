@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.config import places
 
 if TYPE_CHECKING:
-    from clusterfn.group import JobGroup
+    from clusterfn.groupstate import GroupState
     from clusterfn.job import Job
 
 
@@ -36,7 +36,7 @@ class Entry:
     at: float = field(compare=False)
 
 
-def remember(job: Job[Any] | JobGroup[Any], config: Path | None) -> None:
+def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
     """Note on which host a job is, and which file defines that host. Where that cannot be written, it is not."""
     path = _path()
     with contextlib.suppress(OSError):
@@ -44,7 +44,7 @@ def remember(job: Job[Any] | JobGroup[Any], config: Path | None) -> None:
         _append(path, job, config)
 
 
-def _append(path: Path, job: Job[Any] | JobGroup[Any], config: Path | None) -> None:
+def _append(path: Path, job: Job[Any] | GroupState, config: Path | None) -> None:
     with path.open("a", encoding="utf-8") as file:
         entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
         file.write(json.dumps(entry) + "\n")

@@ -20,7 +20,7 @@ from clusterfn import leaving
 from clusterfn.job import CANCELLED, PENDING, SHORT, Job
 
 if TYPE_CHECKING:
-    from clusterfn.group import JobGroup
+    from clusterfn.groupstate import GroupState
 
 R = TypeVar("R")
 _TICK_S = 1.0
@@ -130,19 +130,19 @@ class _Shown:
             self._redraw("")
 
 
-_going: weakref.WeakSet[Job[Any] | JobGroup[Any]] = weakref.WeakSet()
-_parting: weakref.WeakKeyDictionary[Job[Any] | JobGroup[Any], str] = weakref.WeakKeyDictionary()
+_going: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
+_parting: weakref.WeakKeyDictionary[Job[Any] | GroupState, str] = weakref.WeakKeyDictionary()
 _PARTING = "clusterfn result ID: its value, clusterfn cancel ID: its end"
 
 
-def remember_going(job: Job[Any] | JobGroup[Any], parting: str = "") -> None:
+def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
     """Whoever leaves before it has ended is to be told, and how to go on with it; `parting` in place of the usual."""
     _going.add(job)
     if parting:
         _parting[job] = parting
 
 
-def forget_going(job: JobGroup[Any]) -> None:
+def forget_going(job: GroupState) -> None:
     """It was refused: nothing of it goes on."""
     _going.discard(job)
 
@@ -157,7 +157,7 @@ def _tell_what_goes_on() -> None:
         say(f"clusterfn: on {host} goes on: {ids} ({words})\n")
 
 
-def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "result()") -> None:
+def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:
     """The first Ctrl-C detaches and says so; a second within three seconds stops the job."""
     _going.discard(job)  # what becomes of it is told here
     if on_interrupt == "stop":
@@ -174,13 +174,13 @@ def interrupted(job: Job[Any] | JobGroup[Any], on_interrupt: str, how: str = "re
         _stop(job)
 
 
-def _time_for_a_second(job: Job[Any] | JobGroup[Any]) -> None:
+def _time_for_a_second(job: Job[Any] | GroupState) -> None:
     """Wait for the time in which a second Ctrl-C counts."""
     if threading.current_thread() is threading.main_thread():
         time.sleep(_SECOND_INTERRUPT_S)
 
 
-def _stop(job: Job[Any] | JobGroup[Any]) -> None:
+def _stop(job: Job[Any] | GroupState) -> None:
     if not job.done():
         job.stop()
     came_late = job.done() and job.state != CANCELLED

@@ -20,6 +20,7 @@ from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup
+from clusterfn.groupstate import GroupState
 from clusterfn.host import Reply, TreeFile
 from clusterfn.job import SHORT
 from clusterfn.live import remember_going
@@ -36,7 +37,7 @@ _MANY = 500
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
-def _tell_nobody(_: JobGroup[Any]) -> None:
+def _tell_nobody(_: GroupState) -> None:
     """For callers who need not know."""
 
 
@@ -50,7 +51,7 @@ class Caller:
     """
 
     labels: Sequence[str] = ()
-    before_send: Callable[[JobGroup[Any]], None] = _tell_nobody
+    before_send: Callable[[GroupState], None] = _tell_nobody
 
 
 def run(
@@ -103,7 +104,7 @@ def _run(
     name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
     labels = caller.labels or [items.label(args) for args in calls]
     if not calls:
-        return JobGroup("", name, "", "", 0, on_error)
+        return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, options)
     session, limits = one.session, Limits()
     if session.host.scheduler == "slurm":
@@ -113,7 +114,7 @@ def _run(
         group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
     _tell(one, group, wish, limits)
-    made: JobGroup[R] = JobGroup(
+    made = GroupState(
         job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels
     )
     made.on_interrupt = options.on_interrupt
@@ -121,7 +122,7 @@ def _run(
     caller.before_send(made)
     files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
     _send(replace(one, job=job), files, made, Gathering(session, job, made, limits))
-    return made
+    return JobGroup(made)
 
 
 def _prepare(
@@ -195,7 +196,7 @@ def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> N
         dispatch.tell(load)
 
 
-def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: JobGroup[Any], gathering: Gathering) -> None:
+def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, gathering: Gathering) -> None:
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
     session, job = one.session, one.job
     shipped = None
@@ -236,20 +237,20 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     folder = layout.job_dir(job.root, job.id)
     (told,) = download.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
     labels = json.loads(told) if told else ()
-    made: JobGroup[Any] = JobGroup(job.id, job.name, session.host.name, folder, group.count, labels=labels)
+    made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
     asked = [ask(session.connection, gathering.folder) for ask in (elements.listed, elements.begun)]
     there, begun = (reply.result(_TIMEOUT_S) for reply in asked)
     gathering.attach(sorted({*range(1, group.elements + 1), *elements.numbers(there)}), elements.unclaimed(begun))
-    return made
+    return JobGroup(made)
 
 
-def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[R]:
+def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any]:
     """A new group of these items of one that has ended, with the bytes that lie on the host."""
     old = group.gathering
     if old is None or not failed:
-        return JobGroup("", group.name, group.host, "", 0, on_error)
+        return JobGroup(GroupState("", group.name, group.host, "", 0))
     names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
     paths = [posixpath.join(old.folder, name) for name in names]
     spec, script, payload, data, index = download.read_each(old.connection, paths)
@@ -267,13 +268,11 @@ def again(group: JobGroup[R], failed: Sequence[int], on_error: str) -> JobGroup[
     }
     if told["secrets"]:
         files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
-    made: JobGroup[R] = JobGroup(
-        job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), on_error, labels
-    )
-    made.on_interrupt = group.on_interrupt
+    made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
+    made.on_interrupt, made.raises = group.on_interrupt, group.raises
     ledger.remember(made, config.load().path)
     _send_again(Gathering(old.session, job, made, old.limits), files)
-    return made
+    return JobGroup(made)
 
 
 def _shared_anew(group: Group, count: int) -> Group:

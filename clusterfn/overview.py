@@ -13,19 +13,19 @@ from clusterfn import layout, outcome
 from clusterfn.errors import SweepError
 
 if TYPE_CHECKING:
-    from clusterfn.group import JobGroup
+    from clusterfn.groupstate import GroupState
 
 _CAUSES = 10
 
 
-def table(group: JobGroup[Any]) -> Any:
+def table(group: GroupState) -> Any:
     """A pandas DataFrame with a row for each item, in their order."""
     import pandas
 
     return pandas.DataFrame([_row(group, index) for index in range(len(group))], index=pandas.RangeIndex(len(group)))
 
 
-def _row(group: JobGroup[Any], index: int) -> dict[str, Any]:
+def _row(group: GroupState, index: int) -> dict[str, Any]:
     ended = group.ended(index)
     row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
     if ended is None:
@@ -38,7 +38,7 @@ def _row(group: JobGroup[Any], index: int) -> dict[str, Any]:
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
 
 
-def none_succeeded(group: JobGroup[Any], errors: Sequence[BaseException]) -> SweepError:
+def none_succeeded(group: GroupState, errors: Sequence[BaseException]) -> SweepError:
     """Each distinct cause with its count."""
     causes = collections.Counter(outcome.in_a_line(error) for error in errors)
     shown = [f"{count} x {cause}" for cause, count in causes.most_common(_CAUSES)]

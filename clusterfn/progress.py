@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from clusterfn import live, outcome
-from clusterfn.group import Ended, JobGroup
+from clusterfn.groupstate import Ended, GroupState
 from clusterfn.job import SHORT
 
 
-def until_done(group: JobGroup[Any], timeout: float | None) -> None:
+def until_done(group: GroupState, timeout: float | None) -> None:
     """Wait for all items, showing them.
 
     Raises:
@@ -37,7 +37,7 @@ def until_done(group: JobGroup[Any], timeout: float | None) -> None:
 class _Shown:
     """What stands on the screen of one waiting call."""
 
-    def __init__(self, group: JobGroup[Any]) -> None:
+    def __init__(self, group: GroupState) -> None:
         self.group = group
         self.failed = 0
         self.compact = live.is_terminal(sys.stderr)

@@ -25,7 +25,7 @@ ROOMS = [
     ["transport", "scheduler", "environment"],
     ["hostlink", "host", "watch", "whereabouts"],
     ["survey"],
-    ["job", "group", "leaving", "overview"],
+    ["job", "group", "groupstate", "leaving", "overview"],
     [
         "builder", "builds", "cards", "demand", "division", "environments", "session", "witness", "tracker", "live",
         "progress",

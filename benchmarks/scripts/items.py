@@ -6,6 +6,7 @@ import sys
 import time
 
 from clusterfn import cluster
+from clusterfn.group import inside
 from clusterfn.scheduler.slurm import Slurm
 
 looks, read = [], Slurm.parse_states
@@ -30,7 +31,7 @@ right = group.results() == [x * x for x in range(count)]
 told = {
     "each result once and in its place": right,
     "id": group.id,
-    "elements": group.gathering.spec.elements,
+    "elements": inside(group).gathering.spec.elements,
     "looks at squeue": len(looks),
     "peak memory of the client in MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
     "seconds": round(time.monotonic() - began, 1),

@@ -19,7 +19,8 @@ from clusterfn import dispatch, live, lookup, mapping, wire
 from clusterfn.decorator import ClusterFunction
 from clusterfn.division import Wish
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
-from clusterfn.group import Ended, JobGroup
+from clusterfn.group import JobGroup, inside
+from clusterfn.groupstate import Ended, GroupState
 from clusterfn.job import RUNNING, SHORT
 from clusterfn.sweeping import telling
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
@@ -157,7 +158,7 @@ class Runner:
         self._write_down(trial)
         return trial
 
-    def _attached(self, record: Mapping[str, Any]) -> JobGroup[Any] | None:
+    def _attached(self, record: Mapping[str, Any]) -> GroupState | None:
         """A group that was sent before and may still run; None if its host has never had it, or no longer has it."""
         try:
             group = lookup.attach(record["group"], record["host"])
@@ -165,24 +166,22 @@ class Runner:
             dispatch.tell(f"{record['group'][:SHORT]} is sent anew: {gone.message}")
             return None
         dispatch.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
-        return group if isinstance(group, JobGroup) else None
+        return inside(group) if isinstance(group, JobGroup) else None
 
-    def _send(self, batch: Sequence[Configuration]) -> JobGroup[Any]:
+    def _send(self, batch: Sequence[Configuration]) -> GroupState:
         function = self._function.__wrapped__
         called: Any = functools.partial(wire.part("stand_ins").with_keywords, function)
         called.__name__ = getattr(function, "__name__", "function")
         labels = [f"{each.name} {telling.label(each.values)}" for each in batch]
         caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
         try:
-            return mapping.run(
-                called, [[each.values for each in batch]], self._function.options, Wish(self._max_parallel),
-                caller=caller,
-            )  # fmt: skip
+            items = [[each.values for each in batch]]
+            return inside(mapping.run(called, items, self._function.options, Wish(self._max_parallel), caller=caller))
         except PayloadError as refused:
             refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
             raise
 
-    def _about_to_send(self, names: Sequence[str], group: JobGroup[Any]) -> None:
+    def _about_to_send(self, names: Sequence[str], group: GroupState) -> None:
         self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
 
     def _follow(self, following: _Following) -> dict[str, Trial[Any]]:
@@ -203,7 +202,7 @@ class Runner:
             self._progress.close()
         return found
 
-    def _ends(self, group: JobGroup[Any], index: int, config: Configuration, ended: Ended) -> Trial[Any]:
+    def _ends(self, group: GroupState, index: int, config: Configuration, ended: Ended) -> Trial[Any]:
         trial: Trial[Any] = Trial(
             config.name, config.values, None, ended.value, ended.error, ended.usage.get("wall_s", 0.0),
             job=group.id, item=index, host=group.host,
@@ -216,7 +215,7 @@ class Runner:
         self._stop_if_misnamed(group, trial)
         return trial
 
-    def _stop_if_misnamed(self, group: JobGroup[Any], trial: Trial[Any]) -> None:
+    def _stop_if_misnamed(self, group: GroupState, trial: Trial[Any]) -> None:
         """The first result says whether `score=` names a key that there is."""
         self._saw_score = self._saw_score or trial.score is not None
         if self._saw_score or not self._scoring.lacks(trial.value):
@@ -244,7 +243,7 @@ class Runner:
 class _Following:
     """The items of one group as they begin and end."""
 
-    def __init__(self, group: JobGroup[Any], wanted: Sequence[Configuration | None], journal: Journal) -> None:
+    def __init__(self, group: GroupState, wanted: Sequence[Configuration | None], journal: Journal) -> None:
         self.group = group
         self._wanted = wanted
         self._journal = journal

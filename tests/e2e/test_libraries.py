@@ -146,13 +146,14 @@ def test_a_table_has_a_row_for_each_configuration(here, run_with):
 TABLE = """
 import json
 import pandas
-from clusterfn.group import Ended, JobGroup
+from clusterfn.group import JobGroup
+from clusterfn.groupstate import Ended, GroupState
 
-made = JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
-made.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
-made.on_end(1, Ended("RAISED", None, ValueError("no\\nmore")))
-made.on_end(2, Ended("RETURNED", 3))
-table = made.to_dataframe()
+known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
+known.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
+known.on_end(1, Ended("RAISED", None, ValueError("no\\nmore")))
+known.on_end(2, Ended("RETURNED", 3))
+table = JobGroup(known).to_dataframe()
 missing = table.isna()
 print(json.dumps([
     list(table.columns), list(table["item"]), list(table["state"]), table["error"].dropna().to_dict(),

@@ -30,6 +30,7 @@ from clusterfn import (
     cluster,
     config,
 )
+from clusterfn.group import inside
 from clusterfn.session import open_session
 from tests.e2e.conftest import give_to, wait_until
 
@@ -379,7 +380,7 @@ def test_a_damaged_bridge_costs_no_item(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)
     wait_until(lambda: began(gate, 0), 60)
 
-    (hosts.root / "bridge" / Path(group.gathering.job.bridge).name / "worker.py").unlink()
+    (hosts.root / "bridge" / Path(inside(group).gathering.job.bridge).name / "worker.py").unlink()
     (gate / "go").touch()
 
     assert group.results(90) == list(range(5))

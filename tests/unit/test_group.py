@@ -6,34 +6,51 @@ import asyncio
 import concurrent.futures
 import json
 import os
+import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from clusterfn import Cancelled, ClusterfnError, SweepError, live
 from clusterfn.elements import Stream
-from clusterfn.group import Ended, JobGroup
+from clusterfn.group import JobGroup, inside
+from clusterfn.groupstate import Ended, GroupState
 from clusterfn.items import pack
 
 
-def group(count: int, on_error: str = "collect") -> JobGroup:
-    return JobGroup("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", count, on_error)
+def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
+    """What is told of it, and what a user has."""
+    known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", count, on_error)
+    return known, JobGroup(known)
 
 
 def ended(*values: object, on_error: str = "collect") -> JobGroup:
-    made = group(len(values), on_error)
+    known, made = group(len(values), on_error)
     for index, value in enumerate(values):
         failed = isinstance(value, Exception)
-        made.on_end(
+        known.on_end(
             index, Ended("RAISED" if failed else "RETURNED", None if failed else value, value if failed else None)
         )
     return made
 
 
+def test_the_names_of_a_group_are_those_that_the_reference_explains():
+    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    table = text.split("## `JobGroup`")[1].split("\n## ")[0]
+    explained = {
+        re.match(r"\w+", word)[0]
+        for row in table.splitlines() if row.startswith("| `")
+        for word in re.findall(r"`([^`]*)`", row.split(" | ")[0]) if "group" not in word and "async" not in word
+    }  # fmt: skip
+
+    assert {name for name in dir(ended(1)) if not name.startswith("_")} == explained
+
+
 def test_results_stand_in_order_whatever_came_first():
-    made = group(3)
+    known, made = group(3)
     for index in (2, 0, 1):
-        made.on_end(index, Ended("RETURNED", index * 10))
+        known.on_end(index, Ended("RETURNED", index * 10))
 
     assert made.results() == [0, 10, 20]
     assert list(made) == [(2, 20), (0, 0), (1, 10)]
@@ -41,29 +58,30 @@ def test_results_stand_in_order_whatever_came_first():
 
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
-    made.on_end(0, Ended("DIED", None, RuntimeError("late")))
-    made.on_begin(0)
+    known = inside(made)
+    known.on_end(0, Ended("DIED", None, RuntimeError("late")))
+    known.on_begin(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
 
 
 def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
-    made = group(2)
-    made.on_end(0, Ended("RETURNED", 1))
-    made.on_end(1, Ended("CANCELLED", None, Cancelled("stopped")))
+    known, made = group(2)
+    known.on_end(0, Ended("RETURNED", 1))
+    known.on_end(1, Ended("CANCELLED", None, Cancelled("stopped")))
 
     assert made.status == "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"
 
 
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
-    live.interrupted(ended(1, 2), on_interrupt="stop")
+    live.interrupted(inside(ended(1, 2)), on_interrupt="stop")
 
     assert capfd.readouterr().err.endswith(" had ended already: RETURNED (2 of 2 ended: 2 returned)\n")
 
 
 def test_waiting_has_an_end():
-    made = group(2)
-    made.on_end(1, Ended("RETURNED", 1))
+    known, made = group(2)
+    known.on_end(1, Ended("RETURNED", 1))
 
     assert not made.wait(0.01) and not made.done()
     with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
@@ -105,7 +123,10 @@ def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
         monkeypatch.setattr(sys, "stderr", stderr)
         ended(1, ValueError("no"), 3).results()
         stderr.flush()
-        *drawn, last = os.read(ours, 65536).decode().split("\r\x1b[K")
+        shown = b""
+        while b"completed in" not in shown:
+            shown += os.read(ours, 65536)
+        *drawn, last = shown.decode().split("\r\x1b[K")
     os.close(ours)
 
     assert drawn == ["", "[1/3] 1 ✓ 0 ✗ 7f3a", "[2/3] 1 ✓ 1 ✗ 7f3a"]
@@ -113,17 +134,17 @@ def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
 
 
 def test_a_group_of_nothing_has_ended():
-    made = group(0)
+    _, made = group(0)
 
     assert made.done() and made.results() == [] and list(made) == [] and made.state == "RETURNED"
 
 
 def test_what_is_known_is_told_in_one_line():
-    made = group(3)
+    known, made = group(3)
     assert made.status == "PENDING (0 of 3 ended)"
-    made.on_begin(1)
-    made.on_end(0, Ended("RETURNED", 1))
-    made.on_state("PENDING", "waiting for its turn")
+    known.on_begin(1)
+    known.on_end(0, Ended("RETURNED", 1))
+    known.on_state("PENDING", "waiting for its turn")
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
     assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
@@ -137,11 +158,11 @@ def test_async_for_gives_each():
 
 
 def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
-    made = group(2)
-    made.on_end(1, Ended("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
+    known, made = group(2)
+    known.on_end(1, Ended("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
     with pytest.raises(concurrent.futures.TimeoutError):
         made.results(0.01)
-    made.on_end(0, Ended("RETURNED", 0.1156, usage={"wall_s": 43.8}))
+    known.on_end(0, Ended("RETURNED", 0.1156, usage={"wall_s": 43.8}))
 
     assert made.results() == made.results()
 
@@ -151,9 +172,9 @@ def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
 
 
 def test_one_result_is_waited_for_by_itself():
-    made = group(3)
-    made.on_end(2, Ended("RETURNED", 5))
-    made.on_end(1, Ended("RAISED", None, KeyError("x")))
+    known, made = group(3)
+    known.on_end(2, Ended("RETURNED", 5))
+    known.on_end(1, Ended("RAISED", None, KeyError("x")))
 
     assert made.result(2) == 5
     with pytest.raises(KeyError):
@@ -163,24 +184,24 @@ def test_one_result_is_waited_for_by_itself():
 
 
 def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
-    made = group(2)
+    known, made = group(2)
 
     async def gather():
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
-        asyncio.get_running_loop().call_later(0.05, made.on_end, 1, Ended("RETURNED", "b"))
-        asyncio.get_running_loop().call_later(0.1, made.on_end, 0, Ended("RETURNED", "a"))
+        asyncio.get_running_loop().call_later(0.05, known.on_end, 1, Ended("RETURNED", "b"))
+        asyncio.get_running_loop().call_later(0.1, known.on_end, 0, Ended("RETURNED", "a"))
         return [found async for found in made]
 
     assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
-    assert made._listeners == []
+    assert known._listeners == []
 
 
 def test_what_is_lost_ends_an_async_for():
-    made = group(1)
+    known, made = group(1)
 
     async def gather():
-        asyncio.get_running_loop().call_later(0.05, made.on_refused, ClusterfnError("gone"))
+        asyncio.get_running_loop().call_later(0.05, known.on_refused, ClusterfnError("gone"))
         return [found async for found in made]
 
     with pytest.raises(ClusterfnError, match="gone"):
