@@ -40,7 +40,7 @@ class Shelf:
     Attributes:
         values: Of this sweep, by the name of the configuration.
         cache: Of all sweeps, by what was called with what; None without one.
-        code: What was called, as a digest.
+        code: What was called, as a digest; there is a cache only if it has one.
     """
 
     values: Store
@@ -49,7 +49,7 @@ class Shelf:
 
     def key(self, config: Mapping[str, Any]) -> str | None:
         """What a result is found by; None if there is no cache, or nothing to find it by."""
-        if self.cache is None or self.code is None:
+        if self.cache is None:
             return None
         try:
             return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))

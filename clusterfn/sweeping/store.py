@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterfn import dispatch, wire
 from clusterfn.errors import ConfigError
+from clusterfn.sweeping.journal import Journal
+
+_SUFFIX, _BESIDE = ".pkl", ".values"
+_KEEP_S = 14 * 86400.0  # as long as hosts keep jobs, if nothing else is said
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,34 @@ class Store:
             with contextlib.suppress(OSError):
                 part.unlink()
 
+    def in_words(self) -> str:
+        """How many values there are, how large, and where."""
+        sizes = [path.stat().st_size for path in self.folder.glob(f"*{_SUFFIX}")]
+        count = f"{len(sizes)} result{'' if len(sizes) == 1 else 's'}"
+        return f"{count}, {sum(sizes) / 2**20:.1f} MB, in {self.folder}"
+
     def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.pkl"
+        return self.folder / f"{key}{_SUFFIX}"
+
+
+def beside(journal: Path) -> Path:
+    """Where the values of a journal lie."""
+    return journal.with_name(f"{journal.name}{_BESIDE}")
+
+
+def forget(journal: Path) -> None:
+    """Remove the values of a journal; what it says stays."""
+    shutil.rmtree(beside(journal), ignore_errors=True)
+
+
+def forget_old(folder: Path) -> None:
+    """The same for the journals of a folder with which nobody has gone on for two weeks."""
+    for values in folder.glob(f"*{_BESIDE}"):
+        journal = values.with_name(values.name[: -len(_BESIDE)])
+        with contextlib.suppress(ConfigError, OSError):  # it is open in another process, or gone by now
+            if time.time() - journal.stat().st_mtime > _KEEP_S:
+                with Journal(journal):
+                    forget(journal)
 
 
 def _said(error: Exception) -> str:

@@ -11,7 +11,6 @@ import collections
 import datetime
 import platform
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from clusterfn.config import places
 from clusterfn.decorator import ClusterFunction, inside_job
 from clusterfn.edge import edge
 from clusterfn.errors import ConfigError, SweepError
-from clusterfn.sweeping import identity, sampling, scoring, study, telling
+from clusterfn.sweeping import identity, sampling, scoring, store, study, telling
 from clusterfn.sweeping.choice import Choice, Study
 from clusterfn.sweeping.journal import FORMAT, Journal
 from clusterfn.sweeping.result import SweepResult, Trial, cause, report
@@ -33,6 +32,7 @@ from clusterfn.sweeping.store import Store
 
 R = TypeVar("R")
 _CAUSES = 10
+_DIGITS = 12
 
 
 @edge
@@ -84,9 +84,7 @@ def sweep(
         >>> result.best.config
     """
     _check_function(function)
-    for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
-        _check_number(name, value)
-    _check_seed(seed)
+    _check_numbers(max_configs, top, max_parallel, seed)
     scoring.check(score)
     choice = _choice(configurations, sampler, max_configs, max_parallel)
     _check_keywords(function, choice, group_by)
@@ -94,8 +92,8 @@ def sweep(
     asked = _Asked(choice, ranking, top, group_by, _folder(cache), max_parallel)
     with Journal(_path(journal, function)) as book:
         result = _run(function, asked, book, choice.seed(seed, book))
-        if journal is None:  # nobody is to go on with it; what it says stays
-            shutil.rmtree(_values(book), ignore_errors=True)
+        if journal is None:  # its values are in the result, and for days on their host
+            store.forget(book.path)
         return result
 
 
@@ -121,15 +119,17 @@ def _check_function(function: object) -> None:
         )
 
 
+def _check_numbers(max_configs: object, top: object, max_parallel: object, seed: object) -> None:
+    for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
+        _check_number(name, value)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ConfigError(f"seed={seed!r:.60} is not a whole number", hint="give 0 or more")
+
+
 def _check_number(name: str, value: object) -> None:
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
     if not whole and not (name == "max_configs" and value is None):
         raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
-
-
-def _check_seed(seed: object) -> None:
-    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
-        raise ConfigError(f"seed={seed!r:.60} is not a whole number", hint="give 0 or more")
 
 
 def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> Choice | Study:
@@ -157,13 +157,10 @@ def _folder(cache: bool | str | Path) -> Path | None:
 def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Path:
     if journal is not None:
         return Path(journal)
+    folder = places.state_folder() / "sweeps"
+    store.forget_old(folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
-    return places.state_folder() / "sweeps" / name
-
-
-def _values(journal: Journal) -> Path:
-    return journal.path.with_name(f"{journal.path.name}.values")
+    return folder / f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
 
 
 def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, seed: int | None) -> SweepResult[R]:
@@ -172,7 +169,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, see
     facts = _facts(function, asked, seed, code)
     _begin(journal, facts)
     _tell_what_cannot_be_compared(journal, facts, asked)
-    shelf = Shelf(Store(_values(journal)), Store(asked.cache) if asked.cache else None, code)
+    shelf = Shelf(Store(store.beside(journal.path)), _cache(function, asked, code), code)
     progress = telling.Progress(asked.choice.count, asked.scoring.minimize)
     runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
     trials: list[Trial[R]] = []
@@ -183,12 +180,21 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, see
         trials += ended
         if any(each.score is not None for each in trials):
             telling.line(f"Phase {phase} complete: {telling.counted(len(batch))} tested")
+    if shelf.cache is not None:
+        dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed anew, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top)
     _conclude(journal, result)
     if not result.ranking:
         raise _none_completed(result, phase, runner)
     _report(result)
     return result
+
+
+def _cache(function: ClusterFunction[..., Any], asked: _Asked, code: str | None) -> Store | None:
+    """A folder for this function as it is, which can be deleted by itself."""
+    if asked.cache is None or code is None:
+        return None
+    return Store(asked.cache / f"{dispatch.job_name(function.__name__)}-{code[:_DIGITS]}")
 
 
 def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None, code: str | None) -> dict[str, Any]:

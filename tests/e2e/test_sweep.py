@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,28 @@ def test_135_configurations_are_capped_to_3_on_a_host_and_the_same_seed_chooses_
     group = clusterfn.attach(trial.job)
     assert group.wait(60) and group.logs(trial.item) == f"retrieving {trial.config['pipeline']}\n"
     assert first.journal != second.journal and not Path(f"{first.journal}.values").exists()
+
+
+@pytest.mark.lab
+def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, tmp_path, capfd):
+    function = cluster(host="slurm", memory="200MB")(graded)
+
+    result = clusterfn.sweep(function, {"x": range(3, 9)}, max_parallel=3, top=2, journal=tmp_path / "j")
+
+    said = capfd.readouterr().err.splitlines()
+    assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
+        "GRID_0000 x=3 ✗ KeyError: 3", *(f"GRID_000{n} x={n + 3} ✓ {n + 3}.000" for n in range(1, 6)),
+    }  # fmt: skip
+    assert said[-7:] == [
+        "Phase 1 complete: 6 configurations tested", "5/6 configurations completed (83 %)",
+        "GRID_0005 8.000", "GRID_0004 7.000", "✗ GRID_0000 KeyError: 3",
+        "the same scores in every place: GRID_0001, GRID_0003, GRID_0005",
+        "the same scores in every place: GRID_0002, GRID_0004",
+    ]  # fmt: skip
+    assert [each.name for each in result.ranking] == [f"GRID_000{n}" for n in (5, 4, 3, 2, 1)]
+    assert {each.host for each in result} == {"slurm"} and isinstance(result.failed["GRID_0000"], KeyError)
+    (sent,) = lines(tmp_path / "j", "sent")
+    assert len(sent["names"]) == len(lines(tmp_path / "j", "ended")) == 6
 
 
 def test_a_seed_that_was_not_given_is_said_and_can_be_given(here, capfd):
@@ -387,6 +410,21 @@ def test_a_result_is_not_computed_again_unless_code_or_arguments_differ(here, tm
     assert "2 of 3 configurations: in the cache" in said and "[3/3] GRID_0002 x=3 ✓ 3.000" in said
 
 
+def test_the_cache_of_one_function_is_told_and_can_be_deleted_by_itself(here, tmp_path, capfd):
+    cached = {"cache": tmp_path / "cache"}
+    clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)
+    clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)
+    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("clusterfn: cached: ")]
+    (folder,) = (tmp_path / "cache").glob("graded-*")
+
+    assert said[0] == (
+        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to have all of it computed anew, delete that folder"
+    )
+    shutil.rmtree(folder)
+    assert [each.source for each in clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)] == ["run", "run"]
+    assert [each.source for each in clusterfn.sweep(cluster(lambda x: x), {"x": [4]}, **cached)] == ["cache"]
+
+
 class Handle:
     """As indexes of faiss: the library sends it, pickle does not."""
 
@@ -416,7 +454,7 @@ def test_what_cannot_be_compared_is_said_where_results_are_kept(here, tmp_path, 
 
 def test_a_damaged_cache_is_one_line_and_runs_it_again(here, tmp_path, capfd):
     clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")
-    (kept,) = (tmp_path / "cache").iterdir()
+    (kept,) = (tmp_path / "cache").glob("graded-*/*")
     kept.write_bytes(kept.read_bytes()[:-5])
 
     result = clusterfn.sweep(cluster(graded), {"x": [4]}, cache=tmp_path / "cache")

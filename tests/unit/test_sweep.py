@@ -10,6 +10,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, cluster
 from clusterfn.spec import parse_options
-from clusterfn.sweeping import identity, sampling, scoring, space, telling
+from clusterfn.sweeping import identity, sampling, scoring, space, store, telling
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
 from clusterfn.sweeping.journal import Journal
 from clusterfn.sweeping.result import SweepResult, Trial
@@ -504,6 +505,21 @@ def test_what_a_function_is_or_calls_changes_the_digest(tmp_path, old, new):
 
 def test_a_module_of_ones_own_counts_with_its_source(tmp_path):
     assert digest(tmp_path, PROGRAM) != digest(tmp_path, PROGRAM, module="def work(): return 2\n")
+
+
+def test_values_are_forgotten_with_whose_journal_nobody_has_gone_on_for_two_weeks(tmp_path):
+    for name, days in (("old", 15), ("young", 13), ("open", 15)):
+        with Journal(tmp_path / f"{name}.jsonl") as journal:
+            journal.add("begin")
+        Store(store.beside(journal.path)).put("GRID_0000", Kept(1, 0.0))
+        os.utime(journal.path, (time.time() - days * 86400,) * 2)
+
+    with Journal(tmp_path / "open.jsonl"):
+        store.forget_old(tmp_path)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "old.jsonl", "open.jsonl", "open.jsonl.values", "young.jsonl", "young.jsonl.values",
+    ]  # fmt: skip
 
 
 def test_the_order_of_keywords_does_not_count(tmp_path):
