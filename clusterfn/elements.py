@@ -9,7 +9,8 @@ from __future__ import annotations
 import collections
 import json
 import posixpath
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn import layout
@@ -20,6 +21,8 @@ from clusterfn.tracker import Tracker
 
 if TYPE_CHECKING:
     from clusterfn.gathering import Gathering
+
+_TIMEOUT_S = 60.0
 
 
 class Element:
@@ -202,6 +205,44 @@ class Stream:
             yield line, self._values[max(0, line.get("at", 0) - self._from) :]
 
 
+@dataclass(frozen=True)
+class Left:
+    """What is there of a group that somebody else sent.
+
+    Attributes:
+        numbers: Its elements that have a folder.
+        unclaimed: Those of them that have begun and have no claim: they wait in the queue again, or only gave up items.
+        given_up: The latter.
+        is_stopped: Whether the group's end was asked for.
+        is_complete: Whether each item has its line.
+    """
+
+    numbers: Sequence[int]
+    unclaimed: Sequence[int]
+    given_up: Sequence[int]
+    is_stopped: bool
+    is_complete: bool
+
+
+def left(connection: HostConnection, folder: str) -> Left:
+    """Look what there is, in one round trip."""
+    wanted = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
+    elements = posixpath.join(folder, layout.ELEMENTS)
+    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *wanted])
+    outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
+    asked = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
+    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode().splitlines()]
+    claimed = set(_with(paths, layout.CLAIM))
+    unclaimed = [number for number in _with(paths, layout.ATTEMPTS) if number not in claimed]
+    return Left(_with(paths, ""), unclaimed, _with(paths, layout.VERDICT), *asked)
+
+
+def _with(paths: Iterable[str], name: str) -> list[int]:
+    """The elements that have this in their folder; "" for the folder itself."""
+    found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name and number.isdigit()]
+    return sorted(map(int, found))
+
+
 def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
     """Ask which elements of a group are there; `numbers` reads the answer."""
     return connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
@@ -210,20 +251,6 @@ def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
 def numbers(answer: Completed) -> list[int]:
     """Those of the elements that are there."""
     return [int(name) for name in answer.out.decode().split() if name.isdigit()]
-
-
-def begun(connection: HostConnection, folder: str) -> Reply[Completed]:
-    """Ask which elements of a group have a claim or an attempt; `unclaimed` reads the answer."""
-    depth = ["-mindepth", "2", "-maxdepth", "2"]
-    names = ["(", "-name", layout.CLAIM, "-o", "-name", layout.ATTEMPTS, ")"]
-    return connection.run(["find", posixpath.join(folder, layout.ELEMENTS), *depth, *names])
-
-
-def unclaimed(answer: Completed) -> list[int]:
-    """Those that have begun and have no claim: they wait in the queue again, or only gave up items."""
-    found = [path.split("/")[-2:] for path in answer.out.decode().splitlines()]
-    claimed = {number for number, name in found if name == layout.CLAIM}
-    return [int(number) for number, name in found if name == layout.ATTEMPTS and number not in claimed]
 
 
 def _read(line: bytes) -> dict[str, Any]:

@@ -131,12 +131,18 @@ class Gathering:
             if self._over:
                 self._end()
 
-    def attach(self, numbers: Sequence[int], unclaimed: Sequence[int]) -> None:
-        """Follow a group that somebody else sent; those that are `unclaimed` have told of items all the same."""
-        self.follow(numbers)
-        for number in unclaimed:
-            self._elements[number].follow_now()
+    def attach(self, left: elements.Left) -> None:
+        """Follow a group that somebody else sent, and conclude what he may have died over."""
+        self._stopping, self._burying = left.is_stopped, bool(left.given_up)
+        self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
+        self._read(left.unclaimed)
         self.queued()
+        if not left.is_complete:
+            for number in left.given_up:
+                self._conclude(self._elements[number], concluding.STOPPED)
+            if left.is_stopped and not left.given_up:
+                self._cancel_at_scheduler()
+                self._bury(concluding.STOPPED)
 
     def _unbegun(self) -> list[int]:
         return [number for number, element in self._elements.items() if not element.begun]
@@ -252,6 +258,10 @@ class Gathering:
             number = self._next(1)[0]
             element = self._elements[number] = Element(self, number)
         element.follow()
+        return self._conclude(element, verdict)
+
+    def _conclude(self, element: Element, verdict: Verdict) -> Reply[Completed]:
+        """The verdict with which this was first asked of the element stands."""
         return concluding.bury(self.session, self.group, element.tracker.folder, self.job.bridge, verdict)
 
     def _all_told(self) -> None:

@@ -62,6 +62,7 @@ LABELS = "labels.json"  # what a person calls each of them
 CLAIMS = "claims"  # <chunk>, <chunk>.2, ...: the element that has it, or took it over; its first item, and how many
 DONE = "done"  # <chunk>: each of its items has a line
 ELEMENTS = "elements"  # <k>: what belongs to one job in jobs/<id>, from `started` to `attempts`
+VERDICT = "verdict.json"  # of an element that runs nothing: what it says of each item that it gives up
 
 # below jobs/<id> of a session
 CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>

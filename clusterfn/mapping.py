@@ -240,9 +240,7 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
-    asked = [ask(session.connection, gathering.folder) for ask in (elements.listed, elements.begun)]
-    there, begun = (reply.result(_TIMEOUT_S) for reply in asked)
-    gathering.attach(sorted({*range(1, group.elements + 1), *elements.numbers(there)}), elements.unclaimed(begun))
+    gathering.attach(elements.left(session.connection, gathering.folder))
     return JobGroup(made)
 
 

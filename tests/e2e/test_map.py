@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from clusterfn import (
     config,
 )
 from clusterfn.group import inside
+from clusterfn.scheduler.slurm import Slurm
 from clusterfn.session import open_session
 from tests.e2e.conftest import give_to, wait_until
 
@@ -535,6 +537,107 @@ print(json.dumps(group.id))
     assert next(job.state for job in clusterfn.jobs(host) if job.id == group_id) == "CANCELLED"
     group = clusterfn.attach(group_id)
     assert group.wait(30) and group.states == ["RETURNED"] + ["CANCELLED"] * 7, group
+
+
+DIES = """
+import json, os
+from clusterfn import cluster, concluding
+
+CUT = (  # who writes more than so many bytes dies
+    "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (70000,) * 2);"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+@cluster(host="tensor01")
+def wait(x):
+    import time
+    time.sleep(60 if x else 0)
+    return x
+
+def dies(session, group, folder, bridge, verdict):
+    print(json.dumps(group.id), flush=True)
+    if {half}:
+        python = session.connection.facts.python
+        asked = json.dumps({{**verdict.as_dict(), "message": "stopped " * 400}}).encode()
+        argv = [python, "-c", CUT, python, "-I", "-S", bridge + "/supervise.py", "bury", folder]
+        session.connection.run(argv, stdin=asked).result(60)
+    os._exit(0)
+
+concluding.bury = dies
+group = wait.map(range(60), max_parallel=2, chunksize=1)
+next(iter(group))
+group.stop()
+"""
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_where_a_client_died_while_it_stopped_a_group_the_next_one_ends_the_telling(hosts, run_script, capfd, half):
+    group_id = run_script(DIES.format(half=half))
+    journals = (hosts.root / "jobs" / group_id).glob("elements/*/attempts/1/journal.jsonl")
+    told = sum('"stopped stopped' in line for path in journals for line in path.read_text().splitlines())
+    assert 5 < told < 50 if half else told == 0
+
+    group = clusterfn.attach(group_id)
+
+    assert group.wait(60) and group.states == ["RETURNED"] + ["CANCELLED"] * 59, group
+    assert "more elements start" not in capfd.readouterr().err
+    assert next(job.state for job in clusterfn.jobs("tensor01") if job.id == group_id) == "CANCELLED"
+
+
+@pytest.fixture
+def closed(hosts, lab, tmp_path, monkeypatch):
+    """The host slurm with a partition that starts nothing; gives the names in its queue."""
+    path = hosts.describe(lab, tmp_path / "clusterfn.yml", hosts.python, names=("slurm",))
+    path.write_text(path.read_text().replace("cpu: short", "cpu: closed"))
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    before = hosts.jobs()
+
+    def queue():
+        return lab.slurm.run("squeue", "--noheader", "--format=%j").stdout.split()
+
+    yield queue
+    for name in queue():
+        if name.rpartition(".")[2] in hosts.jobs() - before:
+            lab.slurm.run("scancel", "--name", name)
+
+
+def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(closed, gate, monkeypatch):
+    line = f'sleep 2; "$@"; status=$?; touch {gate}/submitted; exit $status'  # a controller that takes its time
+    elements = Slurm.elements
+
+    def slowly(*args):
+        return [(some, replace(each, argv=("sh", "-c", line, "sh", *each.argv))) for some, each in elements(*args)]
+
+    monkeypatch.setattr(Slurm, "elements", slowly)
+    group = cluster(host="slurm")(square).map(range(4), chunksize=1)
+    group.stop()
+
+    wait_until((gate / "submitted").exists)
+    assert not [name for name in closed() if group.id in name]
+    assert group.wait(60) and group.states == ["CANCELLED"] * 4
+
+
+def test_a_group_whose_client_died_before_it_had_left_the_queue_leaves_it_when_somebody_attaches(closed, run_script):
+    text = """
+import json, os
+from clusterfn import cluster
+from clusterfn.gathering import Gathering
+
+def dies(gathering):
+    print(json.dumps(group.id), flush=True)
+    os._exit(0)
+
+Gathering._cancel_at_scheduler = dies
+group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
+group.stop()
+"""
+    group_id = run_script(text)
+    assert [name for name in closed() if group_id in name]
+
+    group = clusterfn.attach(group_id)
+
+    assert group.wait(60) and group.states == ["CANCELLED"] * 4, group
+    wait_until(lambda: not [name for name in closed() if group_id in name], 60)
 
 
 @pytest.mark.long

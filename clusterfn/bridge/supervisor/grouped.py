@@ -7,13 +7,12 @@ import json
 import os
 import sys
 
-from ...layout import ATTEMPTS, CANCELLED, ELEMENTS, LOST, RAISED, RETURNED
-from . import journal
+from ...layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
+from . import journal, publish
 from .attempt import Attempt
 from .chunks import Chunks
 from .element import Teller
 from .job import Job
-from .log import state
 from .text import native
 from .verdict import Verdict
 
@@ -75,23 +74,30 @@ def _take_out_of_queue(array: str) -> None:
 
 
 def bury(folder: str) -> int:
-    """Give every item that nobody has, or will have, the line that the verdict on stdin is.
+    """Give every item that nobody has, or will have, the line that a verdict is; or go on where another died over it.
 
     Args:
-        folder: That of an element that has not been; its journal takes the lines. Elements that begin later find
-            nothing that is left.
+        folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin
+            when it was first asked for. Elements that begin later find nothing that is left.
     """
-    asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    os.makedirs(os.path.join(folder, ATTEMPTS), mode=0o700, exist_ok=True)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = Job(folder)
+    if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
+        _give_up(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
+    conclude_if_complete(job)
+    return 0
+
+
+def _give_up(job: Job, asked: "dict[str, Any]") -> None:
     attempt = Attempt.new(job)
-    if attempt.fence() is None:
+    by = attempt.fence()
+    if by is None:
         attempt.prepare()
         told = _tell_all(Teller(job, attempt, sync=False), asked)
         attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
-    conclude_if_complete(job)
-    state(attempt.number, RETURNED, True)
-    return 0
+    else:
+        attempt.supersede(by)
 
 
 def _tell_all(teller: Teller, asked: "dict[str, Any]") -> int:

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 
-from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S
+from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
 from ..spooler import status
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
@@ -70,7 +70,7 @@ def _of_items(job: Job) -> "tuple[str, str]":
 
     group = job.spec["group"]
     counts = grouped.in_words(grouped.kinds(job.home), group["count"])
-    begun = [element for element in _elements(job) if element.attempts()]
+    begun = [each for each in _elements(job) if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if not _has_ended(element)]
     waits = {element.id: status.reason(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
@@ -78,6 +78,8 @@ def _of_items(job: Job) -> "tuple[str, str]":
         return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S
     if running:
         return "RUNNING", counts
+    if job.cancelled():
+        return "PENDING", counts + "; it was stopped, and the rest is told once somebody attaches to it"
     if going:
         return "PENDING", "%s; %s" % (counts, waits[going[0].id])
     if len(begun) < group["elements"]:
