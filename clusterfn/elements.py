@@ -83,6 +83,9 @@ class Element:
         self.state, self.reason = state, reason
         self.gathering.group.on_state(state, reason if state == PENDING else "")
 
+    def on_retry(self, told: str) -> None:
+        """It goes on in another attempt: its items say themselves which of them are run again."""
+
     def on_connection(self, trouble: str) -> None:
         """Why nothing can be heard of it."""
         self.gathering.group.on_connection(trouble)

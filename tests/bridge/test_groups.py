@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from clusterfn import wire
-from tests.bridge.host import Bench, clean_environ, is_running, until
+from clusterfn.bridge.supervisor.attempt import Attempt
+from clusterfn.bridge.supervisor.element import Teller
+from clusterfn.bridge.supervisor.job import Job
+from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, until
 from tests.bridge.test_calls import bench_of
 
 # Says that it began, and waits for the file `go` if it is one of those named.
@@ -50,9 +55,22 @@ class Group:
 
     def start(self, number: int, **env: str) -> subprocess.Popen[bytes]:
         """The supervisor of one element."""
+        supervise = str(self.bench.bridge / "supervise.py")
+        return self._start([self.bench.host, "-I", "-S", supervise, "run", str(self._folder(number))], env)
+
+    def script(self, number: int) -> subprocess.Popen[bytes]:
+        """The script of one element, which starts its supervisor and concludes for it."""
+        text = JOB_SH.format(python=self.bench.host, bridge=self.bench.bridge, job=self._folder(number))
+        path = self.told / f"job-{number}.sh"
+        path.write_text(text)
+        return self._start(["/bin/sh", str(path)], {})
+
+    def _folder(self, number: int) -> Path:
         folder = self.folder / "elements" / str(number)
         folder.mkdir(parents=True, exist_ok=True)
-        argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), "run", str(folder)]
+        return folder
+
+    def _start(self, argv: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
         enter = self.bench.apart.enter if self.bench.apart is not None else None
         started = subprocess.Popen(
             argv, env=clean_environ(**env), start_new_session=True, stdout=subprocess.DEVNULL, preexec_fn=enter
@@ -60,11 +78,15 @@ class Group:
         self.bench.started.append(started)
         return started
 
-    def call(self, command: str, number: int, *rest: str, stdin: str = "", **env: str) -> None:
-        """Another of the supervisor's commands for one element."""
+    def call(
+        self, command: str, number: int, *rest: str, stdin: str = "", before: Callable[[], object] | None = None
+    ) -> int:
+        """Another of the supervisor's commands for one element; its exit code."""
         folder = self.folder / "elements" / str(number)
         argv = [self.bench.host, "-I", "-S", str(self.bench.bridge / "supervise.py"), command, str(folder), *rest]
-        subprocess.run(argv, input=stdin, text=True, env=clean_environ(**env), check=False, timeout=60)
+        return subprocess.run(
+            argv, input=stdin, text=True, env=clean_environ(), check=False, timeout=60, preexec_fn=before
+        ).returncode
 
     def began(self, x: int) -> list[int]:
         """The pids of its starts."""
@@ -89,15 +111,16 @@ class Group:
         folder = self.folder if number is None else self.folder / "elements" / str(number)
         return json.loads((folder / "attempts" / str(attempt) / "outcome.json").read_text())
 
-    def line(self, number: int, index: int) -> dict[str, Any]:
-        """About an item's end, of the journal of an element's first attempt."""
-        path = self.folder / "elements" / str(number) / "attempts" / "1" / "journal.jsonl"
-        return next(line for line in map(json.loads, path.read_text().splitlines()) if line.get("index") == index)
+    def line(self, index: int) -> dict[str, Any]:
+        """The first one that says how an item ended."""
+        paths = sorted(self.folder.glob("elements/*/attempts/*/journal.jsonl"))
+        texts = (text for path in paths for text in path.read_text().splitlines() if text.endswith("}"))
+        return next(line for line in map(json.loads, texts) if line.get("index") == index)
 
     def value(self, number: int, index: int) -> Any:
         """An item's value, by the journal of an element's first attempt."""
         attempt = self.folder / "elements" / str(number) / "attempts" / "1"
-        line = self.line(number, index)
+        line = self.line(index)
         data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
         return wire.part("container").loads(data)
 
@@ -185,6 +208,8 @@ def test_a_fenced_element_ends_its_item_and_tells_nothing_more(bench):
     group.go()
     assert group.start(2).wait(60) == 0 and once(group, 3)
     assert group.ends() == {0: ["returned"], 1: ["node"], 2: ["returned"]}
+    taken_over = (group.folder / "claims" / "0.2").stat().st_mtime
+    assert group.line(2)["t"] - taken_over >= 2.0  # the one before looks every second whether it is fenced
 
 
 @pytest.mark.parametrize(("failing", "kind"), [((0, 1), "raised"), ((1,), "returned")])
@@ -212,6 +237,28 @@ def test_what_is_left_is_buried_and_who_comes_late_finds_nothing(bench, kind, of
     assert group.outcome()["message"] == f"6 of 6 ended: 2 returned, 4 {kind}"
 
 
+def test_what_died_over_giving_items_up_is_gone_on_with_and_its_verdict_stands(bench):
+    group = Group(bench, 1, 1, group={"count": 2000})
+    (group.folder / "cancel").touch()
+    stopped, other = ({"kind": kind, "message": "stopped", "stage": "queue"} for kind in ("cancelled", "lost"))
+
+    died = group.call("bury", 5, stdin=json.dumps(stopped), before=lambda: limit_files(70_000))
+
+    assert died != 0 and 100 < len(group.ends()) < 1900
+    state, message = listed(bench, group.folder)
+    assert state == "PENDING" and "; it was stopped, and the rest is told once somebody attaches" in message
+
+    assert [group.call("bury", 5, stdin=json.dumps(other)) for _ in range(2)] == [0, 0]
+    assert group.ends() == {x: ["cancelled"] for x in range(2000)}
+    assert group.outcome()["message"] == "2000 of 2000 ended: 2000 cancelled"
+    assert not (group.folder / "elements" / "5" / "attempts" / "3").exists()
+
+
+def limit_files(size: int) -> None:
+    """Let every file have so many bytes at most: who writes more dies."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
 def test_a_cancelled_element_ends_its_whole_chunk(bench):
     group = Group(bench, 5, 3, waiting=(1,))
     element = group.start(1)
@@ -234,21 +281,74 @@ def test_no_item_begins_that_would_not_have_its_time(bench):
     assert group.ends() == {x: ["returned"] for x in range(3)} and once(group, 3)
 
 
-def test_after_a_killed_supervisor_nothing_of_its_item_is_left(bench):
-    group = Group(bench, 2, 2, waiting=(0,))
-    killed = group.start(1)
-    until((group.folder / "elements/1/attempts/1/usage-0.json").exists, 60)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(20)
+def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_nothing_of_the_one_that_ran(bench):
+    group = Group(bench, 5, 5, waiting=(1, 3))
+    script = group.script(1)
+    for x in (1, 3):
+        until(lambda x=x: list(group.folder.glob(f"elements/1/attempts/*/usage-{x}.json")), 60)
+        (ran,) = group.began(x)
+        os.kill(supervisor_of(ran), signal.SIGKILL)
+        until(lambda ran=ran: not is_running(ran), 60)
 
-    group.call("after", 1, "137")
-
-    until(lambda: not is_running(group.began(0)[0]))
-    assert group.start(2).wait(60) == 0
-    assert group.ends()[1] == ["returned"] and group.ends()[0] == ["lost"]
-    lost, returned = (group.line(2, index)["usage"] for index in (0, 1))
+    assert script.wait(60) == 0 and once(group, 5)
+    assert group.ends() == {x: ["lost" if x in (1, 3) else "returned"] for x in range(5)}
+    assert "the supervisor of the job was ended by SIGKILL" in group.line(1)["message"]
+    fenced = (group.folder / "elements/1/attempts/1/outcome.json").stat().st_mtime
+    assert group.line(2)["t"] - fenced >= 2.0  # a supervisor that only seemed to be dead would have noticed by then
+    assert group.outcome(1)["superseded_by"] == 2 and group.outcome()["kind"] == "returned"
+    lost, returned = (group.line(index)["usage"] for index in (1, 2))
     assert lost["last_known"] and lost["wall_s"] >= 1.0 and lost["peak_memory_bytes"] > 1 << 20
     assert "last_known" not in returned
+
+
+def supervisor_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize(("told", "kind"), [(True, None), (False, "lost")])
+def test_a_script_tries_again_only_where_an_item_had_begun(bench, told, kind):
+    group = Group(bench, 1, 1, waiting=(0,))
+    if told:
+        killed = group.start(1)
+        until(lambda: group.began(0))
+        killed.kill()
+        killed.wait(20)
+    else:
+        (group.folder / "elements" / "1").mkdir(parents=True)
+
+    assert group.call("after", 1, "137") == (12 if told else 10)
+    assert (group.folder / "elements/1/attempts/1/outcome.json").exists() is not told
+    assert told or group.outcome(1)["kind"] == kind
+
+
+@pytest.mark.parametrize(("how", "times"), [("conclude", 1), ("after", 0)])
+def test_who_takes_over_waits_where_the_one_before_may_not_know_yet_that_it_is_over(bench, how, times):
+    group = Group(bench, 3, 3, waiting=(1,))
+    killed = group.start(1)
+    until(lambda: group.began(1))
+    killed.kill()
+    killed.wait(20)
+    lost = json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"})
+    group.call(how, 1, *(["143"] if how == "after" else []), stdin=lost)
+
+    teller = Counting(group, 2)
+
+    assert list(teller.pulled()) == [0] and list(teller.left(0)) == [2]
+    assert teller.waits == times
+
+
+class Counting(Teller):
+    """An element that counts how often it would wait."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        job = Job(str(group._folder(number)))
+        attempt = Attempt.new(job)
+        attempt.prepare()
+        super().__init__(job, attempt, sync=False)
+        self.waits = 0
+
+    def settle(self) -> None:
+        self.waits += 1
 
 
 def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):
@@ -260,7 +360,7 @@ def test_what_an_item_uses_while_it_runs_is_not_kept_beside_its_line(bench):
 
     assert element.wait(60) == 0
     assert not so_far.exists()
-    assert "last_known" not in group.line(1, 0)["usage"]
+    assert "last_known" not in group.line(0)["usage"]
 
 
 def test_secrets_stay_until_the_whole_group_has_ended(bench):

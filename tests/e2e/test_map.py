@@ -337,6 +337,18 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
     assert [len(began(gate, x)) for x in range(12)] == [1] * 12
 
 
+def test_an_item_is_run_again_whose_supervisor_was_killed_where_retries_allow_it(hosts, gate):
+    group = cluster(host="tensor01", retries=1)(counted_until_told(gate, (1,))).map(range(4), max_parallel=1)
+    pid, supervisor = wait_until(lambda: began(gate, 1), 40)[0]
+
+    os.kill(supervisor, signal.SIGKILL)
+    wait_until(lambda: not alive(pid), 60)
+    (gate / "go").touch()
+
+    assert group.results(90) == [0, 1, 2, 3]
+    assert [len(began(gate, x)) for x in range(4)] == [1, 2, 1, 1]
+
+
 def test_when_every_element_is_killed_with_its_script_others_are_started(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (0, 3))).map(range(6), max_parallel=2, chunksize=3)
     wait_until(lambda: began(gate, 0) and began(gate, 3), 40)

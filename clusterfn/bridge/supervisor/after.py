@@ -63,8 +63,7 @@ def after(folder: str, status: str) -> int:
     left = _sweep(lambda: sorted(set(tree.tagged(job.id, attempt.number) + tree.of_session(script))))
     verdict = _why(job, status)
     if attempt.outcome() is None:
-        again = retries.is_lost(verdict, status) and len(attempt.earlier()) < retries.allowed(job)
-        if again and attempt.follow():
+        if retries.is_lost(verdict, status) and _may_go_on(job, attempt) and attempt.follow():
             return EXIT_AGAIN
         by = attempt.fence()
         if by is not None:
@@ -74,6 +73,13 @@ def after(folder: str, status: str) -> int:
     facts["evidence"] = _evidence(job, attempt)
     won = attempt.publish(verdict.kind or LOST, facts)
     return _state(attempt, won)
+
+
+def _may_go_on(job: Job, attempt: Attempt) -> bool:
+    """Whether the same job.sh tries again: an element as long as each try brings some item to its end."""
+    if job.element is not None:
+        return attempt.has_told()
+    return len(attempt.earlier()) < retries.allowed(job)
 
 
 def _latest_own(job: Job) -> "Optional[Attempt]":

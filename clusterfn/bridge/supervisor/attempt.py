@@ -16,6 +16,7 @@ from ...layout import (
     EVENTS,
     FOLLOWED,
     HEARTBEAT,
+    JOURNAL,
     OUTCOME,
     OWNER,
     WAITING,
@@ -119,6 +120,13 @@ class Attempt:
     def follow(self) -> bool:
         """Leave the job to another try, once: one that dies before it makes an attempt would come back for ever."""
         return publish.publish(self.folder, FOLLOWED, b"")
+
+    def has_told(self) -> bool:
+        """Of an element: whether some item began here."""
+        try:
+            return os.stat(self.path(JOURNAL)).st_size > 0
+        except FileNotFoundError:
+            return False
 
     def withdraw(self) -> bool:
         """Keep an attempt that waits from ever starting its worker; false if it did not wait, or has begun."""

@@ -147,7 +147,9 @@ class Teller:
         ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
         known = [end for end in ends if end and end["kind"] != RETURNED]
         if not known:
-            return Verdict(LOST, _NEVER_SAID, stage="supervisor", hint="call it again: group.retry_failed()")
+            own = [each["message"] for each in self.attempt.outcomes_before() if each["by"] == "after"]
+            said = own[-1] if own else _NEVER_SAID
+            return Verdict(LOST, said, stage="supervisor", hint="call it again: group.retry_failed()")
         facts = {name: known[-1].get(name) for name in ("message", "stage", "evidence", "hint", "node", "signal")}
         return Verdict(known[-1]["kind"], facts.pop("message") or "", **facts)
 

@@ -142,6 +142,8 @@ def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
 def _lost(job: Job, attempt: Attempt, status: str) -> "dict[str, Any]":
     from .after import lost
 
+    if job.element is not None:  # items count their own tries
+        return {"message": lost(status).facts["message"], "by": "after"}
     used = 1 + len(attempt.earlier())
     return retries.lost(attempt.number - 1, lost(status), used, retries.allowed(job))
 
