@@ -86,6 +86,7 @@ def _cut(error: BaseException) -> BaseException:
     """The error without frames, and without what we met on the way: its message says it all."""
     if isinstance(error, ClusterfnError) and not isinstance(error, JobError) and not _has_the_users(error.__cause__):
         error.__cause__, error.__suppress_context__ = None, True
-    while isinstance(error.__context__, KeyboardInterrupt) and not _has_the_users(error.__context__):
-        error.__context__ = error.__context__.__context__  # Ctrl-C once more
+    met = error.__context__
+    while met is not None and met.__traceback__ is not None and not _has_the_users(met):
+        error.__context__ = met = met.__context__
     return error.with_traceback(None)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, cluster, sweep
+from clusterfn import ConfigError, Executor, Session, cluster, edge, sweep
 
 
 def double(x: int) -> int:
@@ -68,6 +68,30 @@ def test_an_error_shows_the_users_frames_and_one_of_ours(monkeypatch: pytest.Mon
     with pytest.raises(TypeError) as whole:
         there.submit(1, 2)  # type: ignore[call-arg]
     assert "dispatch.py" in files_of(whole.value)
+
+
+OF_OURS = """
+def prepare(*given):
+    try:
+        raise ValueError("of ours")
+    except ValueError:
+        raise KeyboardInterrupt
+"""
+
+
+def test_what_we_met_on_the_way_is_not_shown_and_what_the_user_met_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(OF_OURS, edge.__file__, "exec"), scope)
+    monkeypatch.setattr("clusterfn.dispatch.prepare", scope["prepare"])
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        try:
+            raise KeyError("of the user")
+        except KeyError:
+            there.submit(1)
+
+    met = interrupted.value.__context__
+    assert isinstance(met, KeyError) and met.__context__ is None
 
 
 @pytest.mark.usefixtures("here")
