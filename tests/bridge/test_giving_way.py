@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.bridge.spooler import machine
+from clusterfn.bridge.supervisor.element import Element, GaveWay
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
 from tests.bridge.test_groups import Group, listed, once
@@ -90,19 +93,16 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
     box.say(cards=4)
     group = Cards(box, 8, 1)
     elements = group.start_all(4)
-    other = waits(box, 2)
 
-    group.end(0, 1, 2, 3)
-    until(lambda: len(group.items()) == 6 and len(gone(elements)) == 2, LONG_S)
-
-    gave_way = gone(elements)
-    assert [elements[number - 1].returncode for number in gave_way] == [WAITS, WAITS]
-    assert cards_held(box) == 2 and len(group.items()) == 6
-    assert box.tickets() == {f"{group.folder.name}.{number}" for number in gave_way}
-    until(lambda: len(box.status()) == 2)
-    assert all("reserved for 4242's job of 2" in line["reason"] for line in box.status()), box.status()
-
-    other.close()
+    with waits(box, 2):
+        group.end(0, 1, 2, 3)
+        until(lambda: len(group.items()) == 6 and len(gone(elements)) == 2, LONG_S)
+        gave_way = gone(elements)
+        assert [elements[number - 1].returncode for number in gave_way] == [WAITS, WAITS]
+        assert cards_held(box) == 2 and len(group.items()) == 6
+        assert box.tickets() == {f"{group.folder.name}.{number}" for number in gave_way}
+        until(lambda: len(box.status()) == 2)
+        assert all("reserved for 4242's job of 2, which" in line["reason"] for line in box.status()), box.status()
     until(lambda: len(group.items()) == 8, LONG_S)
     assert cards_held(box) == 4 and not box.tickets()
 
@@ -111,37 +111,45 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
     until(lambda: [group.kinds(number) for number in gave_way] == [["preempted", "returned"]] * 2)
 
 
+def test_each_turn_is_good_for_one_item():
+    element = Element.__new__(Element)
+    element.job = SimpleNamespace(element=1, held=SimpleNamespace(gives_way=lambda first: True))
+
+    element.told = 0
+    element._give_way(0)
+    element.told = 1
+    with pytest.raises(GaveWay):
+        element._give_way(0)
+
+
 def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: Box):
     group = Cards(box, 6, 3)
     elements = group.start_all(2)
-    other = waits(box, 1)
 
-    group.end(0)
-    until(lambda: gone(elements), LONG_S)
-    group.end(1, 2, 3, 4, 5)
+    with waits(box, 1):
+        group.end(0)
+        (number,) = until(lambda: gone(elements), LONG_S)
+        group.end(1, 2, 3, 4, 5)
 
-    assert elements[1].wait(60) == 0 and gone(elements) == [1, 2]
-    assert group.message() == "6 of 6 ended: 6 returned" and once(group, 6)
-    until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
-    assert len(box.order()) == 2
-    other.close()
+        assert elements[2 - number].wait(60) == 0
+        assert group.message() == "6 of 6 ended: 6 returned" and once(group, 6)
+        until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
+        assert len(box.order()) == 2
 
 
 def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box):
     group = Cards(box, 4, 1)
     elements = group.start_all(2)
-    other = waits(box, 2)
-    group.end(0, 1)
-    until(lambda: len(gone(elements)) == 1 and len(group.items()) == 3, LONG_S)
-    assert listed(box.bench, group.folder) == ("RUNNING", "2 of 4 ended: 2 returned")
 
-    (number,) = {1, 2} - set(gone(elements))
-    elements[number - 1].kill()
-    elements[number - 1].wait(20)
-    group.call("conclude", number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
+    with waits(box, 2):
+        group.end(0, 1)
+        (number,) = until(lambda: gone(elements) if len(group.items()) == 3 else None, LONG_S)
+        assert listed(box.bench, group.folder) == ("RUNNING", "2 of 4 ended: 2 returned")
 
-    state, message = until(lambda: told if (told := listed(box.bench, group.folder))[0] == "PENDING" else None, LONG_S)
-    assert message.startswith("2 of 4 ended: 2 returned; ") and "waiting for 1" in message
-    other.close()
+        os.killpg(elements[2 - number].pid, signal.SIGKILL)
+        elements[2 - number].wait(20)
+        group.call("conclude", 3 - number, stdin=json.dumps({"kind": "lost", "message": "gone", "stage": "supervisor"}))
+        state, message = until(lambda: told if (told := listed(box.bench, group.folder))[0] == "PENDING" else None)
+        assert message.startswith("2 of 4 ended: 2 returned; ") and "waiting for 1" in message
     group.end(2, 3)
     until(lambda: len(group.ends()) == 4, LONG_S)

@@ -115,6 +115,14 @@ def test_the_first_of_each_kind_reserves():
     assert "reserved" not in made.reasons["1"] and "the others reserved" in made.reasons["3"]
 
 
+def test_a_group_that_has_its_half_keeps_no_card_from_those_for_whom_it_waits():
+    element = ticket("5", Demand(2, 1, 0), element=1)._replace(job="5.1")
+    names, held = ("run/1/5.2/4/1/0", "run/2/6/3/1/0"), "abcdefg"
+
+    assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
+    assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
+
+
 def test_a_group_gives_way_only_to_who_waits_for_cards_that_it_could_have():
     element = ticket("5", Demand(1, 1, 0), element=1)._replace(job="5.1", kind=A6000)
     has = "run/1/5.2/1/1/0"

@@ -263,7 +263,8 @@ class _Admission:
         missing = room.lacks(self.asked, self.every)
         group = self._group_has_its_half(seen)
         if missing or group:
-            raise self._queue(self._why(missing, room, seen) if missing else group, missing not in ([], [OWN]))
+            reserves = not group and missing != [OWN]
+            raise self._queue(self._why(missing, room, seen) if missing else group, reserves)
         return cards.hold(self.marks, room.left(self.every), self.asked.gpus)
 
     def _room(self, seen: names.Seen) -> Room:

@@ -115,7 +115,7 @@ class _Planning:
         over = self.room.over(ticket.asked)
         text = words.reason(missing, ticket.asked, self._around(kind or []), over, ticket.limits) or why
         self.made.reasons[ticket.job] = words.behind(text, before)
-        if missing:
+        if missing and not why:  # a group that has its half keeps nothing from those for whom it waits
             self._stays(ticket, missing)
 
     def _cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
