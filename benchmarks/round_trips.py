@@ -30,6 +30,7 @@ from benchmarks.waits import Waits
 from clusterfn import ClusterFunction, File, host, lookup, spec
 from clusterfn.cli import main as command
 from clusterfn.config import load
+from clusterfn.group import inside
 from clusterfn.job import Job
 from tests.lab import DelayProxy, Lab
 
@@ -180,7 +181,7 @@ def _listed(there: There) -> bool:
 def _mapped(there: There, where: str) -> list[int]:
     """Send many items; how many there are, and in how many of the files that were sent for them the function lies."""
     there.group = there.on(where, CALLS["rest"]).map(range(ITEMS), max_parallel=2)
-    there.group.gathering._beginning.wait(60)
+    inside(there.group).gathering._beginning.wait(60)
     folder = Path(there.group.folder)
     sent = [*folder.iterdir(), *folder.parents[1].glob("blobs/*")]
     return [len(there.group), sum(MARK in path.read_bytes() for path in sent if path.is_file())]

@@ -124,9 +124,9 @@ def _is_known(group: str, items: list[int]) -> bool:
     text = f"""
 import time, clusterfn
 group, items, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 60
-while not all(map(group.ended, items)) and time.monotonic() < until:
+while not (known := {{group.states[item] for item in items}} == {{"RETURNED"}}) and time.monotonic() < until:
     time.sleep(0.1)
-print(all(map(group.ended, items)))
+print(known)
 """
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False)
     return bool(items) and done.stdout == "True\n"
