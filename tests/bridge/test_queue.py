@@ -460,22 +460,21 @@ def test_an_element_does_not_start_where_its_group_has_half_and_others_wait(box:
     until(lambda: len(group.ends()) == 2, LONG_S)
 
 
-def elements_of_which_one_waits(box: Box) -> tuple[Group, subprocess.Popen[bytes]]:
-    """A group of one item, and the element that runs it while the other waits for the only card."""
+def queue_element(box: Box, group: Group, number: int) -> None:
+    """Start it by its script, whose variables the spooler will have, and see that it waits for the only card."""
+    (group.folder / "elements" / str(number)).mkdir(parents=True)
+    script = ["/bin/sh", str(group.folder / "job.sh"), str(number)]
+    waits = subprocess.run(script, env={**os.environ, "PATH": box.path}, preexec_fn=box.apart.enter, timeout=60)
+    assert waits.returncode == WAITS
+    until(lambda: "1 of 1 GPUs held" in str(box.status()))
+
+
+def test_an_element_that_waits_is_not_started_once_its_group_has_ended(box: Box):
     box.say(cards=1)
     group = group_of(box, 1, (0,))
     first = group.start(1, PATH=box.path)
     until(lambda: group.began(0), LONG_S)
-    (group.folder / "elements" / "2").mkdir()
-    script = ["/bin/sh", str(group.folder / "job.sh"), "2"]  # the spooler has the variables of the script
-    waits = subprocess.run(script, env={**os.environ, "PATH": box.path}, preexec_fn=box.apart.enter, timeout=60)
-    assert waits.returncode == WAITS
-    until(lambda: "1 of 1 GPUs held" in str(box.status()))
-    return group, first
-
-
-def test_an_element_that_waits_is_not_started_once_its_group_has_ended(box: Box):
-    group, first = elements_of_which_one_waits(box)
+    queue_element(box, group, 2)
 
     group.go()
 
@@ -484,14 +483,17 @@ def test_an_element_that_waits_is_not_started_once_its_group_has_ended(box: Box)
     assert box.order() == [f"{group.folder.name}.1"]
 
 
-def test_an_element_that_waits_is_not_concluded_by_itself_once_its_group_is_stopped(box: Box):
-    group, first = elements_of_which_one_waits(box)
+def test_elements_that_wait_are_not_concluded_one_by_one_once_their_group_is_stopped(box: Box):
+    """Whoever stops a group has its items concluded."""
+    box.say(cards=1)
+    running(box, box.job(1, 60))
+    group = group_of(box, 1, ())
+    queue_element(box, group, 1)
 
     (group.folder / "cancel").touch()
 
     until(lambda: not box.tickets() and not box.spoolers(), LONG_S)
-    assert first.wait(60) == 10
-    assert not (group.folder / "elements" / "2" / "attempts").exists()
+    assert not (group.folder / "elements" / "1" / "attempts").exists()
 
 
 def test_machines_that_share_a_home_do_not_mix_their_queues(box: Box):

@@ -105,7 +105,7 @@ def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known()
     ("waiting", "own", "left"),
     [
         ([(1, "ab")], "ab", 1),
-        ([(1, "ab")], "b", 1),
+        ([(1, "ab")], "a", 1),
         ([(1, "ab"), (1, "a")], "b", 0),
         ([(1, "a"), (1, "ab")], "b", 0),
         ([(3, "a")], "ab", 1),
