@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster, send
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
+from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts, wait_until
 
 
@@ -61,6 +62,16 @@ def test_each_call_has_a_process_of_its_own_forked_from_one_that_stays():
 
 
 @pytest.mark.usefixtures("here")
+def test_a_session_lets_go_after_half_an_hour_without_a_call_unless_told_otherwise():
+    with Session() as session:
+        session.call(abs, -1)
+
+    assert session.job is not None
+    spec = json.loads(Path(session.job.folder, "spec.json").read_text())
+    assert spec["session"]["idle_s"] == 30 * 60
+
+
+@pytest.mark.usefixtures("here")
 def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.CaptureFixture[str]):
     def speak(word: str) -> None:
         print(word, "ä", flush=True)
@@ -79,6 +90,57 @@ def test_a_call_shows_what_it_prints_and_raises_what_it_raises(capfd: pytest.Cap
     out, err = capfd.readouterr()
     assert out == "one ä\ntwo ä\n"
     assert "one\n" in err and "three\n" not in err
+
+
+def hold(megabytes: int, then: Callable[[int], object] = abs) -> object:
+    return then(len(os.urandom(1) * (megabytes << 20)))
+
+
+@pytest.mark.usefixtures("here")
+def test_each_call_tells_what_it_used_itself():
+    with Session() as session:
+        large, small, ended = (session.submit(hold, *args) for args in ((200,), (1,), (200, os._exit)))
+        large.result(60), small.result(60)
+        with pytest.raises(ExitedEarly):
+            ended.result(60)
+
+    assert 200 << 20 > small.usage["peak_memory_bytes"] > 1 << 20
+    for call in (large, ended):
+        assert call.usage["peak_memory_bytes"] > 200 << 20
+        assert 0 < call.usage["cpu_s"] < 60 and 0 < call.usage["wall_s"] < 60
+        assert call.usage["gpus"] == []
+
+
+def wait_until_asked(asked: str) -> int:
+    """Until the process that this one was forked from has had an answer about the cards; who that is."""
+    while str(os.getppid()) not in Path(asked).read_text().split():
+        time.sleep(0.02)
+    return os.getppid()
+
+
+def test_a_call_tells_how_the_cards_of_its_session_were_used(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    uuid, program = f"GPU-{os.urandom(16).hex()}", tmp_path / "bin" / "nvidia-smi"
+    (tmp_path / "answer").write_text(f"echo '{uuid}, NVIDIA Toy, 20000, 97'; echo $PPID >>{tmp_path}/asked\n")
+    (tmp_path / "asked").touch()
+    program.parent.mkdir()
+    program.write_text(SMI.format(uuid=uuid, folder=tmp_path).replace("asked;", "log;"))
+    program.write_text(program.read_text().replace("esac", f'-L) echo "GPU 0: NVIDIA Toy (UUID: {uuid})" ;;\nesac'))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+
+    with Session(gpus=1) as session:
+        long, short = session.submit(wait_until_asked, str(tmp_path / "asked")), session.submit(process)
+        assert long.result(60) == short.result(60)[1], "the session went on"
+
+    assert long.usage["gpus"] == [
+        {
+            "uuid": uuid, "name": "NVIDIA Toy", "peak_memory_bytes": 20000 * 2**20,
+            "peak_use_percent": 97, "mean_use_percent": 97.0,
+        }
+    ]  # fmt: skip
+    assert [(card["uuid"], card["peak_memory_bytes"]) for card in short.usage["gpus"]] == [(uuid, None)]
 
 
 @pytest.mark.usefixtures("here")

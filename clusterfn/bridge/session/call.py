@@ -32,11 +32,11 @@ from ..supervisor import judge, publish, tree
 from ..supervisor.text import last_lines, masked, portable
 from ..supervisor.verdict import Verdict, document
 from .child import Child, Place
+from .measure import Measure, processes
 
 _TAIL = 65536
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
-_NOTHING: tuple[int, Any] = (0, None)
 
 
 class Call:
@@ -56,7 +56,6 @@ class Call:
         self._notes: list[str] = []
         self._done: dict[str, Any] | None = None
         self._events = 0
-        self._began = time.monotonic()
         self._reserve: publish.Reserve | None = None
         self.loaded: list[str] = []
 
@@ -82,9 +81,11 @@ class Call:
         self._event("starting", node=os.uname()[1], pid=os.getpid())
         with open(os.path.join(self._place.folder, CALL), encoding="utf-8") as file:
             own = json.load(file)
+        measure = Measure(self._place.spec["resources"]["gpus"], self._notes)
         child = Child(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
-        verdict = self._verdict(child)
-        self.publish(verdict, child)
+        verdict = self._verdict(child, measure)
+        self.publish(verdict, measure.usage(child, ((self._done or {}).get("usage") or {}).get("cpu_s")))
+        measure.close()
         if self._done is not None:
             self._give_time(child)
         _end_tree(child)
@@ -107,10 +108,11 @@ class Call:
         elif publish.read(self._place.attempt, OUTCOME) is None:
             self.publish(Verdict(LOST, "the session was started anew while the call ran", hint="call again"))
 
-    def _verdict(self, child: Child) -> Verdict:
+    def _verdict(self, child: Child, measure: Measure) -> Verdict:
         while self._done is None and child.ended is None:
             child.turn()
             self._take(child)
+            measure.look()
             if os.path.exists(os.path.join(self._place.folder, CANCEL)):
                 _end_tree(child)
                 return Verdict(CANCELLED, "the call was stopped on request", stage=self._stage)
@@ -118,7 +120,7 @@ class Call:
         self._take(child)
         if self._done is not None:
             return judge.reported(self._done)
-        return judge.silent((child.ended or _NOTHING)[0], self._stage, 0, None, None)
+        return judge.silent(child.ended[0] if child.ended else 0, self._stage, 0, None, None)
 
     def _take(self, child: Child) -> None:
         """Heed what its process has said."""
@@ -143,22 +145,16 @@ class Call:
         except OSError:  # full: events are news, not the record
             return
 
-    def publish(self, verdict: Verdict, child: Child | None = None) -> None:
-        """Let this verdict be the call's outcome, unless one stands."""
+    def publish(self, verdict: Verdict, usage: dict[str, Any] | None = None) -> None:
+        """Let this verdict be the call's outcome, unless one stands; `usage` is that of its process, if it had one."""
         facts = {**verdict.facts, "node": os.uname()[1], "by": "supervisor", "notes": self._notes}
         facts["stage"] = facts.get("stage") or self._stage
-        facts["usage"] = self._usage(child)
+        facts["usage"] = usage
         if verdict.kind != RETURNED:
             facts["evidence"] = facts.get("evidence") or self._evidence()
         outcome = document(self._place.spec["id"], 1, verdict.kind or LOST, portable(facts))
         os.makedirs(self._place.attempt, mode=0o700, exist_ok=True)
         publish.publish(self._place.attempt, OUTCOME, (json.dumps(outcome) + "\n").encode(), self._reserve)
-
-    def _usage(self, child: Child | None) -> dict[str, Any]:
-        used = (child.ended or _NOTHING)[1] if child else None
-        said: dict[str, Any] = (self._done or {}).get("usage") or {}
-        cpu_s = said.get("cpu_s", used.ru_utime + used.ru_stime if used else 0.0)
-        return {"wall_s": round(time.monotonic() - self._began, 3), "cpu_s": round(cpu_s, 3)}
 
     def _evidence(self) -> list[str]:
         """The last lines of stderr, or of stdout where there are none."""
@@ -177,7 +173,7 @@ class Call:
 
 
 def _end_tree(child: Child) -> None:
-    tree.end(lambda: tree.descendants(os.getpid()), child.turn)
+    tree.end(processes, child.turn)
 
 
 def _tail(path: str) -> bytes:

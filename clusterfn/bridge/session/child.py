@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from ...layout import STDERR, STDOUT, WORK
 from .. import worker
-from ..supervisor import judge
+from ..supervisor import gauge, judge
 from . import warming
 
 _TURN_MS, _BLIND_TURN_MS = 100, 10
@@ -96,6 +96,7 @@ class Child:
                 if pid == self.pid:
                     self.ended = status, usage
                     self._forget_end()
+                gauge.reaped(pid)
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
 
     def _forget_end(self) -> None:
