@@ -92,11 +92,12 @@ def test_a_group_leaves_half_of_the_cards_to_who_waits_and_has_them_again(sharin
     with watcher.looking() as seen:
         group = cluster(host="ada", gpus=1)(on_cards(sharing, 0.2)).map(range(6000), max_parallel=CARDS)
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
-        lane = sharing.new_lane()
-        job = sharing.send(lane, "bob", 4, 8.0)
+        lane, over = sharing.new_lane(), sharing.folder / "over"
+        job = sharing.send_until(lane, "bob", 4, over)
         assert until(lambda: sharing.there(job).runs(), 90), sharing.there(job).history()
         told = _told_by_who_waits(sharing.root("ada") / "jobs" / group.id)
         unknown = _unknown(group.id, told)
+        over.touch()
         word = lane.hear(job.id, "state", 90)
         assert until(lambda: cards_of(frozenset(sharing.names()), ada) == CARDS, 60), sharing.names()
         assert not group.done() and len(list(sharing.root("ada").glob(f"jobs/{group.id}/elements/*"))) == CARDS
@@ -124,7 +125,7 @@ def _unknown(group: str, items: list[int]) -> str:
     """Those of these items of which another program that attaches hears nothing."""
     text = f"""
 import time, clusterfn
-group, unknown, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 60
+group, unknown, until = clusterfn.attach({group!r}, "ada"), {items!r}, time.monotonic() + 40
 while unknown and time.monotonic() < until:
     time.sleep(0.1)
     unknown = [item for item in unknown if group.states[item] != "RETURNED"]
