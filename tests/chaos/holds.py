@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import collections
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 GPU, WAIT, SPOOL = "clusterfn/gpu/", "clusterfn/wait/", "clusterfn/spool/"
 OURS = "clusterfn/"
 
-# How long a job that has room may go on waiting after a younger one was let in: each comes with a script, a Python and
-# two questions to nvidia-smi, those of a user one after another. The longest of 200 jobs was 0.4 s, on two cores with a
-# load of 7 to 15; a queue that serves the youngest first keeps jobs waiting for several seconds.
-TURN_S = 1.0
+# How long a job that has room may go on waiting after a younger one was let in, for itself and for each of its user's
+# that comes before it: at least so many seconds, and so many times what most need from taking cards to being let in.
+# That is one question to nvidia-smi; a shell, a Python and another question come before. At a load of 7 to 15 on two
+# cores the longest of 200 jobs took 0.4 s, at 20 some took 1.6 s; who serves the youngest first takes several turns.
+TURN_S, TURN_TIMES = 1.0, 5
 # Nobody is woken when a stranger leaves a card: the queue looks again after 5 s.
 UNNOTICED_S = 6.0
 
@@ -172,7 +174,7 @@ def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, 
     once its ticket is written, or from its stamp on if it has none; one of another user once its name could be read.
     Who never starts, as its supervisor was killed when its turn came, starts after nobody.
     """
-    found = []
+    found, turn_s = [], _turn_s(turns, seen)
     for turn in turns:
         if turn.taken is None or turn.exchanged:
             continue
@@ -182,11 +184,12 @@ def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, 
             names = ", ".join(str(other) for other in older)
             found.append(f"{turn} was let in at {turn.taken:.3f} before {names}: {left} cards were left")
             continue
-        late = [other for other in older if _is_left_waiting(other, turn, turns, seen, cards, uids)]
-        found += [
-            f"{other} had room when {turn} was let in at {turn.taken:.3f}, and waited until {other.taken:.3f}"
-            for other in late
-        ]
+        late = [other for other in older if (other.taken or 0.0) > _due(other, turn, turns, turn_s)]
+        for other in late:
+            by = _due(other, turn, turns, turn_s)
+            if _is_served(other, turn, by, seen, uids) and _has_room(other, turn, by, turns, seen, cards):
+                waited = f"and waited until {other.taken:.3f}"
+                found.append(f"{other} had room when {turn} was let in at {turn.taken:.3f}, {waited}")
     return found
 
 
@@ -215,25 +218,32 @@ def _is_bound(beginning: str, since: float, until: float, seen: Seen) -> bool:
     return bool(looks) and all(any(name.startswith(beginning) for name in names) for names in looks)
 
 
-def _is_left_waiting(
-    other: Turn, turn: Turn, turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, int]
-) -> bool:
-    """Whether `other` did not come in time although it had room all the time, and its user's queue was served."""
-    when, came = turn.taken or 0.0, other.taken or 0.0
-    until = when + TURN_S * (1 + _before(other, turns, when))
-    if came <= until or not _is_bound(f"{SPOOL}{uids[other.user]}/", when, until, seen):
-        return False
+def _turn_s(turns: Iterable[Turn], seen: Seen) -> float:
+    """How long the turn of one job may take, as fast as the machine was."""
+    own = [(turn.taken, turn.cards) for turn in turns if turn.taken is not None and turn.cards and not turn.exchanged]
+    took = [taken - max(seen.unbound(GPU + card, taken) for card in cards) for taken, cards in own]
+    return max(TURN_S, TURN_TIMES * statistics.median(took or [0.0]))
+
+
+def _due(other: Turn, turn: Turn, turns: Iterable[Turn], turn_s: float) -> float:
+    """When `other` must have come if it has room: after `turn` its user's older ones come, each in a turn, and it."""
+    since, came = turn.taken or 0.0, other.taken or 0.0
+    own = (each.taken for each in turns if each.user == other.user and each.order < other.order)
+    return since + turn_s * (1 + sum(taken is not None and since - turn_s < taken < came for taken in own))
+
+
+def _is_served(other: Turn, turn: Turn, until: float, seen: Seen, uids: Mapping[str, int]) -> bool:
+    """Whether its user had a spooler all the time from the coming of `turn`."""
+    return _is_bound(f"{SPOOL}{uids[other.user]}/", turn.taken or 0.0, until, seen)
+
+
+def _has_room(other: Turn, turn: Turn, until: float, turns: Sequence[Turn], seen: Seen, cards: int) -> bool:
+    """Whether there was room for `other` all the time from the coming of `turn`."""
+    since = turn.taken or 0.0
     comings = [each.taken for each in turns if each.taken is not None]
-    comings += [since for _, since, _ in seen.strangers]
-    moments = [when, *(coming for coming in comings if when < coming < until)]
-    return all(cards - len(_held_at(turns, moment, seen, UNNOTICED_S)) >= other.asked.gpus for moment in moments)
-
-
-def _before(other: Turn, turns: Iterable[Turn], since: float) -> int:
-    """How many of the same user's older jobs had to come in between."""
-    came = other.taken or 0.0
-    own = (each for each in turns if each.user == other.user and each.order < other.order)
-    return sum(each.taken is not None and since < each.taken < came for each in own)
+    comings += [when for _, when, _ in seen.strangers]
+    moments = [since, *(when for when in comings if since < when < until)]
+    return all(cards - len(_held_at(turns, when, seen, UNNOTICED_S)) >= other.asked.gpus for when in moments)
 
 
 def _held_at(turns: Iterable[Turn], when: float, seen: Seen, unnoticed_s: float = 0.0) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.chaos import holds
 from tests.chaos.holds import Asked, Seen, Turn
 
@@ -128,6 +130,12 @@ def test_a_job_that_never_starts_is_not_overtaken() -> None:
     turns = waits_beside()
     turns[0].taken = turns[0].released = None
     assert holds.overtaken(turns, seen(turns[1]), 8, UIDS) == []
+
+
+def test_on_a_slow_machine_a_turn_takes_longer() -> None:
+    turns = waits_beside()
+    saw = seen(*(replace(each, taken=each.taken - 1.0) for each in turns if each.taken))
+    assert holds.overtaken(turns, saw, 8, UIDS) == []
 
 
 def test_who_comes_after_others_of_his_own_has_as_much_time_as_they_all() -> None:
