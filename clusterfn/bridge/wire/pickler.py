@@ -239,7 +239,7 @@ def _reduce_array(obj: Any) -> Any:
     """Objects of libraries that hold their content elsewhere; the library is imported already, as the object exists."""
     home = type(obj).__module__
     numpy = sys.modules.get("numpy")
-    if home == "numpy" or isinstance(obj, getattr(numpy, "ndarray", ())):
+    if home in ("numpy", "numpy.dtypes") or isinstance(obj, getattr(numpy, "ndarray", ())):
         return _reduce_numpy(obj)
     if home.partition(".")[0] == "torch":
         from . import tensors
@@ -260,6 +260,8 @@ def note(sentence: str) -> None:
 
 def _reduce_numpy(obj: Any) -> Any:
     numpy = sys.modules["numpy"]
+    if isinstance(obj, numpy.dtype) and obj.isalignedstruct:
+        return (numpy.dtype, (obj.subdtype,)) if obj.subdtype else _reduce_aligned(obj)
     if not isinstance(obj, (numpy.ndarray, numpy.generic)):
         return NotImplemented
     dtype = _portable(obj.dtype, numpy)
@@ -272,6 +274,19 @@ def _reduce_numpy(obj: Any) -> Any:
     if isinstance(obj, (numpy.str_, numpy.bytes_)):  # an empty one
         return type(obj), ()
     return _reduce_other_array(obj, numpy) if isinstance(obj, numpy.ndarray) else NotImplemented
+
+
+def _reduce_aligned(dtype: Any) -> Any:
+    """By its fields: numpy 1 cannot read the flags that numpy 2 pickles, and numpy 2 misreads those of numpy 1."""
+    fields = [dtype.fields[name] for name in dtype.names]
+    told = {
+        "names": list(dtype.names),
+        "formats": [field[0] for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) > 2 else None for field in fields],
+        "itemsize": dtype.itemsize,
+    }
+    return aligned, (told, dict(dtype.metadata or {}))
 
 
 def _reduce_other_array(obj: Any, numpy: Any) -> Any:
@@ -287,7 +302,7 @@ def _portable(dtype: Any, numpy: Any) -> Any:
     if dtype.hasobject or not dtype.itemsize:
         return None
     if dtype.names or dtype.subdtype:
-        return dtype  # its pickle is the same in numpy 1 and 2
+        return dtype
     return dtype.str if dtype.isbuiltin != 2 and numpy.dtype(dtype.str) == dtype else None
 
 
@@ -297,6 +312,13 @@ def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
 
     flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
     return (flat if flat.flags.writeable else flat.copy()).reshape(shape, order=order)
+
+
+def aligned(fields: Any, metadata: Any) -> Any:
+    """An aligned structure of numpy."""
+    import numpy
+
+    return numpy.dtype(fields, align=True, **({"metadata": metadata} if metadata else {}))
 
 
 def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
