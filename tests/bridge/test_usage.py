@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from clusterfn.bridge.supervisor import lastuse
 from tests.bridge.host import Bench, Job, until
 
 # The first argument of a query says which; what the cards are asked while the job runs is written down.
@@ -173,6 +174,12 @@ def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):
     assert (card["peak_memory_bytes"], card["peak_use_percent"], card["mean_use_percent"]) == (512 * 2**20, None, None)
 
 
+def so_far(job: Job) -> dict[str, Any]:
+    """What is kept of a job that runs, once it has its memory."""
+    usage = lastuse.read(str(job.attempt / "usage.json")) or {"peak_memory_bytes": 0}
+    return usage if usage["peak_memory_bytes"] > 80 << 20 else {}
+
+
 def kill(job: Job) -> None:
     os.kill(job.supervisor_pid(), signal.SIGKILL)
 
@@ -189,15 +196,14 @@ def test_a_supervisor_that_dies_leaves_what_the_job_had_used_so_far(
     machine: Measured, end: Callable[[Job], None], kind: str
 ):
     job = machine.start(machine.job(BUSY))
-    so_far = job.attempt / "usage.json"
-    until(lambda: so_far.exists() and f'"peak_memory_bytes": {20000 * 2**20}' in so_far.read_text(), 60)
+    until(lambda: any(card["peak_memory_bytes"] for card in so_far(job).get("gpus", ())), 60)
 
     end(job)
 
     outcome = ended(job)
     usage = outcome["usage"]
     assert (outcome["kind"], outcome["by"], usage["last_known"]) == (kind, "after", True)
-    assert usage["wall_s"] >= 1.0 and usage["cpu_s"] >= 0.2
+    assert usage["wall_s"] > 0 and usage["cpu_s"] > 0
     assert usage["peak_memory_bytes"] > 80 << 20
     assert [card["peak_use_percent"] for card in usage["gpus"]] == [97]
 
@@ -205,7 +211,7 @@ def test_a_supervisor_that_dies_leaves_what_the_job_had_used_so_far(
 def test_a_job_whose_node_is_gone_leaves_what_it_had_used_so_far(bench: Bench, tmp_path: Path):
     job = bench.job("def f(go):\n" + BUSY, str(tmp_path / "go"), scheduler="slurm")
     script = job.start(SLURM_JOB_ID="77", PATH="/usr/bin:/bin")
-    until((job.attempt / "usage.json").exists, 60)
+    until(lambda: so_far(job), 60)
     supervisor = job.supervisor_pid()
     for pid in (script.pid, supervisor):
         os.kill(pid, signal.SIGKILL)

@@ -326,6 +326,7 @@ def alive(pid):
 def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, host):
     group = cluster(host=host)(counted_until_told(gate, (1, 4))).map(range(12), max_parallel=2)
     pid, supervisor = wait_until(lambda: began(gate, 1), 40)[0]
+    wait_until(lambda: list(hosts.root.glob(f"jobs/{group.id}/elements/*/attempts/1/usage-1.json")), 60)
 
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: not alive(pid))
@@ -333,6 +334,7 @@ def test_a_killed_element_costs_the_item_that_ran_and_nothing_else(hosts, gate, 
 
     results = group.results(120)
     assert isinstance(results[1], WorkerLost), results
+    assert group.usage(1)["last_known"] and group.usage(1)["wall_s"] > 0
     assert [each for each in results if isinstance(each, int)] == [0, *range(2, 12)]
     assert [len(began(gate, x)) for x in range(12)] == [1] * 12
 

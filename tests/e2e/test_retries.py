@@ -118,11 +118,14 @@ def test_a_killed_supervisor_costs_an_attempt_where_retries_allow_it(hosts):
     function = cluster(host="tensor01", retries=1)(waiting)
     job, strict = function.submit(300), function.with_options(retries=0).submit(300)
     for each in (job, strict):
-        os.kill(watching(hosts, each), signal.SIGKILL)
+        supervisor = watching(hosts, each)
+        wait_until((hosts.root / "jobs" / each.id / "attempts" / "1" / "usage.json").exists, 60)
+        os.kill(supervisor, signal.SIGKILL)
 
     assert job.result(120) is False
     assert "the supervisor of the job was ended by SIGKILL" in job.notes[0]
     assert isinstance(strict.exception(120), WorkerLost)
+    assert strict.usage["last_known"] and strict.usage["wall_s"] > 0
 
 
 def test_slurm_is_asked_to_start_a_lost_node_s_job_again_and_tries_again_within_the_allocation(hosts, lab):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterfn
-from clusterfn import dispatch
+from clusterfn import dispatch, layout
 
 if TYPE_CHECKING:
     from clusterfn.job import Job
@@ -33,6 +33,7 @@ def kill_everything(case: Case) -> None:
     The supervisor goes first: the kernel lets a stopped process go on whose group the death of its parent orphans.
     """
     case.await_up()
+    case.until((case.attempts()[-1] / layout.USAGE).exists, what="what it has used so far")
     supervisor = case.pids()["supervisor"]
     pids = {*case.pids().values(), *case.processes()}
     for pid in pids:

@@ -81,6 +81,12 @@ def one_run(case: Case) -> None:
     assert len(case.attempts()) == 1
 
 
+def used_so_far(case: Case) -> None:
+    """Nobody was left to say it but what lies there."""
+    assert case.job is not None and case.job.usage["last_known"], case.job
+    assert case.job.usage["wall_s"] > 0 and case.job.usage["peak_memory_bytes"] > 1 << 20
+
+
 def second_attempt(case: Case) -> None:
     assert [b'"final": true' in data for _, data in sorted(case.outcomes().items())] == [False, True]
 
@@ -225,7 +231,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "node lost", "3c 18", calls.sleeps, (300,), errors.NodeFailed, stage="scheduler", hosts=("no-requeue",),
-        text=("went down",), act=do.lose_node, takes_s=60, long=True, alone="nodes",
+        text=("went down",), act=do.lose_node, check=used_so_far, takes_s=60, long=True, alone="nodes",
     ),
     Row(
         "slurmd killed", "3c 18", calls.attempt, (45,), value=2, hosts=("slurm",), act=do.kill_slurmd,
@@ -246,7 +252,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "purged and dead", "3c 22", calls.sleeps, (300,), errors.WorkerLost, stage="scheduler", hosts=("purged",),
-        text=("no longer knows",), seen=("Invalid job id",), act=do.kill_everything, takes_s=20,
+        text=("no longer knows",), seen=("Invalid job id",), act=do.kill_everything, check=used_so_far, takes_s=20,
     ),
     Row(
         "too many cores", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="queue",
@@ -295,7 +301,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "supervisor told to end", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="supervisor",
-        text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM),
+        text=("supervisor",), act=do.kill("supervisor", number=signal.SIGTERM), check=used_so_far,
     ),
     Row(
         "job.sh killed", "3c 25", calls.sleeps, (4,), value="slept", hosts=("bare",), act=do.kill("script"), takes_s=6,
@@ -310,7 +316,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "all killed together", "3c 25", calls.sleeps_with_children, expect=errors.WorkerLost, stage="scheduler",
-        text=("left no word",), act=do.kill_everything, takes_s=20,
+        text=("left no word",), act=do.kill_everything, check=used_so_far, takes_s=20,
     ),
     Row(
         "worker and job.sh killed", "3c 25", calls.sleeps, expect=errors.KilledBySignal, stage="function",
