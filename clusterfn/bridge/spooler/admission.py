@@ -84,7 +84,7 @@ class Held:
         self._admission.queue.remove(self._admission.job.id)
 
     def gives_way(self, first: "Callable[[], None]") -> bool:
-        """Give it back and wait in the queue again if its group has more than half of the cards, and others wait.
+        """Give it back and wait in the queue again if its group has more than half of the cards and another user waits.
 
         Args:
             first: Called before anybody else may start the job.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from .demand import Demand, Limits
 
-HALF = "its group has half of the cards, and others wait for cards"
+HALF = "its group has half of the cards, and another user waits for cards"
 
 
 class Around:
