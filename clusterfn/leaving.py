@@ -39,8 +39,16 @@ def remove(connection: HostConnection, folder: str) -> None:
 
 
 @atexit.register
-def finish_all() -> None:
-    """Wait for all of it."""
+def finish_all() -> bool:
+    """Wait for all of it, until Ctrl-C; whether nothing is left of it."""
+    with contextlib.suppress(KeyboardInterrupt):
+        _finish_all()
+    interrupted = bool(_unanswered)
+    _unanswered.clear()
+    return not interrupted
+
+
+def _finish_all() -> None:
     begun = time.monotonic()
     while _unanswered:  # an answer may lead to a request
         reply, (timeout_s, told) = next(iter(_unanswered.items()))

@@ -150,11 +150,11 @@ def forget_going(job: GroupState) -> None:
 @atexit.register
 def _tell_what_goes_on() -> None:
     """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
-    leaving.finish_all()
+    sent = leaving.finish_all()
     left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in _going if not job.done())
     for host, words in sorted({(host, words) for host, words, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
-        say(f"clusterfn: on {host} goes on: {ids} ({words})\n")
+        say(f"clusterfn: on {host} {'goes on' if sent else 'goes on, if it was sent before Ctrl-C'}: {ids} ({words})\n")
 
 
 def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:

@@ -3,6 +3,7 @@ besides, the job goes on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -203,6 +204,48 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch,
     assert frames[:2] == [("script.py", "<module>"), ("script.py", "of_the_user")]
     assert len(frames) <= 4 and {name for name, _ in frames[2:]} <= {"edge.py", "decorator.py", "group.py"}, err
     assert frames[-1][1] in ("call", "result", "results", "ended_after", "sweep")
+
+
+LEAVING = """
+import os, signal, sys, threading, time, traceback
+from clusterfn import cluster, config
+from clusterfn.session import open_session
+
+def tell_when_it_waits(main=threading.get_ident()):
+    while "_finish_all" not in [each.name for each in traceback.extract_stack(sys._current_frames()[main])]:
+        time.sleep(0.02)
+    print("waits", flush=True)
+
+function = cluster(abs)
+function(-1)
+agent = open_session(config.load().resolve(None)[0]).connection.facts.pid
+print(agent, flush=True)
+os.kill(agent, signal.SIGSTOP)
+function.submit(-1)
+threading.Thread(target=tell_when_it_waits, daemon=True).start()
+"""
+
+
+def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_nothing_of_ours(tmp_path, monkeypatch):
+    config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    script.write_text(LEAVING)
+    caller = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    agent = int(caller.stdout.readline())
+    try:
+        assert caller.stdout.readline() == "waits\n"
+        os.kill(caller.pid, signal.SIGINT)
+        _, err = caller.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(agent, signal.SIGKILL)
+
+    assert "Traceback" not in err and "File " not in err
+    assert "on here goes on, if it was sent before Ctrl-C: " in err
 
 
 SUBMITTING = """
