@@ -49,7 +49,8 @@ def stop(pids: list[int]) -> None:
 def test_a_stopped_spooler_is_replaced_and_never_goes_on(box: Box):
     first, second = running(box, box.job(2, 60)), box.job(2)
     box.queued(second)
-    stopped = until(box.spoolers)
+    until(lambda: box.reason(second))
+    stopped = box.spoolers()
     stop(stopped)
     let_go(first)
 
