@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import options
-from clusterfn.errors import ClusterfnError, JobError
+from clusterfn.errors import ClusterfnError, JobError, SweepError
 
 if TYPE_CHECKING:
     from typing_extensions import ParamSpec
@@ -84,7 +84,8 @@ def _is_the_users(file: str) -> bool:
 
 def _cut(error: BaseException) -> BaseException:
     """The error without frames, and without what we met on the way: its message says it all."""
-    if isinstance(error, ClusterfnError) and not isinstance(error, JobError) and not _has_the_users(error.__cause__):
+    of_a_job = isinstance(error, (JobError, SweepError))  # its cause is the user's own, and may have no frames here
+    if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
         error.__cause__, error.__suppress_context__ = None, True
     met = error.__context__
     while met is not None and met.__traceback__ is not None and not _has_the_users(met):

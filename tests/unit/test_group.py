@@ -102,6 +102,7 @@ def test_none_succeeded_counts_each_cause():
     with pytest.raises(SweepError) as caught:
         made.results()
     assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
+    assert caught.value.__cause__ is made.failed[0]
 
 
 class Odd(Exception):
