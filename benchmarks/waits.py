@@ -53,12 +53,12 @@ class Waits:
             yield
 
     def _send(self, method: Any, its_link: Any, request: Any) -> None:
-        request.reply.trip = getattr(self._here, "trip", self.trips) + 1
+        request.reply.trip, request.reply.clock = getattr(self._here, "trip", self.trips) + 1, self
         method(its_link, request)
 
     def _answer(self, method: Any, its_link: Any, header: Any, body: bytes) -> None:
         request = its_link._requests.get(header["id"])
-        self._here.trip = request.reply.trip if request else self.trips
+        self._here.trip = request.reply.trip if request and self._counts(request.reply) else self.trips
         try:
             method(its_link, header, body)
         finally:
@@ -69,8 +69,12 @@ class Waits:
         self._heard(reply)
 
     def _heard(self, what: Any) -> None:
-        if not hasattr(self._here, "trip"):
-            self.trips = max(self.trips, getattr(what, "trip", 0))
+        if not hasattr(self._here, "trip") and self._counts(what):
+            self.trips = max(self.trips, what.trip)
+
+    def _counts(self, what: Any) -> bool:
+        """Whether it was sent while this one counts: what goes on from a count before has other numbers."""
+        return getattr(what, "clock", None) is self
 
     def _open(self, method: Any, *args: Any, **more: Any) -> Any:
         before = self._passed()
@@ -92,7 +96,7 @@ class Waits:
         return done
 
     def _outcome(self, method: Any, its_tracker: Any, its_job: Any, reply: Any) -> None:
-        its_job.trip = reply.trip
+        its_job.trip, its_job.clock = reply.trip, self
         method(its_tracker, its_job, reply)
 
     def _of_job(self, method: Any, its_job: Any, *args: Any, **more: Any) -> Any:
