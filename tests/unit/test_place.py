@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.bridge.supervisor import place
 
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs run on hosts, which are no Windows machines")
 BUILDING = {"id": "7f3a", "root": "/scratch/me/.clusterfn", "purged": False, "cuda": ""}
 
 
