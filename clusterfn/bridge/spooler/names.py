@@ -39,6 +39,7 @@ class Seen:
 
     Attributes:
         cards: UUIDs that are held.
+        waits: The names of those that wait.
         running: Jobs that run.
         waiting: Those that wait and whose turn it is next, the oldest first; not those that have just begun to run, nor
             those of whom nothing was heard for too long.
@@ -47,6 +48,7 @@ class Seen:
     def __init__(self, names: "Iterable[str]", now_s: float) -> None:
         held = list(names)
         self.cards = {name[len(GPU) :] for name in held if name.startswith(GPU)}
+        self.waits = {name for name in held if name.startswith(WAIT)}
         self.running = [job for job in map(_running, held) if job is not None]
         run = {(job.uid, job.job) for job in self.running}
         waiting = {job for until, job in filter(None, map(_waiting, held)) if until > now_s}

@@ -230,8 +230,9 @@ class Spooler:
             self._named[ticket.job] = (until_s, mark)
 
     def _follow(self, seen: names.Seen) -> None:
-        """Be woken by the end of whoever has something now."""
+        """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept."""
         held = {names.gpu(card) for card in seen.cards} | {names.run(*job) for job in seen.running}
+        held |= {name for name in seen.waits if not name.startswith("%s%d/" % (names.WAIT, self.uid))}
         for name in set(self._holders) - held:
             self._holders.pop(name).close()
         for name in held - set(self._holders):
