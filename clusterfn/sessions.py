@@ -26,11 +26,15 @@ from clusterfn.spec import Options
 
 R = TypeVar("R")
 _SILENT = Options()
+# Of these the session must have as much; its time ends all of its calls together.
+_AMOUNTS = (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus"), ("time_s", "time"))
+_SHOWN = {"memory": spec.shown_memory, "gpu_memory": spec.shown_memory, "time": spec.shown_time,
+          "stall_timeout": spec.shown_time}  # fmt: skip
 # What a decorated function may have been promised and a call of a session cannot have by itself.
 _OF_THE_SESSION = {
     **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
     **{name: name for name in ("retries", "nodes")},
-    "gpu_memory_bytes": "gpu_memory", "time_s": "time", "stall_s": "stall_timeout",
+    "gpu_memory_bytes": "gpu_memory", "stall_s": "stall_timeout",
 }  # fmt: skip
 
 
@@ -46,7 +50,8 @@ class Session(concurrent.futures.Executor):
         idle: After so long without a call it ends, as `time` is written.
         cores, memory, gpus, gpu_memory, gpu_type, environment, packages, modules, env, secrets: As for `cluster`; for
             the session as a whole.
-        time: How long the session may last.
+        time: How long the session may last, with all of its calls. A call has no limit of its own: a decorated
+            function may ask for as long, and is refused if it asks for longer.
 
     Raises:
         ConfigError: An unknown word, a wrong type or unit.
@@ -179,10 +184,10 @@ class Session(concurrent.futures.Executor):
 
 def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) -> None:
     """A decorated function keeps what it was promised, or is refused."""
-    for name, word in (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus")):
+    for name, word in _AMOUNTS:
         asked, held = getattr(wanted, name), getattr(session.resources, name)
         if asked is not None and held is not None and asked > held:
-            raise _lacks(word, *((spec.shown_memory(each) if word == "memory" else each) for each in (asked, held)))
+            raise _lacks(word, asked, held)
     if wanted.host is not None and wanted.host != session.host.name:
         raise _lacks("host", wanted.host, session.host.name)
     for name, word in _OF_THE_SESSION.items():
@@ -191,15 +196,20 @@ def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) 
             raise _not_for_one_call(word, asked)
 
 
-def _lacks(word: str, asked: object, held: object) -> ConfigError:
+def _lacks(word: str, asked: Any, held: Any) -> ConfigError:
     return ConfigError(
-        f"the function asks for {word}={asked!r}, the session has {held!r}",
+        f"the function asks for {word}={_shown(word, asked)}, the session has {_shown(word, held)}",
         hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
     )
 
 
-def _not_for_one_call(word: str, asked: object) -> ConfigError:
+def _shown(word: str, value: Any) -> str:
+    """As the user wrote it."""
+    return repr(_SHOWN[word](value) if word in _SHOWN else value)
+
+
+def _not_for_one_call(word: str, asked: Any) -> ConfigError:
     return ConfigError(
-        f"the function asks for {word}={asked!r}, which is a session's as a whole, or nobody's",
+        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or nobody's",
         hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
     )

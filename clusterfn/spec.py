@@ -16,6 +16,7 @@ from clusterfn.options import did_you_mean as did_you_mean
 from clusterfn.units import parse_memory as parse_memory
 from clusterfn.units import parse_time as parse_time
 from clusterfn.units import shown_memory as shown_memory
+from clusterfn.units import shown_time as shown_time
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ _TIME_PART = re.compile(
     re.IGNORECASE,
 )
 _TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_SHOWN_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
@@ -60,6 +61,17 @@ def shown_memory(size: int) -> str:
         '1.5GB'
     """
     return f"{round(size / 2**30, 1):g}GB" if size >= 2**30 else f"{size >> 20}MB"
+
+
+def shown_time(seconds: float) -> str:
+    """A duration as a person writes it, in the largest unit that says it in whole numbers.
+
+    Example:
+        >>> shown_time(5400.0)
+        '90min'
+    """
+    whole = (f"{seconds / size:.0f}{unit}" for unit, size in _SHOWN_UNITS if seconds % size == 0)
+    return next(whole, f"{seconds:g}s")
 
 
 def _number(value: object) -> float | None:

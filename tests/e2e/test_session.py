@@ -384,7 +384,7 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
             ({"gpus": 1}, "the function asks for gpus=1, the session has 0"),
             ({"memory": "2GB"}, "the function asks for memory='2GB', the session has '1GB'"),
             ({"environment": "python:/opt/x"}, "the function asks for environment='python:/opt/x'"),
-            ({"time": "1min"}, "the function asks for time=60.0, which is a session's as a whole"),
+            ({"stall_timeout": "1min"}, "the function asks for stall_timeout='1min', which is a session's as a whole"),
             ({"retries": 2}, "the function asks for retries=2"),
             ({"outputs": ["*.pt"]}, "the function asks for outputs=('*.pt',)"),
             ({"host": "elsewhere"}, "the function asks for host='elsewhere', the session has 'here'"),
@@ -395,6 +395,19 @@ def test_a_function_that_was_promised_more_than_the_session_has_is_refused():
         with pytest.raises(ConfigError, match="the function asks for gpus=1"):
             session.submit(functools.partial(cluster(gpus=1)(work)))
         assert session.call(cluster(cores=1)(work)) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_a_function_that_asks_for_no_longer_than_the_session_lasts_is_called_in_it():
+    def work() -> int:
+        return 1
+
+    with Session(cores=1, time="10min") as session:
+        assert session.call(cluster(time="2min")(work)) == 1
+        with pytest.raises(ConfigError, match="the function asks for time='15min', the session has '10min'"):
+            session.submit(cluster(time="15min")(work))
+    with Session(cores=1) as session:
+        assert session.call(cluster(time="2min")(work)) == 1, "a session without a limit lasts long enough"
 
 
 def test_a_session_says_its_mistakes_before_anything_is_sent(here: Path):
