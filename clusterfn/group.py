@@ -81,13 +81,14 @@ class JobGroup(Generic[R]):
 
     @edge
     def result(self, index: int, timeout: float | None = None) -> R:
-        """The value of one call, waiting for it without a word.
+        """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
 
         Raises:
+            IndexError: There is no such item.
             TimeoutError: It has not ended within `timeout` seconds; it goes on.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
-        ended = self._known.end_of(index, None if timeout is None else time.monotonic() + timeout)
+        ended = self._known.end_of(self._known.at(index), None if timeout is None else time.monotonic() + timeout)
         if ended.error is not None:
             raise ended.error
         return cast(R, ended.value)
@@ -160,7 +161,7 @@ class JobGroup(Generic[R]):
 
     def usage(self, index: int) -> Mapping[str, Any]:
         """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
-        ended = self._known.ended(index)
+        ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
     def logs(self, index: int, stream: str = "stdout") -> str:
@@ -170,8 +171,8 @@ class JobGroup(Generic[R]):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        gathering = self._of_host()
-        return gathering.accounts.logs(gathering.connection, index, stream)
+        which, gathering = self._known.at(index), self._of_host()
+        return gathering.accounts.logs(gathering.connection, which, stream)
 
     def stack(self, index: int) -> str:
         """Where one call is now: the stack of every thread of its Python processes. It goes on.
@@ -179,7 +180,7 @@ class JobGroup(Generic[R]):
         Raises:
             ClusterfnError: It does not run, or nobody there answers.
         """
-        said = None
+        said, index = None, self._known.at(index)
         if self.states[index] == RUNNING:
             gathering = self._of_host()
             folder = gathering.accounts.element_folder(index)
@@ -196,13 +197,13 @@ class JobGroup(Generic[R]):
 
     def files(self, index: int) -> list[download.RemoteFile]:
         """The files that one call left in its folder."""
-        gathering = self._of_host()
-        return download.list_files(gathering.connection, gathering.accounts.work_folder(index))
+        which, gathering = self._known.at(index), self._of_host()
+        return download.list_files(gathering.connection, gathering.accounts.work_folder(which))
 
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        gathering = self._of_host()
-        return download.fetch(gathering.connection, gathering.accounts.work_folder(index), pattern, Path(to))
+        which, gathering = self._known.at(index), self._of_host()
+        return download.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to))
 
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
@@ -244,7 +245,7 @@ class JobGroup(Generic[R]):
 
     def label(self, index: int) -> str:
         """What a person calls an item."""
-        return self._known.label(index)
+        return self._known.label(self._known.at(index))
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import concurrent.futures
 import contextlib
+import operator
 import os
 import threading
 import time
@@ -94,6 +95,20 @@ class GroupState:
         return len(self._states)
 
     # what is known
+
+    def at(self, index: int) -> int:
+        """The number of the item that a user names, who may count from the end, as in a list.
+
+        Raises:
+            IndexError, TypeError: There is no such item.
+        """
+        try:
+            return range(len(self))[operator.index(index)]
+        except IndexError:
+            items = f"{len(self)} items, 0 to {len(self) - 1}" if len(self) else "no items"
+            raise IndexError(f"there is no item {index}: the group has {items}") from None
+        except TypeError:
+            raise TypeError(f"{index!r} is not the index of an item: give a whole number") from None
 
     def done(self) -> bool:
         """Whether each item has ended."""

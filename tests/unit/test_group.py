@@ -184,6 +184,32 @@ def test_one_result_is_waited_for_by_itself():
         made.result(0, timeout=0.01)
 
 
+ASKED = {
+    "result": lambda made, index: made.result(index, timeout=0.01),
+    "usage": JobGroup.usage,
+    "logs": JobGroup.logs,
+    "stack": JobGroup.stack,
+    "files": JobGroup.files,
+    "download": JobGroup.download,
+    "label": JobGroup.label,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_an_item_that_is_not_there_is_refused_at_once(asked):
+    made = ended(1, 2)
+
+    for index in (2, -3):
+        with pytest.raises(IndexError, match=f"there is no item {index}: the group has 2 items, 0 to 1"):
+            asked(made, index)
+    with pytest.raises(TypeError, match="'a' is not the index of an item"):
+        asked(made, "a")
+
+
+def test_items_can_be_counted_from_the_end():
+    assert ended(1, 2, 3).result(-1) == 3 and ended(1, 2).label(-1) == "item 1"
+
+
 def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
     known, made = group(2)
 
