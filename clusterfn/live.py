@@ -142,8 +142,8 @@ def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
         _parting[job] = parting
 
 
-def forget_going(job: GroupState) -> None:
-    """It was refused: nothing of it goes on."""
+def forget_going(job: Job[Any] | GroupState) -> None:
+    """It was refused, or closed: nothing of it goes on."""
     _going.discard(job)
 
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from clusterfn import dispatch, layout, live, send
+from clusterfn import dispatch, layout, leaving, live, send
 from clusterfn import payload as payloads
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.host import Completed, Reply, TreeFile
@@ -169,7 +169,19 @@ class Holding:
 
     def _close_file(self, after: Sequence[Reply[Any]] = ()) -> Reply[bool]:
         place = posixpath.join(self.job.folder, layout.CALLS, layout.CLOSE)
-        return self._session.connection.put(place, b"", sync=False, after=after)
+        put = self._session.connection.put(place, b"", sync=False, after=after)
+        put.add_done_callback(self._closed)
+        leaving.await_at_exit(put)
+        return put
+
+    def _closed(self, put: Reply[bool]) -> None:
+        """What is told to whoever leaves before it has ended."""
+        if put.exception() is None:
+            live.forget_going(self.job)
+            if self._open:
+                live.remember_going(
+                    self.job, "it is closed, and lets go once its calls have ended; clusterfn cancel ID: now"
+                )
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""

@@ -469,3 +469,29 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
 
     assert "goes on: " in done.stderr
     assert "(it lets go after 2 s without a call; clusterfn cancel ID: now)" in done.stderr
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("busy", [False, True])
+def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy: bool, tmp_path: Path):
+    (tmp_path / "script.py").write_text(
+        "import clusterfn, os, time\n"
+        "def work(begun, gate):\n"
+        "    os.mkdir(begun)\n"
+        "    while not os.path.exists(gate): time.sleep(0.02)\n"
+        "with clusterfn.Session() as session:\n"
+        "    session.call(abs, -1)\n"
+        "    print(session.job.id, flush=True)\n"
+        f"    if {busy}:\n"
+        "        session.submit(work, 'begun', 'gate')\n"
+        "        while not os.path.exists('begun'): time.sleep(0.02)\n"
+        "    raise KeyboardInterrupt\n".replace("'begun'", repr(str(tmp_path / "begun"))).replace(
+            "'gate'", repr(str(tmp_path / "gate"))
+        )
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    (tmp_path / "gate").touch()
+
+    assert ("(it is closed, and lets go once its calls have ended; clusterfn cancel ID: now)" in done.stderr) == busy
+    assert ("goes on: " in done.stderr) == busy
+    assert clusterfn.attach(done.stdout.strip()).result(60)["why"] == "closed"
