@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,10 +57,11 @@ def entries(job_id: str) -> set[Entry]:
     return {entry for entry in found if entry is not None}
 
 
-def sent_within(job_id: str, seconds: float) -> set[str]:
-    """The ids that begin so of what was sent from here so lately: it may still be on its way."""
+def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
+    """The ids that begin so of what was sent from here to these so lately: it may still be on its way."""
     found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
-    return {entry.id for entry in found if entry is not None and abs(time.time() - entry.at) < seconds}
+    sent = [entry for entry in found if entry is not None and entry.host in hosts]
+    return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
 
 
 def hosts(config: Path | None) -> list[str]:

@@ -109,7 +109,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:
     hosts = _candidates(job_id, host)
     found = _seen(job_id, hosts)
-    while ledger.sent_within(job_id, _ON_ITS_WAY_S) - _ids(found):
+    while ledger.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found):
         time.sleep(_LOOK_S)
         found = _seen(job_id, hosts)
     if not found:
@@ -131,8 +131,14 @@ def _ids(found: Iterable[tuple[Session, str]]) -> set[str]:
 
 
 def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
-    names = ", ".join(host.name for host in hosts)
-    lately = ledger.sent_within(job_id, _LATELY_S)
+    asked = [host.name for host in hosts]
+    names, elsewhere = ", ".join(asked), sorted({entry.host for entry in ledger.entries(job_id)} - {*asked})
+    if elsewhere:
+        return ConfigError(
+            f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
+            hint=f"leave the host out, or name that one: --host {elsewhere[0]}",
+        )
+    lately = ledger.sent_within(job_id, _LATELY_S, asked)
     evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
     hint = "clusterfn jobs HOST lists what is there"
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)

@@ -371,6 +371,21 @@ def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monke
         attach(job_id)
 
 
+def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_told_where_it_is(tmp_path, monkeypatch):
+    hosts = "".join(f"  {name}: {{scheduler: local, root: {tmp_path / name}}}\n" for name in ("here", "there"))
+    (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    job_id = secrets.token_hex(8)
+    ledger.remember(SimpleNamespace(id=job_id, host="here", name="f"), config.load().path)
+    monkeypatch.setattr(finding.time, "sleep", lambda _: pytest.fail("waits for what was sent elsewhere"))
+
+    with pytest.raises(ConfigError) as refused:
+        attach(job_id, "there")
+    assert f"there is no job {job_id} on there: it was sent to here\n" in str(refused.value)
+    assert "still on its way" not in str(refused.value)
+    assert "next:  leave the host out, or name that one: --host here" in str(refused.value)
+
+
 def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
     sent = cluster(host="tensor01")(until_told(gate)).submit()
     running(sent)
