@@ -49,6 +49,11 @@ _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's room decides how many run at the same time",
     "initializer": "call it at the beginning of the function: each call has a process of its own",
 }
+# What the function has, what was written -> what to write.
+_ELSEWHERE = {
+    ("max_parallel", "max_workers"): "write max_parallel={}",
+    ("chunksize", "timeout"): "say it where you wait: .results(timeout={}); a call's own limit is time= of @cluster",
+}
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
 
@@ -76,16 +81,32 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
         known: The keywords that can be written there.
     """
     problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
-    if keyword in _NOT_ASKED_FOR:
-        return ConfigError(problem, hint=_NOT_ASKED_FOR[keyword])
+    if instead := _instead(keyword, value, known):
+        return ConfigError(problem, hint=instead)
     if keyword in _OF_SLURM:
         option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
         return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
     if meant in known:
-        return ConfigError(f"{problem}; did you mean {meant}?", hint=f"write {meant}={_meant(keyword, value)}")
+        return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
     elsewhere = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
     return ConfigError(f"{problem}{near}", hint=f"{elsewhere}the arguments are {', '.join(known)}")
+
+
+def _instead(keyword: str, value: object, known: Sequence[str]) -> str | None:
+    found = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
+    hint = next(found, None)
+    return hint.format(_quoted(value)) if hint else _NOT_ASKED_FOR.get(keyword)
+
+
+def _as_meant(keyword: str, meant: str, value: object) -> str | None:
+    """What to write: the value under its right word, or a near one which that word takes."""
+    try:
+        if meant in _KEYWORDS:
+            _KEYWORDS[meant][1](meant, value)
+    except ConfigError as refused:
+        return refused.hint
+    return f"write {meant}={_meant(keyword, value)}"
 
 
 def _meant(keyword: str, value: object) -> str:
