@@ -10,6 +10,7 @@ import dis
 import functools
 import hashlib
 import inspect
+import io
 import linecache
 import pickle
 import sys
@@ -272,6 +273,10 @@ def imports_inside(code: types.CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
+_A_FILE = "pass clusterfn.File(path) instead of the open file, and open that in the function"
+_PLAIN = "create it inside the function, or pass what it is made from"
+
+
 def cannot_travel(
     function: Callable[..., Any],
     args: tuple[Any, ...],
@@ -281,15 +286,15 @@ def cannot_travel(
 ) -> PayloadError:
     if isinstance(error, wire.part("source").NoSource):
         return _cannot_cross(error, target)
-    where = wire.part("unpicklable").where
+    find = wire.part("unpicklable").find
     parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
     for name, part in parts:
-        path = where(part, name, target)
+        path, found = find(part, name, target)
         if not path.endswith(": cannot be pickled"):
             return PayloadError(
                 f"the call cannot travel: {path}",
                 stage="submit",
-                hint="create it inside the function, or pass what it is made from",
+                hint=_A_FILE if isinstance(found, io.IOBase) else _PLAIN,
             )
     return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
 

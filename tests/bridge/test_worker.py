@@ -96,7 +96,7 @@ def test_a_generator_is_told_to_be_a_list(bench: Bench):
 
 
 def test_an_open_file_is_not_told_to_be_a_list(bench: Bench):
-    _, outcome = bench.run("def f():\n    return {'log': open('x', 'w')}\n")
+    _, outcome = bench.run("def f():\n    return {'log': open('x', 'w+')}\n")
 
     assert outcome["kind"] == "result"
     assert "outputs=" in outcome["hint"] and "list" not in outcome["hint"]

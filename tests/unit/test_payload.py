@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import types
+from pathlib import Path
 
 import pytest
 
@@ -103,6 +104,24 @@ def test_what_cannot_travel_is_named_before_anything_is_sent(args, kwargs, where
     with pytest.raises(PayloadError, match="the call cannot travel: ") as caught:
         pack(*args, **kwargs)
     assert where in caught.value.message and caught.value.hint and caught.value.stage == "submit"
+
+
+def test_an_open_file_is_refused_with_what_to_send_instead(tmp_path):
+    """cloudpickle would quietly send its whole content."""
+    (tmp_path / "data.txt").write_text("1\n")
+    with (tmp_path / "data.txt").open() as file:
+        with pytest.raises(PayloadError, match=r"args\[0\]: cannot pickle '_io.TextIOWrapper' object") as caught:
+            payload.pack(len, (file,), {})
+        with pytest.raises(PayloadError, match=r"closure variable file\): cannot pickle '_io.TextIOWrapper'"):
+            payload.pack(lambda: file.read(), (), {})
+
+    assert caught.value.hint == "pass clusterfn.File(path) instead of the open file, and open that in the function"
+
+
+def test_the_streams_of_the_process_are_those_of_the_one_there(monkeypatch):
+    with Path(os.devnull).open() as file:
+        monkeypatch.setattr(sys, "stdout", file)
+        payload.pack(print, ("x",), {"file": sys.stdout})
 
 
 def test_what_the_function_holds_and_cannot_travel_is_named():

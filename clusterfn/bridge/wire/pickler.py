@@ -215,6 +215,8 @@ def _reduce_named(obj: Any) -> Any:
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
         return reduction
+    if kind is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:
+        raise TypeError("cannot pickle '_io.TextIOWrapper' object")  # cloudpickle sends all that it holds
     if kind is functools.cached_property:  # up to Python 3.11 it holds a lock
         return kind, (obj.func,), {name: value for name, value in vars(obj).items() if name != "lock"}
     if kind is functools._lru_cache_wrapper and not _has_a_home(obj):
