@@ -26,6 +26,7 @@ if state["mode"] == "mismatch":
 if state["mode"] == "none":
     print("No devices were found"); sys.exit(6)
 query = sys.argv[1]
+open({asked!r}, "a").write(query + " ")
 for index in reversed(range(state["cards"])):
     uuid = "GPU-%s-%d" % (state["name"], index)
     if query == "--query-gpu=pci.bus_id,index,uuid,memory.total,name":
@@ -49,10 +50,17 @@ class Box:
         self.apart = bench.apart or Apart(os.getpid())
         self.name = f"{os.getpid()}{time.monotonic_ns()}"
         self._file = folder / "state.json"
-        (folder / "nvidia-smi").write_text(SMI.format(python=sys.executable, state=str(self._file)))
+        (folder / "nvidia-smi").write_text(self._program())
         (folder / "nvidia-smi").chmod(0o755)
         self.path = f"{folder}:{os.environ['PATH']}"
         self.say()
+
+    def _program(self) -> str:
+        return SMI.format(python=sys.executable, state=str(self._file), asked=str(self._file.with_suffix(".asked")))
+
+    def looks(self) -> int:
+        """How often somebody has looked for strangers."""
+        return self._file.with_suffix(".asked").read_text().count("--query-compute-apps")
 
     def say(self, mode: str = "ok", cards: int = 2, kinds: tuple[str, ...] = (TOY,), **more: Any) -> None:
         """`kinds` in turn; `used` MiB and `apps` (pids) by the card's index."""

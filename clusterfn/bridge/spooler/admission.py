@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
     from ..supervisor.eligible import Card
     from ..supervisor.job import Job
+    from ..supervisor.watch import Signals
     from .marks import Mark
 
 _AT_THE_DOOR_S = 5.0
 _KNOCK_S = 0.002
 _AGAIN_S = 0.5
 _LISTED_S = 2.0
+_EXIT_LEFT_TO_AFTER = 143
 
 
 class NotNow(Exception):
@@ -96,18 +98,19 @@ class Held:
         self._admission.release(self._cards)
 
 
-def ask(job: "Job", waits: bool = True) -> Held:
+def ask(job: "Job", signals: "Signals", waits: bool = True) -> Held:
     """What the job may have; it is the job's then. One that can never have it is let in to say so.
 
     Args:
         job: It is on a machine without a scheduler.
+        signals: That this process gets; one that tells it to end ends its waiting.
         waits: Whether it may be left to the queue; else this process waits.
 
     Raises:
-        NotNow: It waits in the queue from now on, or another process is at it.
+        NotNow: It waits in the queue from now on, or another process is at it, or this one is to wait no longer.
     """
     turn = os.environ.pop(launch.TURN, None) is not None
-    admission = _Admission(job, waits)
+    admission = _Admission(job, signals, waits)
     try:
         if admission.asked.gpus:
             admission.there = nvidia.cards()
@@ -129,8 +132,9 @@ class _Admission:
         every: Those that are of its kind.
     """
 
-    def __init__(self, job: "Job", waits: bool) -> None:
+    def __init__(self, job: "Job", signals: "Signals", waits: bool) -> None:
         self.job = job
+        self.signals = signals
         self.there: "list[Card]" = []
         self.every: "list[str]" = []
         self.uid = os.getuid()
@@ -160,7 +164,12 @@ class _Admission:
             try:
                 return self._once()
             except _Again:
+                self._look_at_ends()
                 time.sleep(_AGAIN_S)
+
+    def _look_at_ends(self) -> None:
+        if self.job.cancelled() or self.signals.told_to_end():
+            raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for cards no longer")
 
     def _has_come(self, other: "arrivals.Older") -> bool:
         """Whether a job has been at the door: it runs or waits, or is there just now."""
@@ -169,7 +178,7 @@ class _Admission:
         return any((job.uid, job.job) == (self.uid, other.job) for job in self._seen().running)
 
     def _once(self) -> "dict[str, Mark]":
-        if self.every and any(other.asked.gpus for other in self._seen().waiting):
+        if self.every and (self.strangers or any(other.asked.gpus for other in self._seen().waiting)):
             self.strangers = nvidia.used_by_others(card.uuid for card in self.there)
         held = self._at_the_door()
         if self.every:

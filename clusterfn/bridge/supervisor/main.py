@@ -100,7 +100,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
         from ..spooler import admission
 
         try:
-            job.held = admission.ask(job, waits=status is None)
+            job.held = admission.ask(job, signals, waits=status is None)
         except admission.NotNow as not_now:
             say(str(not_now))
             return not_now.status

@@ -44,6 +44,10 @@ class Signals:
     def _note(self, number: int, _frame: "Any") -> None:
         self.came.setdefault(number, time.monotonic())
 
+    def told_to_end(self) -> bool:
+        """Whether somebody told this process to end."""
+        return signal.SIGTERM in self.came or signal.SIGINT in self.came
+
     def swallow(self) -> None:
         """Empty the pipe."""
         try:
