@@ -6,10 +6,11 @@ own, as that runs code of the user's. Concludes nothing. Made by `gathering`.
 
 from __future__ import annotations
 
+import collections
 import posixpath
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn import download, layout, live, outcome
@@ -34,6 +35,7 @@ class Accounts:
         self._folder = folder
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
+        self._heard: collections.Counter[tuple[int, int]] = collections.Counter()
         self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
         self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
 
@@ -63,6 +65,11 @@ class Accounts:
                 self._places[line["index"]] = (element.number, stream.attempt, {**known, **line})
                 stream.waiting.append(line)
         self.on_values(element, stream, b"")
+        self._heard[element.number, stream.attempt] += len(data)
+
+    def has_heard(self, journals: Mapping[tuple[int, int], int]) -> bool:
+        """Whether so many bytes have come of the journals of these elements and attempts."""
+        return all(self._heard[which] >= size for which, size in journals.items())
 
     def on_values(self, element: Element, stream: Stream, data: bytes) -> None:
         """Values have come; those that are whole are loaded."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from clusterfn import layout
+from clusterfn import hearing, layout
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.job import PENDING, Job
@@ -218,6 +218,7 @@ class Left:
         given_up: The latter.
         is_stopped: Whether the group's end was asked for.
         is_complete: Whether each item has its line.
+        journals: How many bytes there are of the journal of each element and attempt.
     """
 
     numbers: Sequence[int]
@@ -225,6 +226,7 @@ class Left:
     given_up: Sequence[int]
     is_stopped: bool
     is_complete: bool
+    journals: Mapping[tuple[int, int], int]
 
 
 def left(connection: HostConnection, folder: str) -> Left:
@@ -232,12 +234,20 @@ def left(connection: HostConnection, folder: str) -> Left:
     wanted = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
     elements = posixpath.join(folder, layout.ELEMENTS)
     found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *wanted])
+    told = hearing.ask(connection, elements, 4, layout.JOURNAL)
     outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
-    asked = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
+    stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
     paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode().splitlines()]
     claimed = set(_with(paths, layout.CLAIM))
     unclaimed = [number for number in _with(paths, layout.ATTEMPTS) if number not in claimed]
-    return Left(_with(paths, ""), unclaimed, _with(paths, layout.VERDICT), *asked)
+    journals = {_attempt_of(path): size for path, size in hearing.sizes(elements, told).items()}
+    return Left(_with(paths, ""), unclaimed, _with(paths, layout.VERDICT), stopped, complete, journals)
+
+
+def _attempt_of(path: str) -> tuple[int, int]:
+    """The element and the attempt whose file that is."""
+    number, _, attempt, _ = path.split("/")
+    return int(number), int(attempt)
 
 
 def _with(paths: Iterable[str], name: str) -> list[int]:

@@ -144,6 +144,11 @@ class Gathering:
                 self._cancel_at_scheduler()
                 self._bury(concluding.STOPPED)
 
+    def has_heard(self, left: elements.Left) -> bool:
+        """Whether what the elements had told by then is known here, or nothing more will be."""
+        everything = self.group.has_news(len(self.group) - 1)
+        return everything or (self.accounts.has_heard(left.journals) and self.group.has_news(self.accounts.ended() - 1))
+
     def _unbegun(self) -> list[int]:
         return [number for number, element in self._elements.items() if not element.begun]
 

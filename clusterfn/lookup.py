@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import config, download, layout, ledger
+from clusterfn import config, download, hearing, layout, ledger
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
@@ -51,7 +51,7 @@ class JobInfo:
 
 
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any]:
-    """The job or group of that id, whoever sent it from wherever.
+    """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
@@ -72,6 +72,8 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
             f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as 7f3a"
         )
     session, folder = _find(job_id, host)
+    attempts = posixpath.join(folder, layout.ATTEMPTS)
+    asked = hearing.ask(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
     sent, claim, started = download.read_each(session.connection, files)
     if sent is None:
@@ -85,6 +87,9 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job, claim or b"", started or b"")
+    if not live:
+        there = hearing.sizes(attempts, asked)
+        hearing.until(lambda: hearing.has_heard(job, tracker, there))
     return job
 
 

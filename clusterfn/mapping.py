@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from clusterfn import config, dispatch, division, download, elements, items, layout, ledger, send
+from clusterfn import config, dispatch, division, download, elements, hearing, items, layout, ledger, send
 from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
@@ -114,9 +114,7 @@ def _run(
         group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
     _tell(one, group, wish, limits)
-    made = GroupState(
-        job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels
-    )
+    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt = options.on_interrupt
     ledger.remember(made, one.config)
     caller.before_send(made)
@@ -240,7 +238,9 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
     gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
-    gathering.attach(elements.left(session.connection, gathering.folder))
+    left = elements.left(session.connection, gathering.folder)
+    gathering.attach(left)
+    hearing.until(lambda: gathering.has_heard(left))
     return JobGroup(made)
 
 

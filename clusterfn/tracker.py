@@ -44,6 +44,7 @@ class Tracker:
 
     Attributes:
         laid_out: The answer to the sending of its folder, if this process has sent it.
+        heard: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
@@ -55,6 +56,7 @@ class Tracker:
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
         self.attempt = 1
+        self.heard = 0
         self.live = live
         self.submission: Reply[Any] | None = None
         self.laid_out: Reply[bool] | None = None
@@ -121,7 +123,7 @@ class Tracker:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
         self._watch_connection(job)
-        self._value, self._partial = bytearray(), b""
+        self._value, self._partial, self.heard = bytearray(), b"", 0
         folder, connection = self.attempt_folder, self.connection
         self._follows = [
             connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
@@ -154,6 +156,7 @@ class Tracker:
                 job.on_state(job.state, "its value is on the way")
             elif event["event"] in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
+        self.heard += len(data)
 
     def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
         """What the scheduler said of the job at one look."""

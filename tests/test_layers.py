@@ -31,7 +31,10 @@ ROOMS = [
         "progress",
     ],
     ["shipping"],
-    ["send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "mapping"],
+    [
+        "send", "describe", "dispatch", "elements", "accounts", "beginning", "concluding", "gathering", "hearing",
+        "mapping",
+    ],
     ["decorator", "executor", "lookup", "attach", "access", "sweeping"],
     ["sessioncall", "sessionjob", "sessions"],
     ["__init__"],

@@ -399,6 +399,18 @@ def test_an_attached_job_that_runs_is_followed_and_can_be_stopped(hosts, gate):
             job.result(30)
 
 
+def test_how_far_a_job_is_is_known_when_attach_returns(hosts, gate):
+    function = cluster(host="tensor01")(until_told(gate))
+    runs, ended = function.submit(), cluster(host="tensor01")(lambda: 7).submit()
+    running(runs)
+    ended.result(60)
+
+    again = attach(ended.id, "tensor01")
+    assert again.done() and again.state == "RETURNED" and again.usage["wall_s"] > 0
+    assert attach(runs.id, "tensor01").state == "RUNNING"
+    runs.stop()
+
+
 def test_an_attached_exception_is_the_functions_own(hosts):
     job = cluster(host="tensor01")(lambda: {}["lost"]).submit()
     concurrent.futures.wait([job], 20)

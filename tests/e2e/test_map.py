@@ -302,6 +302,41 @@ print(json.dumps(square.map(range(8), max_parallel=2).id))
     assert line[0].message == "8 of 8 ended: 8 returned"
 
 
+ENDED_ONCE = """
+import json
+from clusterfn import cluster
+
+@cluster(host="tensor01")
+def odd(x):
+    print("saw", x)
+    return 1 // (x % 2)
+
+group = odd.map(range(6), max_parallel=2)
+group.wait()
+print(json.dumps(group.id))
+"""
+
+
+def test_what_stands_on_the_host_is_known_when_attach_returns(hosts, run_script):
+    group_id = run_script(ENDED_ONCE)
+
+    group = clusterfn.attach(group_id)
+
+    assert sorted(group.failed) == [0, 2, 4] and group.done() and group.state == "RETURNED"
+    assert group.logs(0) == "saw 0\n" and group.usage(5)["wall_s"] > 0
+
+
+def test_what_had_ended_of_a_group_that_runs_is_known_when_attach_returns(hosts, gate):
+    sent = cluster(host="tensor01")(counted_until_told(gate, [3])).map(range(4), max_parallel=2)
+    wait_until(lambda: sent.states.count("RETURNED") == 3 and began(gate, 3), 60)
+
+    group = clusterfn.attach(sent.id)
+
+    assert group.states == ["RETURNED"] * 3 + ["RUNNING"]
+    (gate / "go").touch()
+    assert group.results(60) == [0, 1, 2, 3]
+
+
 @BOTH
 def test_a_stopped_group_has_one_end_for_each_item(hosts, gate, host):
     group = cluster(host=host)(counted_until_told(gate, range(1, 40))).map(range(40), max_parallel=2)
