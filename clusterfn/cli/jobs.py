@@ -81,7 +81,9 @@ def logs(given: argparse.Namespace) -> int:
 def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
     """What each item has printed, one after another."""
     if given.follow or given.stream == "scheduler":
-        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint="leave out -f and --scheduler")
+        attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
+        hint = attach if given.follow else "leave out --scheduler"
+        raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
         if state != PENDING:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from clusterfn._version import __version__
 from clusterfn.cli import calls, check, demo, gpus, init, jobs, login, trust
 from clusterfn.cli.env import words as env
-from clusterfn.spec import did_you_mean
+from clusterfn.options import ALIASES, did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
 # What others call a command, and what it is called here.
@@ -21,6 +21,7 @@ _OTHER_WORDS = {
     "log": "logs", "cat": "logs", "tail": "logs", "get": "result", "wait": "result", "follow": "attach",
     "cards": "gpus", "gpu": "gpus", "nvidia-smi": "gpus", "sinfo": "gpus",
     "submit": "run", "exec": "run", "call": "run", "test": "check", "doctor": "check", "help": "--help",
+    "version": "--version", "sweep": "clusterfn.sweep(…) in Python", "map": "f.map(…) in Python",
 }  # fmt: skip
 _UNKNOWN = "unrecognized arguments: "
 _OPTION = re.compile(r"--?([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
@@ -29,6 +30,7 @@ _EPILOG = """\
 exit codes: 0, 1 (the job or the host failed), 2 (usage or configuration), 130 (Ctrl-C)
 variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_DEBUG=1 (as -v), NO_COLOR
 """
+_OF_A_CALL = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
 _TARGET = "the function: path of its file, two colons, its name"
 _WORDS = "its arguments: Python literals or plain words, name=value for keywords; -- before a word that begins with -"
 
@@ -58,16 +60,27 @@ class Parser(argparse.ArgumentParser):
     def _as_written(self, word: str) -> str:
         if word.startswith("-p") and "init" in self.typed:
             return "; a port is written user@name:22028"
-        return self._as_an_argument(word)
-
-    def _as_an_argument(self, word: str) -> str:
-        """`--x 12` after `run FILE.py::f` was meant for the function: how that is written."""
         match = _OPTION.fullmatch(word)
-        if match is None or not {"run", "script"} & set(self.typed) or word not in self.typed:
+        if match is None or word not in self.typed:
             return ""
+        if {"run", "script"} & {*self.typed}:
+            return self._as_an_argument(word, match)
+        return (
+            f"; a host is written without --host here: {self._value(word, match, 'HOST')}" if match[1] == "host" else ""
+        )
+
+    def _as_an_argument(self, word: str, match: re.Match[str]) -> str:
+        """`--x 12` after `run FILE.py::f` was meant for the function, or is another's word for an option of ours."""
+        name = match[1].replace("-", "_")
+        written = f"n argument of the function is written {name}={self._value(word, match, 'VALUE')}"
+        ours = ALIASES.get(name)
+        return f"; did you mean --{ours.replace('_', '-')}? A{written}" if ours in _OF_A_CALL else f"; a{written}"
+
+    def _value(self, word: str, match: re.Match[str], unknown: str) -> str:
+        """What was given to an option."""
         after = self.typed[self.typed.index(word) + 1 :]
-        value = match[2] if match[2] is not None else after[0] if after and not after[0].startswith("-") else "VALUE"
-        return f"; an argument of the function is written {match[1].replace('-', '_')}={value}"
+        beside = after[0] if after and not after[0].startswith("-") else unknown
+        return beside if match[2] is None else match[2]
 
 
 def make_parser() -> Parser:

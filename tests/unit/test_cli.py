@@ -14,6 +14,7 @@ from clusterfn import ledger
 from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
+from clusterfn.group import JobGroup
 from clusterfn.host import Completed
 from clusterfn.outcome import RemoteTraceback
 
@@ -43,7 +44,8 @@ def test_an_unknown_command_names_the_nearest(capsys):
 @pytest.mark.parametrize(
     ("word", "command"),
     [("list", "jobs"), ("ls", "jobs"), ("status", "jobs"), ("ps", "jobs"),
-     ("kill", "cancel"), ("rm", "cancel"), ("delete", "cancel")],
+     ("kill", "cancel"), ("rm", "cancel"), ("delete", "cancel"),
+     ("version", "--version"), ("sweep", "clusterfn.sweep(…) in Python")],
 )  # fmt: skip
 def test_what_others_call_a_command_names_ours(word, command, capsys):
     main([word])
@@ -63,6 +65,36 @@ def test_clusterfn_alone_prints_the_help(capsys):
 def test_an_option_for_the_function_is_told_how_it_is_written(words, written, capsys):
     assert main(["run", "first.py::square", *words]) == 2
     assert capsys.readouterr().err.endswith(f"; an argument of the function is written {written}\n")
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"), [("--cpus", "--cores"), ("--ram", "--memory"), ("--gpu-model", "--gpu-type")]
+)
+def test_an_option_as_others_call_it_names_ours(option, ours, capsys):
+    assert main(["run", option, "2", "first.py::square", "2"]) == 2
+    assert f": {option}; did you mean {ours}? An argument of the function is written " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "host"), [(["jobs", "--host", "tensor01"], "tensor01"), (["gpus", "--host=x"], "x"),
+                                             (["env", "list", "--host"], "HOST")])  # fmt: skip
+def test_a_host_as_an_option_is_told_how_it_is_written(words, host, capsys):
+    assert main(words) == 2
+    assert capsys.readouterr().err.endswith(f"; a host is written without --host here: {host}\n")
+
+
+@pytest.mark.parametrize(("follow", "stream", "hint"), [
+    (True, "stdout", "clusterfn attach 7f3a follows it; without -f its items' output is shown"),
+    (False, "scheduler", "leave out --scheduler"),
+])  # fmt: skip
+def test_logs_of_a_group_say_what_to_leave_out(follow, stream, hint, monkeypatch):
+    group = object.__new__(JobGroup)
+    monkeypatch.setattr(JobGroup, "__len__", lambda _: 3)
+    group.id = "7f3a9b00aa112233"
+    monkeypatch.setattr(jobs, "find", lambda *_, live: group)
+
+    with pytest.raises(ConfigError) as refused:
+        jobs.logs(SimpleNamespace(id="7f3a", host=None, follow=follow, stream=stream))
+    assert refused.value.hint == hint
 
 
 def test_a_port_as_ssh_takes_it_is_told_how_it_is_written(capsys):
