@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from clusterfn import layout
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
@@ -40,10 +41,31 @@ class RemoteFile:
     size: int
 
 
-def list_files(connection: HostConnection, folder: str, pattern: str = "**") -> list[RemoteFile]:
-    """The files below a folder there that match a pattern."""
-    entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
+def list_files(
+    connection: HostConnection, folder: str, pattern: str = "**", item: int | None = None
+) -> list[RemoteFile]:
+    """The files below a folder there that match a pattern.
+
+    Args:
+        item: Whose folder it is, if that of an item of a group: one that left nothing may have none.
+    """
+    try:
+        entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
+    except HostError as error:
+        if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
+            raise
+        return []
     return [RemoteFile(entry.name, entry.size) for entry in entries]
+
+
+def _group_of(folder: str) -> str:
+    """The folder of the group whose item has this one."""
+    return folder.rpartition(f"/{layout.ELEMENTS}/")[0]
+
+
+def _is_there(connection: HostConnection, folder: str) -> bool:
+    (there,) = connection.have([folder]).result(_TIMEOUT_S)
+    return there
 
 
 def read_text(connection: HostConnection, path: str) -> str:
@@ -90,14 +112,14 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
     return out.getvalue()[:size].decode("utf-8", "replace")
 
 
-def fetch(connection: HostConnection, folder: str, pattern: str, to: Path) -> list[Path]:
-    """Fetch the files that match; see `Job.download`. The name of a folder means its content."""
-    found = list_files(connection, folder, pattern)
+def fetch(connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None) -> list[Path]:
+    """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
+    found = list_files(connection, folder, pattern, item)
     plain = pattern.rstrip("/")
     if not found and plain and not _GLOB.search(plain):
-        found = list_files(connection, folder, f"{plain}/**")
+        found = list_files(connection, folder, f"{plain}/**", item)
     if not found:
-        raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder)])
+        raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder, item=item)], item)
     return _fetch_all(connection, folder, found, to)
 
 
@@ -115,12 +137,13 @@ class NothingMatches(ClusterfnError):
     there: tuple[str, ...] = ()
 
 
-def _nothing_matches(pattern: str, there: list[str]) -> NothingMatches:
-    call = f'job.download("{_pattern_of(there)}", to=".") fetches what there is'
+def _nothing_matches(pattern: str, there: list[str], item: int | None) -> NothingMatches:
+    who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
+    call = f'{called}"{_pattern_of(there)}", to=".") fetches what there is'
     error = NothingMatches(
-        f"the job left no file that matches {pattern!r}",
+        f"{who} left no file that matches {pattern!r}",
         evidence=there[:_NAMED] or ["the function left no files in its folder"],
-        hint=call if there else "relative paths in the function are taken from the job's own folder",
+        hint=call if there else "relative paths in the function are taken from its own folder",
     )
     error.there = tuple(there)
     return error

@@ -198,12 +198,12 @@ class JobGroup(Generic[R]):
     def files(self, index: int) -> list[download.RemoteFile]:
         """The files that one call left in its folder."""
         which, gathering = self._known.at(index), self._of_host()
-        return download.list_files(gathering.connection, gathering.accounts.work_folder(which))
+        return download.list_files(gathering.connection, gathering.accounts.work_folder(which), item=which)
 
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, gathering = self._known.at(index), self._of_host()
-        return download.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to))
+        return download.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to), which)
 
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""

@@ -19,6 +19,7 @@ import clusterfn
 from benchmarks import items
 from clusterfn import (
     Cancelled,
+    ClusterfnError,
     ConfigError,
     ExitedEarly,
     KilledBySignal,
@@ -72,6 +73,13 @@ def troubled(x):
     return x
 
 
+def leaves(x):
+    if x:
+        from pathlib import Path
+
+        Path("a.txt").touch()
+
+
 def counted_until_told(gate, wait_for):
     """Writes one line for each start of an item; those in `wait_for` wait for the file `go`."""
     folder = str(gate)
@@ -93,7 +101,7 @@ def counted_until_told(gate, wait_for):
     return item
 
 
-for each in (square, troubled):
+for each in (square, troubled, leaves):
     each.__module__ = "__main__"
 
 
@@ -324,6 +332,21 @@ def test_what_stands_on_the_host_is_known_when_attach_returns(hosts, run_script)
 
     assert sorted(group.failed) == [0, 2, 4] and group.done() and group.state == "RETURNED"
     assert group.logs(0) == "saw 0\n" and group.usage(5)["wall_s"] > 0
+
+
+def test_an_item_that_left_no_files_has_none_and_says_so(hosts, tmp_path):
+    group = cluster(host="tensor01")(leaves).map(range(2))
+    assert group.wait(60)
+
+    assert group.files(0) == [] and [file.name for file in group.files(1)] == ["a.txt"]
+    with pytest.raises(ClusterfnError, match="item 0 left no file that matches '\\*'") as refused:
+        group.download(0, "*", to=tmp_path)
+    assert refused.value.evidence == ("the function left no files in its folder",)
+    bare = cluster(host="tensor01")(leaves).map([0])
+    assert bare.wait(60) and bare.files(0) == []
+    with pytest.raises(ClusterfnError) as refused:
+        group.download(1, "*.pt", to=tmp_path)
+    assert refused.value.hint == 'group.download(1, "*", to=".") fetches what there is'
 
 
 def test_what_had_ended_of_a_group_that_runs_is_known_when_attach_returns(hosts, gate):
