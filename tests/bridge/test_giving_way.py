@@ -137,6 +137,23 @@ def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: B
         assert len(box.order()) == 2
 
 
+def test_who_gave_way_and_died_on_its_way_out_has_its_turn_though_the_spooler_had_started_it(box: Box):
+    group = Cards(box, 4, 1)
+    script = group.folder / "job.sh"
+    script.write_text(script.read_text().replace("rc=$?\n", f"rc=$?\n[ $rc = {WAITS} ] && rc=137\n", 1))
+    elements = [group.start(number, CLUSTERFN_TURN="1") for number in (1, 2)]
+    until(lambda: len(group.items()) == 2, LONG_S)
+
+    with waits(box, 1):
+        group.end(0, 1)
+        (number,) = until(lambda: gone(elements), LONG_S)
+        assert group.kinds(number) == ["preempted"]
+    until(lambda: len(group.items()) == 4, LONG_S)
+
+    group.end(2, 3)
+    assert group.message() == "4 of 4 ended: 4 returned"
+
+
 def test_the_list_says_why_a_group_waits_whose_elements_all_wait_again(box: Box):
     group = Cards(box, 4, 1)
     elements = group.start_all(2)

@@ -53,7 +53,7 @@ def after(folder: str, status: str) -> int:
     """
     let_in(folder)
     job = Job(folder)
-    if status.isdigit() and launch.TURN not in os.environ and _waits(job):  # it died on its way out of the door
+    if status.isdigit() and _is_left_to_the_queue(job):  # it died on its way out of the door
         launch.revive(job.root, job.spec["bridge"])
         return EXIT_RETURNED
     if claim(job) is not None:
@@ -73,6 +73,15 @@ def after(folder: str, status: str) -> int:
     facts["evidence"] = _evidence(job, attempt)
     won = attempt.publish(verdict.kind or LOST, facts)
     return _state(attempt, won)
+
+
+def _is_left_to_the_queue(job: Job) -> bool:
+    """Whether it waits. The ticket by which the spooler has started it goes before it begins: one since is another."""
+    return _waits(job) and (launch.TURN not in os.environ or _has_begun_here(job))
+
+
+def _has_begun_here(job: Job) -> bool:
+    return any(Attempt(job, number).owner() == job.start for number in job.attempts())
 
 
 def _may_go_on(job: Job, attempt: Attempt) -> bool:
