@@ -169,6 +169,15 @@ def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object],
     return check
 
 
+def _job_name(name: str, value: object) -> str:
+    if isinstance(value, str) and _JOB_NAME.fullmatch(value):
+        return value
+    near = re.sub(r"[^A-Za-z0-9_.-]+", "_", value)[:63] if isinstance(value, str) else ""
+    fitting = next((each for each in (near, f"_{near}") if near.strip("_") and _JOB_NAME.fullmatch(each)), "train")
+    hint = f'use up to 64 letters, digits, "_", "." and "-", a letter or "_" first: {name}="{fitting}"'
+    raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)
+
+
 def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
     def check(name: str, value: object) -> tuple[str, ...]:
         if not isinstance(value, (list, tuple)):
@@ -248,6 +257,6 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),
     "outputs": ("outputs", _several(_output)),
     "cwd": ("cwd", _folder),
-    "name": ("name", _matching(_JOB_NAME, "train")),
+    "name": ("name", _job_name),
     "on_interrupt": ("on_interrupt", _on_interrupt),
 }

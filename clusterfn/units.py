@@ -13,7 +13,9 @@ from clusterfn.errors import ConfigError
 
 _MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)\s*([KMGT])i?B", re.IGNORECASE)
 _MEMORY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_MEMORY_WITHOUT_B = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])i?", re.IGNORECASE)
+_MEMORY_IN_WORDS = re.compile(
+    r"(\d{1,6}(?:\.\d{1,6})?)\s*([KMGT])(?:i|ilo|eg|ega|ig|iga|er|era)?(?:s|bytes?)?", re.IGNORECASE
+)
 _TIME_PART = re.compile(
     r"(\d{1,9}(?:\.\d{1,9})?)\s*(d(?:ays?)?|h(?:ours?|rs?)?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?)(?![a-z])",
     re.IGNORECASE,
@@ -21,6 +23,8 @@ _TIME_PART = re.compile(
 _TIME_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _SHOWN_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0))
 _CLOCK = re.compile(r"(?:(\d{1,9})-)?(\d{1,3}):(\d{2}):(\d{2})")
+_HOURS_AND_NUMBER = re.compile(r"(\d{1,9})\s*h(?:ours?|rs?)?\s*(\d{1,2})", re.IGNORECASE)
+_SHORT_CLOCK = re.compile(r"(\d{1,2}):(\d{2})")
 NUMBER = re.compile(r"\d{1,9}(?:\.\d{1,9})?")
 
 
@@ -42,7 +46,7 @@ def parse_memory(value: object, name: str = "memory") -> int:
 
 
 def _memory_hint(value: object, name: str) -> str:
-    lettered = _MEMORY_WITHOUT_B.fullmatch(value.strip()) if isinstance(value, str) else None
+    lettered = _MEMORY_IN_WORDS.fullmatch(value.strip()) if isinstance(value, str) else None
     if lettered and float(lettered[1]):
         return f'write {name}="{lettered[1]}{lettered[2].upper()}B"'
     number = _number(value)
@@ -107,8 +111,21 @@ def parse_time(value: object, name: str = "time") -> float:
 def _time_hint(value: object, name: str) -> str:
     number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
     if number is None or number >= 1e9:
-        return f"write it with a unit: {forms}"
+        return _near_time(value, name) or f"write it with a unit: {forms}"
     return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'
+
+
+def _near_time(value: object, name: str) -> str:
+    """What was perhaps meant by a text, and the other forms; "" if nothing is near."""
+    text = value.strip() if isinstance(value, str) else ""
+    if hours := _HOURS_AND_NUMBER.fullmatch(text):
+        near = f'{name}="{hours[1]}h {hours[2]}min"'
+    elif clock := _SHORT_CLOCK.fullmatch(text):
+        first, second = int(clock[1]), clock[2]
+        near = f'{name}="{first:02d}:{second}:00" (hours) or {name}="00:{first:02d}:{second}" (minutes)'
+    else:
+        return ""
+    return f'write {near}; other forms are {name}="90min" and {name}="2h"'
 
 
 def _seconds(value: object) -> float | None:

@@ -186,12 +186,22 @@ def _with_place(parse: Callable[[object], Any], quantity: str, example: str) -> 
         try:
             return parse(value.as_written())
         except ConfigError as error:
-            hint = "write it with a unit and in quotes: " + _UNITS.get(value.name.rpartition(".")[2], example)
+            forms = _UNITS.get(value.name.rpartition(".")[2], example)
+            hint = f"write it with a unit and in quotes: {_near(value, error, forms)}"
             raise value.error(f"{value.written} is not {quantity}", hint) from error
 
     return read
 
 
+def _near(value: Value, refused: ConfigError, forms: str) -> str:
+    """What was perhaps meant, in the words of the same refusal in Python; else the forms."""
+    key, near = value.name.rpartition(".")[2], _QUOTED.search(refused.hint or "")
+    if near is None or key not in ("time", "memory", "gpu_memory"):
+        return forms
+    return f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
+
+
+_QUOTED = re.compile(r'"[^"]+"')
 _UNITS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _memory = _with_place(parse_memory, "an amount of memory", '"16GB"')
 _time = _with_place(parse_time, "a duration", '"2h"')

@@ -7,7 +7,7 @@ that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `0
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ _TAG = "tag:yaml.org,2002:"
 _PASSWORD = re.compile(r":[^\s@\"']+@")  # in user:password@host
 _HIDDEN = re.compile(r"pass\w*\W*[:=]|" + _PASSWORD.pattern, re.IGNORECASE)  # such a line is not shown
 _COUNT = re.compile(r"0|[1-9][0-9]*")
+_WITHOUT_SPACE = re.compile(r"\s*([A-Za-z_]\w*):[^\s:/]")  # no address of the web
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
     "null": "means nothing in YAML",
@@ -105,7 +106,7 @@ class Value:
         before = self.source.lines[self.line][: self.column].split() if self.line < len(self.source.lines) else []
         if self.kind == "null" and not self.text and before:
             return f"indent the lines below it further than {before[-1]}"
-        return 'write "key: value" lines below it'
+        return _space_after_colon([self.text]) or 'write "key: value" lines below it'
 
     def as_key(self, known: Collection[str] | None, advice: Mapping[str, str]) -> str:
         """The text of a key."""
@@ -237,11 +238,18 @@ def _translated(error: Any, text: str, source: Source) -> ConfigError:
         before = text[: getattr(error, "position", 0)]
         line, column = before.count("\n"), len(before) - before.rfind("\n") - 1
         return source.error("not YAML: a character that cannot be printed", line, column, "remove it")
-    hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _INDENT
+    around = source.lines[max(0, mark.line - 1) : mark.line + 1]
+    hint = "indent with spaces, not with tabs" if "\\t" in str(error.problem) else _space_after_colon(around) or _INDENT
     return source.error(f"not YAML: {error.problem}", mark.line, mark.column, hint)
 
 
 _INDENT = "compare this line's indentation, quotes and colon with the lines around it"
+
+
+def _space_after_colon(lines: Sequence[str]) -> str:
+    """What to do if one of these lines is `key:value`; it is not shown, as it may hold a secret."""
+    keys = (_WITHOUT_SPACE.match(line) for line in lines)
+    return next((f"put a space after the colon of `{key[1]}:`" for key in keys if key), "")
 
 
 def _value(node: Any, source: Source, name: str) -> Value:
