@@ -120,7 +120,7 @@ def test_sbatch_that_never_submitted_is_an_error_after_a_look(here: Here, world:
         assert isinstance(error, SubmitError), error
         assert time.monotonic() - began < 60
         assert words[sent.host] in str(error)
-        assert until(lambda: not sent.there.folder.exists(), 10), sent.there.history()
+        assert until(lambda: not sent.there.folder.exists(), 60), sent.there.history()
         assert sent.in_slurm() == {}
         late = world.runs / f"late-{sent.job.id}.sh"
         late.write_bytes(script)

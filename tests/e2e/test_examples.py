@@ -83,6 +83,7 @@ def test_the_six_functions_on_a_box_of_eight_gpus(hosts, torch, gpubox_reset, gp
 
 
 @pytest.mark.lab
+@pytest.mark.long
 def test_the_six_functions_on_slurm(hosts, torch):
     out = run("tensor01.py", "--host", "slurm", "--environment", torch, "--memory", "2GB")
 

@@ -341,6 +341,7 @@ def test_too_much_memory_is_killed(lab: Lab, output: Path) -> None:
     assert "exceeded memory limit" in output.read_text()
 
 
+@pytest.mark.long
 def test_a_high_job_puts_a_low_one_back_into_the_queue(lab: Lab, output: Path) -> None:
     low = submit(lab, f"-p low -w n1 --exclusive --mem=100 --open-mode=append -o {output}", "sleep 3")
     lab.slurm.wait_job(low, "RUNNING", timeout_s=30)

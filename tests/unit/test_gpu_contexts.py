@@ -247,7 +247,7 @@ def test_nothing_is_left_after_many_blocks(torch, box):
     threads, children = threading.active_count(), multiprocessing.active_children()
     living = []
 
-    for _ in range(10):
+    for _ in range(3):
         with sync_model_context(Model) as model, gpu_memory_context(), cuda_error_context("scoring"):
             living.append(weakref.ref(model))
     del model

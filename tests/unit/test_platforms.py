@@ -210,7 +210,7 @@ def far(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize("platform", ["win32", "win32 with an ssh", "darwin"])
+@pytest.mark.parametrize("platform", ["win32", "win32 with an ssh", pytest.param("darwin", marks=pytest.mark.long)])
 def test_functions_run_on_a_host_by_ssh(far: None, run: Run, platform: str) -> None:
     told = run(platform, CALLS)
 
