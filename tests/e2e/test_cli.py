@@ -412,7 +412,9 @@ def test_check_shows_why_its_job_waits_and_withdraws_it(folder, hosts, queue, mo
 
 
 @pytest.mark.lab
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_check_that_is_ended_leaves_no_job_in_the_queue(folder, hosts, queue, monkeypatch, number, code):
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "clusterfn.yml"))
     jobs_before = hosts.jobs()

@@ -160,6 +160,8 @@ def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
         run("retrieval_grid.py", *asked)
         assert set(built) == {"bge-flat.faiss", "gte-ivf.faiss", "splade-hnsw.faiss"}
         assert built == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "indexes").iterdir()}
+
+
 def differences(out):
     """What examples/ddp.py printed: processes, and the largest differences."""
     first, loss, ranks, alone = out.splitlines()
