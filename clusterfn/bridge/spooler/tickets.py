@@ -33,7 +33,7 @@ class Queue:
         self.root = root
         self.folder = os.path.join(machine.folder(root), QUEUE)
         self._boot = machine.boot_id()
-        self._known: "dict[str, Ticket]" = {}
+        self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
 
     def names(self) -> "list[str]":
         """The ids of the jobs that wait."""
@@ -51,13 +51,26 @@ class Queue:
 
     def of(self, job: str) -> "Optional[Ticket]":
         """A job's ticket, or None."""
-        if job not in self._known:
-            told = self.told(job)
-            try:
-                self._known[job] = self._ticket(told or {})
-            except DAMAGED:  # none, or of another version, whose spooler may read it
-                return None
-        return self._known[job]
+        which = self._which(job)
+        known = self._known.get(job)
+        if known is not None and which in (known[0], None):
+            return known[1]
+        told = self.told(job)
+        try:
+            ticket = self._ticket(told or {})
+        except DAMAGED:  # none, or of another version, whose spooler may read it
+            return None
+        if which is not None:
+            self._known[job] = which, ticket
+        return ticket
+
+    def _which(self, job: str) -> "Optional[tuple[int, int]]":
+        """Which file it is: an element that gave way has another ticket than before. None if nobody can say."""
+        try:
+            found = os.stat(os.path.join(self.folder, job))
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
 
     def told(self, job: str) -> "Optional[dict[str, Any]]":
         """All that is written on it."""

@@ -1,0 +1,51 @@
+"""Tickets as files: what their reader remembers of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn.bridge.spooler.tickets import Queue
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue is on Linux")
+
+ELEMENT = "0123456789abcdef.1"
+
+
+def told(submitted: int, queue_timeout_s: float | None) -> dict[str, Any]:
+    """What is written on a ticket."""
+    resources = {"cores": 1, "gpus": 1, "memory_bytes": None, "time_s": None, "gpu_type": None}
+    return {
+        "job": ELEMENT, "name": "f", "folder": "/f", "home": "/h", "element": 1, "submitted": submitted, "t": 1.0,
+        "reason": "", "asked": {"gpus": 1, "cores": 1, "memory_mb": 0}, "resources": resources, "lease": "socket",
+        "limits": dict.fromkeys(("gpus", "cores", "memory_mb", "jobs")), "queue_timeout_s": queue_timeout_s,
+    }  # fmt: skip
+
+
+def test_an_element_that_gave_way_waits_by_its_new_ticket_though_nobody_saw_the_old_one_go(tmp_path: Path):
+    queue = Queue(str(tmp_path))
+    queue.write(told(10**9, 60.0))
+    assert queue.of(ELEMENT).timeout_s == 60.0
+
+    queue.write(told(2 * 10**9, None))
+
+    (ticket,) = queue.read()
+    assert (ticket.submitted, ticket.timeout_s) == (2 * 10**9, None)
+
+
+def test_a_ticket_that_cannot_be_looked_at_for_a_moment_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    queue = Queue(str(tmp_path))
+    queue.write(told(10**9, None))
+    (before,) = queue.read()
+
+    def away(path: str) -> os.stat_result:
+        raise OSError(116, "Stale file handle", path)
+
+    monkeypatch.setattr(os, "stat", away)
+    monkeypatch.setattr(queue, "told", lambda job: None)
+
+    assert queue.of(ELEMENT) == before
