@@ -223,7 +223,9 @@ def _begin(journal: Journal, facts: dict[str, Any]) -> None:
     unlike = identity.differences(known[0], facts)
     if unlike:
         raise ConfigError(
-            f"{journal.path} is the journal of another sweep", evidence=unlike, hint="give another file: journal="
+            f"{journal.path} is the journal of another sweep",
+            evidence=unlike,
+            hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
         )
     journal.add("resumed", versions=versions)
     dispatch.tell(f"going on with {journal.path}")
@@ -268,8 +270,14 @@ def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> Swe
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
     error = SweepError(
         f"Phase {phase} aborted: no configurations completed successfully ({len(result)} tested)",
+        host=_the_one({each.host for each in result}), job=_the_one({each.job for each in result}),
         stage="function", evidence=shown, hint=f"the journal has each of them: {result.journal}",
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip
     error.__cause__ = next(iter(result.failed.values()))
     return error
+
+
+def _the_one(values: set[str]) -> str | None:
+    """That of all trials; None if they differ."""
+    return values.pop() if len(values) == 1 else None

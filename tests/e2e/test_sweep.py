@@ -134,6 +134,7 @@ def test_no_success_is_one_error_with_each_cause_and_its_count(here, tmp_path):
 
     assert caught.value.evidence == ("2 x KeyError: 3", "1 x ValueError: the score is nan")
     assert str(tmp_path / "j") in caught.value.hint and "elements" in caught.value.log
+    assert caught.value.host == "here" and caught.value.job in caught.value.log
     assert isinstance(caught.value.__cause__, KeyError)
     assert lines(tmp_path / "j", "end")[0]["completed"] == 0
 
@@ -383,6 +384,7 @@ def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_p
     assert "seed: 1 there, 2 here" in caught.value.evidence
     assert any(line.startswith("x: [10, 11") for line in caught.value.evidence)
     assert (tmp_path / "j").read_bytes() == before
+    assert "cache=True" in caught.value.hint
 
 
 # results that are kept
