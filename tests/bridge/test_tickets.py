@@ -26,6 +26,10 @@ def told(submitted: int, queue_timeout_s: float | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def fails(path: str) -> os.stat_result:
+    raise OSError(116, "Stale file handle", path)
+
+
 def test_an_element_that_gave_way_waits_by_its_new_ticket_though_nobody_saw_the_old_one_go(tmp_path: Path):
     queue = Queue(str(tmp_path))
     queue.write(told(10**9, 60.0))
@@ -42,10 +46,9 @@ def test_a_ticket_that_cannot_be_looked_at_for_a_moment_is_remembered(tmp_path: 
     queue.write(told(10**9, None))
     (before,) = queue.read()
 
-    def away(path: str) -> os.stat_result:
-        raise OSError(116, "Stale file handle", path)
+    with monkeypatch.context() as away:
+        away.setattr(os, "stat", fails)
+        away.setattr(queue, "told", lambda job: None)
+        meanwhile = queue.of(ELEMENT)
 
-    monkeypatch.setattr(os, "stat", away)
-    monkeypatch.setattr(queue, "told", lambda job: None)
-
-    assert queue.of(ELEMENT) == before
+    assert meanwhile == before
