@@ -29,6 +29,7 @@ FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CAN
 SHORT = 4
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _OUTPUT = (layout.STDOUT, layout.STDERR)
+_STREAMS = (*_OUTPUT, "scheduler")
 
 Listener = Callable[[str, Any], None]
 
@@ -107,7 +108,12 @@ class Job(concurrent.futures.Future[R]):
 
         Returns:
             The text; "" if there is none yet.
+
+        Raises:
+            ValueError: There is no such stream.
         """
+        if stream not in _STREAMS:
+            raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
         return download.read_text(self._tracker.connection, self._tracker.log_path(stream))
 
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:

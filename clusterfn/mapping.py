@@ -63,6 +63,9 @@ def run(
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
+    if not iterables:
+        name = getattr(function, "__name__", "function")
+        raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
     return _run(function, list(zip(*iterables)), options, wish, on_error, caller)
 
@@ -181,8 +184,7 @@ def _free_memory() -> int | None:
 
 
 def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> None:
-    count = f"{group.count} item{'s' if group.count > 1 else ''}"
-    dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {count}, {group.at_once} at a time")
+    dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
     if (gpus or wish.sequential_up_to is not None) and not slurm:
         place = "on cards of its own, waiting while others have them" if gpus else "in a process of its own"
@@ -192,6 +194,10 @@ def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> N
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
     if slurm and (load := division.load_on_controller(group, wish, one.job.resources.time_s, limits)):
         dispatch.tell(load)
+
+
+def _counted(group: Group) -> str:
+    return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
 
 
 def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, gathering: Gathering) -> None:
@@ -269,6 +275,8 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any]:
     made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
     made.on_interrupt, made.raises = group.on_interrupt, group.raises
     ledger.remember(made, config.load().path)
+    counted = _counted(cast(Group, job.group))
+    dispatch.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     _send_again(Gathering(old.session, job, made, old.limits), files)
     return JobGroup(made)
 
@@ -277,7 +285,8 @@ def _shared_anew(group: Group, count: int) -> Group:
     """How the items of a group are shared out of which only some are left."""
     chunk = 1 if count <= _MANY else group.chunk
     elements = min(group.elements, -(-count // chunk))
-    return replace(group, count=count, chunk=chunk, elements=elements, per_element=None)
+    at_once = min(group.at_once, elements)
+    return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None)
 
 
 def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:

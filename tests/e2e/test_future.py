@@ -284,6 +284,8 @@ def test_what_a_job_tells_of_itself(hosts, host, tmp_path):
     assert repr(job) == f"<Job {job.id} told on {host}: RETURNED>"
     assert job.logs() == "to stdout\n"
     assert job.logs("stderr") == "to stderr\n"
+    with pytest.raises(ValueError, match="'sterr': a job has stdout, stderr, scheduler"):
+        job.logs("sterr")
     assert sorted((file.name, file.size) for file in job.files) == [("b.bin", 1000), ("plots/a.txt", 3)]
     assert job.usage["wall_s"] > 0
     assert job.usage["cpu_s"] > 0

@@ -227,7 +227,7 @@ def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
     assert shown[-1].startswith("clusterfn: 1/2 returned, completed in ")
 
 
-def test_what_failed_can_be_tried_again(hosts, gate):
+def test_what_failed_can_be_tried_again(hosts, gate, capfd):
     folder = str(gate)
 
     def second_time(x):
@@ -246,6 +246,8 @@ def test_what_failed_can_be_tried_again(hosts, gate):
     again = group.retry_failed()
 
     assert sorted(group.failed) == [1, 3, 5]
+    said = f"clusterfn: {again.id[:4]} second_time on tensor01 (again, of {group.id[:4]}): 3 items, 3 at a time\n"
+    assert said in capfd.readouterr().err
     assert again.results(30) == [1, 3, 5]
     assert [again.label(index) for index in range(3)] == ["1", "3", "5"]
     assert clusterfn.attach(again.id).results(30) == [1, 3, 5]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clusterfn import division, mapping, send
+from clusterfn import Executor, cluster, division, mapping, send
 from clusterfn.division import Wish
 from clusterfn.scheduler.slurm import Slurm
 from clusterfn.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
@@ -100,6 +101,16 @@ SENT = JobSpec(
     building=Building("ab", "/envs", True, "12.4", "/n"),
     group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2,
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("called", [lambda: cluster(abs).map(), lambda: list(Executor().map(abs))])
+def test_a_map_of_nothing_is_refused_as_the_builtin_one_is(called: Callable[[], object]):
+    with pytest.raises(TypeError, match=r"there is nothing to call abs with: give .* as map\(f, values\)"):
+        called()
+
+
+def test_a_map_of_an_empty_list_is_empty():
+    assert cluster(abs).map([]).results() == []
 
 
 def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
