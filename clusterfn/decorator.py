@@ -172,7 +172,14 @@ class ClusterFunction(Generic[P, R]):
 
 
 def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
-    """What is called, and what its decorator said; a method or a partial has the options of what it calls."""
+    """What is called, and what its decorator said; a method or a partial has the options of what it calls.
+
+    Raises:
+        ConfigError: It is no function.
+    """
+    if not callable(function):
+        hint = "give the function, then its arguments: f, 3 in place of f(3)"
+        raise ConfigError(f"{function!r:.60} is not a function", hint=hint)
     if isinstance(function, ClusterFunction):
         return function.__wrapped__, function.options
     called = function.func if isinstance(function, functools.partial) else None

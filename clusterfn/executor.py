@@ -69,6 +69,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: `fn` is no function.
         """
         from clusterfn import dispatch
 
@@ -95,6 +96,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises:
             RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: `fn` is no function.
             TimeoutError: Of the iterator: a value was not there in time.
             Exception: Of the iterator: what the call raised whose turn it is.
         """
@@ -144,6 +146,11 @@ class Executor(concurrent.futures.Executor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.shutdown(wait=not isinstance(error, KeyboardInterrupt))
+
+    def __repr__(self) -> str:
+        sent = len(self._jobs) + len(self._groups)
+        where = self._given["host"] or "each function's host"
+        return f"<Executor on {where}: {sent or 'nothing'} sent{', closed' if self._closed else ''}>"
 
 
 def _in_order(group: JobGroup[R], until: float | None) -> Iterator[R]:

@@ -114,8 +114,6 @@ class Session(concurrent.futures.Executor):
     def _send(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> Call[R]:
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs here")
-        if not callable(fn):
-            raise ConfigError(f"{fn!r} is not a function", hint="give the function, then its arguments: call(f, 3)")
         plain, own = undecorated(fn)
         with self._lock:
             return self._held(own).send(plain, args, kwargs, own.name, follow)

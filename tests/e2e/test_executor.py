@@ -164,6 +164,24 @@ def test_cards_that_a_function_asks_for_are_not_forgotten(executor):
         executor.submit(cluster(gpus=1000)(pow), 2, 5)
 
 
+@pytest.mark.parametrize("call", [lambda made: made.submit(abs(-4)), lambda made: made.map(abs(-4), [1])])
+def test_a_value_in_the_place_of_the_function_is_refused_before_anything_is_sent(call, here):
+    with pytest.raises(clusterfn.ConfigError, match="4 is not a function") as refused:
+        call(Executor("here"))
+
+    assert "f, 3" in refused.value.hint
+    assert not here.exists()
+
+
+def test_an_executor_shows_where_it_sends_and_how_much_it_has_sent(here):
+    with Executor("here") as made:
+        assert repr(made) == "<Executor on here: nothing sent>"
+        made.submit(abs, -1)
+        made.map(abs, [-1])
+    assert repr(made) == "<Executor on here: 2 sent, closed>"
+    assert repr(Executor()) == "<Executor on each function's host: nothing sent>"
+
+
 def test_an_executor_inside_a_job_is_refused(executor):
     def inside():
         from clusterfn import Executor
