@@ -12,7 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.spooler import machine
+from clusterfn.bridge.spooler.admission import _Admission
 from clusterfn.bridge.supervisor.element import Element, GaveWay
+from clusterfn.layout import CLAIM
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
 from tests.bridge.test_groups import Group, listed, once
@@ -120,6 +122,22 @@ def test_each_turn_is_good_for_one_item():
     element.told = 1
     with pytest.raises(GaveWay):
         element._give_way(0)
+
+
+def test_no_claim_stands_any_more_when_the_ticket_of_who_gives_way_is_written(tmp_path, monkeypatch):
+    """A ticket with a claim is taken for one that is over."""
+    claim = tmp_path / CLAIM
+    claim.touch()
+    stood: list[bool] = []
+    admission = _Admission.__new__(_Admission)
+    admission.job = SimpleNamespace(folder=str(tmp_path))
+    admission.queue = SimpleNamespace(write=lambda told: stood.append(claim.exists()))
+    for name in ("_told", "release", "_note_ticket"):
+        monkeypatch.setattr(admission, name, lambda _: {})
+
+    admission._wait_again({})
+
+    assert stood == [False]
 
 
 def test_who_gave_way_keeps_no_items_and_is_not_started_when_none_is_left(box: Box):

@@ -6,10 +6,14 @@ import errno
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.bridge.supervisor import publish
+from clusterfn.bridge.supervisor.nodes import Others
+from clusterfn.bridge.supervisor.verdict import Fenced
+from clusterfn.bridge.supervisor.watch import Watch
 
 
 def test_the_first_wins_and_stays(tmp_path: Path):
@@ -28,6 +32,22 @@ def test_whether_it_stands_is_asked_of_the_folder_as_nfs_remembers_that_a_file_w
 
     assert publish.stands(str(tmp_path), "outcome.json")
     assert not publish.stands(str(tmp_path / "removed"), "outcome.json")
+
+
+def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On SLURM these look for what another node has published."""
+    job = SimpleNamespace(spec={"resources": {"time_s": None}}, slurm=True, cancelled=lambda: False)
+    attempt = SimpleNamespace(folder=str(tmp_path), path=lambda name: str(tmp_path / name))
+    (tmp_path / "nodes" / "1").mkdir(parents=True)
+    publish.publish(str(tmp_path / "nodes" / "1"), "outcome.json", b'{"kind": "returned"}')
+    publish.publish(str(tmp_path), "outcome.json", b"{}")
+    others = Others(job, attempt, [])
+    others._ranks, others._srun = [1], os.getpid()
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+
+    with pytest.raises(Fenced):
+        Watch(job, attempt, SimpleNamespace(came={}, swallow=lambda: None)).look()
+    assert others.have_returned()
 
 
 def test_a_link_that_succeeded_but_answered_eexist_has_won(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

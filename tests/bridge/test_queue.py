@@ -82,6 +82,20 @@ def test_who_waits_is_started_by_the_holders_end(box: Box):
     assert time.monotonic() - began < 4  # well below the next look
 
 
+def test_who_waits_is_started_when_what_was_kept_for_another_user_is_kept_no_longer(box: Box):
+    held = box.mark("wait/4242/1/99999999/2/1/0/aaaaaaaaaaaaaaaa//0")
+    job = box.job(1)
+    box.queued(job)
+    assert "reserved for 4242's job of 2" in until(lambda: box.reason(job))
+
+    held.close()
+    began = time.monotonic()
+
+    assert until(box.order, LONG_S) == [job.id]
+    assert time.monotonic() - began < 4  # well below the next look
+    assert ended(job) == ["returned"]
+
+
 def test_waiting_ends_with_queue_timeout(box: Box):
     running(box, box.job(2, 60))
     second = box.job(1, queue_timeout_s=0.5)

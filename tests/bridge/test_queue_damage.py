@@ -86,18 +86,35 @@ def test_who_stands_still_keeps_other_users_waiting_for_a_minute_at_most(box: Bo
     held.close()
 
 
+def until_s(box: Box) -> int:
+    """Until when the name of the only job that waits counts, in seconds since the machine's start."""
+    (name,) = until(lambda: [name for name in box.apart.names() if name.startswith("wait/")])
+    return int(name.split("/")[3])
+
+
+def test_nobody_writes_down_an_end_that_is_farther_away_than_a_minute(box: Box):
+    """Neither the supervisor that leaves its job to the queue nor a spooler."""
+    running(box, box.job(2, 60))
+    second = box.job(1)
+    box.queued(second)
+    by_supervisor = until_s(box) - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    kill(until(box.spoolers))
+    until(lambda: not [name for name in box.apart.names() if name.startswith("wait/")])
+    box.here("queue", str(box.bench.root))
+    by_spooler = until_s(box) - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    assert by_supervisor <= 60 and by_spooler <= 60
+
+
 @pytest.mark.long
 def test_who_waits_for_long_is_kept_in_mind(box: Box):
     running(box, box.job(2, 120))
     second = box.job(1)
     box.queued(second)
 
-    def until_s() -> int:
-        (name,) = until(lambda: [name for name in box.apart.names() if name.startswith("wait/")])
-        return int(name.split("/")[3])
-
-    first = until_s()
-    until(lambda: until_s() > first, LONG_S)
+    first = until_s(box)
+    until(lambda: until_s(box) > first, LONG_S)
 
 
 @pytest.mark.parametrize("damage", [as_folder, of_another_version, without_words, torn])

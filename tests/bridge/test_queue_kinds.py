@@ -47,6 +47,17 @@ def test_a_job_of_another_user_that_waits_for_one_kind_of_card_keeps_that_kind_a
     assert ended(mine) == ["returned"]
 
 
+def test_a_job_of_an_older_version_that_waits_keeps_cards_as_if_any_would_do(box: Box):
+    held = box.mark("wait/4242/1/2/1/0/aaaaaaaaaaaaaaaa")
+    mine = box.job(1)
+
+    box.queued(mine)
+
+    assert "2 of 2 GPUs reserved for 4242's job of 2" in until(lambda: box.reason(mine))
+    held.close()
+    assert ended(mine) == ["returned"]
+
+
 def test_a_job_that_is_content_with_any_card_keeps_none_that_another_needs_more(box: Box):
     box.say(kinds=BOTH)
     held = box.mark(f"wait/4242/1/{AGES}/1/1/0/aaaaaaaaaaaaaaaa//0")

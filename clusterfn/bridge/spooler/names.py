@@ -27,6 +27,7 @@ Running = namedtuple("Running", ("uid", "job", "asked"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
 
 VALID_S = 60  # who stands still keeps nobody waiting for longer than that
+_NO_END_S = str(1 << 62)
 _LONGEST = 97  # an abstract socket takes 107 bytes, 10 of them before these
 
 
@@ -101,6 +102,8 @@ def _running(name: str) -> "Optional[Running]":
 def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
     """It and until when it counts."""
     parts = name.split("/")
+    if len(parts) == 7:  # of an older bridge, whose names count as long as they are held, for any card
+        parts = parts[:3] + [_NO_END_S] + parts[3:] + ["", "0"]
     if parts[0] != "wait" or len(parts) != 10:
         return None
     numbers = _numbers(parts[1:7] + parts[9:])
