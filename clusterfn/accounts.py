@@ -102,7 +102,7 @@ class Accounts:
             self._group.on_end(index, Ended(RETURNED, None, error, usage))
             return
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
-        self._group.on_end(index, Ended(state_of(line["kind"]), value, failure, usage))
+        self._group.on_end(index, Ended(state_of(line["kind"]), value, failure, usage, line["kind"]))
 
     # what a user asks of one item
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from clusterfn import layout
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
@@ -36,12 +37,14 @@ class Ended:
         value: What it returned; None if it failed.
         error: Why it has no value; None if it has.
         usage: wall_s, cpu_s, peak_memory_bytes, gpus.
+        kind: That of its outcome, such as "exited"; "" where the state says it.
     """
 
     state: str
     value: Any = None
     error: BaseException | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
 
     @property
     def result(self) -> Any:
@@ -134,8 +137,9 @@ class GroupState:
     @property
     def status(self) -> str:
         """State and counts in one line."""
-        known = collections.Counter(each.state for each in list(self._ended.values()))
-        counts = ", ".join(f"{count} {state.lower()}" for state, count in sorted(known.items(), reverse=True))
+        known = collections.Counter(each.kind or each.state.lower() for each in list(self._ended.values()))
+        order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
+        counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
         told = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
         return f"{self.state} ({'; '.join(filter(None, [told, '' if self.done() else self.reason]))})"
 

@@ -30,6 +30,9 @@ SHORT = 4
 _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
+_FOR_THE_LIBRARY = {
+    "tell", "listen", "fetch_when_done", "on_connection", "on_lost", "on_outcome", "on_refused", "on_retry", "on_state",
+}  # fmt: skip
 
 Listener = Callable[[str, Any], None]
 
@@ -191,6 +194,10 @@ class Job(concurrent.futures.Future[R]):
         import asyncio  # here: it costs every other call a seventh of the library's own import
 
         return asyncio.shield(asyncio.wrap_future(self)).__await__()
+
+    def __dir__(self) -> list[str]:
+        """What a user may call."""
+        return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"

@@ -67,10 +67,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     Example:
         >>> clusterfn.attach("7f3a").result()
     """
-    if len(job_id) < SHORT or not set(job_id) <= _HEX:
-        raise ConfigError(
-            f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as 7f3a"
-        )
+    job_id = _digits(job_id)
     session, folder = _find(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
     asked = hearing.ask(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
@@ -91,6 +88,16 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
         there = hearing.sizes(attempts, asked)
         hearing.until(lambda: hearing.has_heard(job, tracker, there))
     return job
+
+
+def _digits(job_id: object) -> str:
+    """An id as it may be copied from elsewhere: "#7F3A", or with blanks around it."""
+    digits = job_id.strip().lstrip("#").lower() if isinstance(job_id, str) else ""
+    if len(digits) < SHORT or not set(digits) <= _HEX:
+        raise ConfigError(
+            f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as '7f3a'"
+        )
+    return digits
 
 
 def jobs(host: str | None = None) -> list[JobInfo]:

@@ -20,9 +20,27 @@ _CAUSES = 10
 
 def table(group: GroupState) -> Any:
     """A pandas DataFrame with a row for each item, in their order."""
-    import pandas
-
+    pandas = imported_pandas("results()")
     return pandas.DataFrame([_row(group, index) for index in range(len(group))], index=pandas.RangeIndex(len(group)))
+
+
+def imported_pandas(otherwise: str) -> Any:
+    """pandas, which nothing else here needs.
+
+    Args:
+        otherwise: Where the same stands without it.
+
+    Raises:
+        ModuleNotFoundError: It is not installed here.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as missing:
+        if missing.name != "pandas":
+            raise
+        message = f"to_dataframe() needs pandas, which is not installed here: pip install pandas, or take {otherwise}"
+        raise ModuleNotFoundError(message, name="pandas") from None
+    return pandas
 
 
 def _row(group: GroupState, index: int) -> dict[str, Any]:

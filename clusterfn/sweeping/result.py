@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from clusterfn import outcome
+from clusterfn import outcome, overview
 from clusterfn.sweeping import scoring
 
 R = TypeVar("R")
@@ -109,8 +109,7 @@ class SweepResult(Generic[R]):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        import pandas
-
+        pandas = overview.imported_pandas("results")
         index = pandas.Index([each.name for each in self.results], name="name")
         return pandas.DataFrame([_row(each) for each in self.results], index=index)
 

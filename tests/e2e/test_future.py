@@ -356,6 +356,15 @@ def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(her
     assert attach(job.id).result(60) == 7
 
 
+def test_an_id_is_taken_as_it_was_copied(here):
+    job = cluster(lambda: 7).submit()
+    job.result(60)
+
+    assert attach(f" #{job.id.upper()}\n").result(60) == 7
+    with pytest.raises(ConfigError, match="7 is not the id of a job"):
+        attach(7)
+
+
 def test_what_is_being_sent_is_no_job_yet(here):
     job = cluster(lambda: 7).submit()
     job.result(60)

@@ -17,6 +17,7 @@ from clusterfn.elements import Stream
 from clusterfn.group import JobGroup, inside
 from clusterfn.groupstate import Ended, GroupState
 from clusterfn.items import pack
+from clusterfn.job import Job
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -45,6 +46,15 @@ def test_the_names_of_a_group_are_those_that_the_reference_explains():
     }  # fmt: skip
 
     assert {name for name in dir(ended(1)) if not name.startswith("_")} == explained
+
+
+def test_a_job_shows_by_completion_what_a_user_may_call():
+    job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
+
+    shown = {name for name in dir(job) if not name.startswith("_")} - set(dir(concurrent.futures.Future))
+    assert {"logs", "usage"} <= shown <= explained | {"submitted_at"}
 
 
 def test_results_stand_in_order_whatever_came_first():
@@ -149,6 +159,21 @@ def test_what_is_known_is_told_in_one_line():
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
     assert repr(made).startswith("<JobGroup 7f3a000011112222 train on tensor01: RUNNING")
+
+
+def test_how_items_died_is_said_in_the_words_of_the_list_of_jobs():
+    known, made = group(3)
+    for index, kind in enumerate(("memory", "exited", "returned")):
+        known.on_end(index, Ended("RETURNED" if kind == "returned" else "DIED", kind=kind))
+
+    assert made.status == "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"
+
+
+def test_a_table_without_pandas_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r"pip install pandas, or take results\(\)"):
+        ended(1).to_dataframe()
 
 
 def test_async_for_gives_each():
