@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _AT_THE_DOOR_S = 5.0
 _KNOCK_S = 0.002
-_AGAIN_S = 0.5
+_AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
 _LISTED_S = 2.0
 _EXIT_LEFT_TO_AFTER = 143
 
