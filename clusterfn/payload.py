@@ -273,7 +273,7 @@ def imports_inside(code: types.CodeType) -> frozenset[str]:
     return frozenset(found)
 
 
-_A_FILE = "pass clusterfn.File(path) instead of the open file, and open that in the function"
+_A_FILE = "open it inside the function; clusterfn.File(path) as the argument brings its content"
 _PLAIN = "create it inside the function, or pass what it is made from"
 
 

@@ -115,7 +115,7 @@ def test_an_open_file_is_refused_with_what_to_send_instead(tmp_path):
         with pytest.raises(PayloadError, match=r"closure variable file\): cannot pickle '_io.TextIOWrapper'"):
             payload.pack(lambda: file.read(), (), {})
 
-    assert caught.value.hint == "pass clusterfn.File(path) instead of the open file, and open that in the function"
+    assert caught.value.hint == "open it inside the function; clusterfn.File(path) as the argument brings its content"
 
 
 def test_the_streams_of_the_process_are_those_of_the_one_there(monkeypatch):
