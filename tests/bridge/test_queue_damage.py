@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import pytest
 
 from tests.bridge.box import Box
 from tests.bridge.host import Job, is_running, until
-from tests.bridge.test_queue import LONG_S, ended, kill, let_go, running
+from tests.bridge.test_queue import LONG_S, WAITS, ended, kill, let_go, running
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
 
@@ -105,6 +106,30 @@ def test_nobody_writes_down_an_end_that_is_farther_away_than_a_minute(box: Box):
     by_spooler = until_s(box) - time.clock_gettime(time.CLOCK_BOOTTIME)
 
     assert by_supervisor <= 60 and by_spooler <= 60
+
+
+def test_nobody_passes_who_waits_before_the_spooler_that_is_there_has_named_it(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+    name = next(name for name in until(box.apart.names) if name.startswith("spool/"))
+    (box.machine / "queue" / second.id).unlink()
+    until(lambda: not box.spoolers())
+    spooler, third = box.mark(name), box.job(1)  # it lives, with nothing to do, and is slow to look
+
+    script = box.start(third)
+    spooler.settimeout(LONG_S)
+    spooler.accept()[0].close()
+    said = until_s(box)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        script.wait(0.5)
+    assert until_s(box) == said and script.poll() is None
+
+    (own,) = [name for name in box.apart.names() if name.startswith("wait/")]
+    named = box.mark(own.replace(f"/{said}/", f"/{said + 1}/"))
+    assert script.wait(60) == WAITS and until_s(box) == said + 1
+    named.close()
+    spooler.close()
+    let_go(first)
 
 
 @pytest.mark.long

@@ -32,6 +32,7 @@ _AT_THE_DOOR_S = 5.0
 _KNOCK_S = 0.002
 _AGAIN_S = 2.0  # each time nvidia-smi is asked, which may take a second of the machine
 _LISTED_S = 2.0
+_NAMED_S = 2.0
 _EXIT_LEFT_TO_AFTER = 143
 
 
@@ -339,16 +340,27 @@ class _Admission:
         return self._goes_on_waiting(first) if self._waits_there else _Again()
 
     def _named(self) -> "Optional[launch.First]":
-        kind, until_s = demand.kind(self.job.spec["resources"]), machine.now_s() + names.VALID_S
-        waiting = names.Waiting(self._ms, self.uid, self.job.id, self.asked, kind)
-        mark = self.marks.hold(names.wait(waiting, until_s))
-        return None if mark is None else launch.First(self.job.id, until_s, mark)
+        kind = demand.kind(self.job.spec["resources"])
+        until_s = machine.now_s() + names.VALID_S - 1  # a spooler's own name for it must be another
+        name = names.wait(names.Waiting(self._ms, self.uid, self.job.id, self.asked, kind), until_s)
+        mark = self.marks.hold(name)
+        return None if mark is None else launch.First(self.job.id, until_s, name, mark)
 
     def _goes_on_waiting(self, first: "Optional[launch.First]" = None) -> NotNow:
-        launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
+        started = launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
         if first is not None:
+            if not started:
+                self._until_named(first)
             first.mark.close()
         return NotNow(EXIT_QUEUED, "the job waits in the queue")
+
+    def _until_named(self, first: "launch.First") -> None:
+        """Wait until the spooler that is there has named the job too: nobody may pass it in between."""
+        until = time.monotonic() + _NAMED_S
+        while time.monotonic() < until and self.job.id in self.queue.names():
+            if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):
+                return
+            time.sleep(_KNOCK_S)
 
     def _told(self, reason: str) -> "dict[str, object]":
         spec = self.job.spec

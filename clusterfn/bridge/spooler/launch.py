@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user.
 TURN = "CLUSTERFN_TURN"
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
-First = namedtuple("First", ("job", "until_s", "mark"))
+First = namedtuple("First", ("job", "until_s", "name", "mark"))
 _LOG = "spooler.log"
 _STOPPED = "T"  # what /proc says after SIGSTOP
 _DIES_S, _LOOK_S = 2.0, 0.01
@@ -38,18 +38,19 @@ def spool_name(queue: "Queue") -> str:
     return names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
 
 
-def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Optional[First]" = None) -> None:
+def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Optional[First]" = None) -> bool:
     """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it, and
-    that of the `first` job.
+    that of the `first` job; whether one was started.
 
     One that a signal has stopped is killed first: it must not go on beside another.
     """
     name = spool_name(queue)
     mark = marks.hold(name) or _of_the_stopped(name, marks, marks.knock(name))
     if mark is None:
-        return
+        return False
     try:
         _start(queue, mark, lease, bridge, first)
+        return True
     finally:
         mark.close()
 
