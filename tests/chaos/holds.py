@@ -73,12 +73,14 @@ class Seen:
         times: Of its looks, in order.
         names: What was bound at each look.
         strangers: (card, from, until) of processes that are nobody's job.
+        deaths: When a process of clusterfn's was killed.
         boot: The wall's time when the machine was started, from which jobs are stamped.
     """
 
     times: list[float] = field(default_factory=list)
     names: list[frozenset[str]] = field(default_factory=list)
     strangers: list[tuple[str, float, float]] = field(default_factory=list)
+    deaths: list[float] = field(default_factory=list)
     boot: float = 0.0
 
     def add(self, when: float, names: Iterable[str]) -> None:
@@ -184,9 +186,9 @@ def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, 
             names = ", ".join(str(other) for other in older)
             found.append(f"{turn} was let in at {turn.taken:.3f} before {names}: {left} cards were left")
             continue
-        late = [other for other in older if (other.taken or 0.0) > _due(other, turn, turns, turn_s)]
+        late = [other for other in older if (other.taken or 0.0) > _due(other, turn, turns, seen, turn_s)]
         for other in late:
-            by = _due(other, turn, turns, turn_s)
+            by = _due(other, turn, turns, seen, turn_s)
             if _is_served(other, turn, by, seen, uids) and _has_room(other, turn, by, turns, seen, cards):
                 waited = f"and waited until {other.taken:.3f}"
                 found.append(f"{other} had room when {turn} was let in at {turn.taken:.3f}, {waited}")
@@ -225,11 +227,15 @@ def _turn_s(turns: Iterable[Turn], seen: Seen) -> float:
     return max(TURN_S, TURN_TIMES * statistics.median(took or [0.0]))
 
 
-def _due(other: Turn, turn: Turn, turns: Iterable[Turn], turn_s: float) -> float:
-    """When `other` must have come if it has room: after `turn` its user's older ones come, each in a turn, and it."""
+def _due(other: Turn, turn: Turn, turns: Iterable[Turn], seen: Seen, turn_s: float) -> float:
+    """When `other` must have come if it has room: after `turn` its user's older ones come, each in a turn, and it.
+
+    Who is killed on its turn is never let in, and has had its turn as well.
+    """
     since, came = turn.taken or 0.0, other.taken or 0.0
-    own = (each.taken for each in turns if each.user == other.user and each.order < other.order)
-    return since + turn_s * (1 + sum(taken is not None and since - turn_s < taken < came for taken in own))
+    own = [each.taken for each in turns if each.user == other.user and each.order < other.order]
+    between = [when for when in [*own, *seen.deaths] if when is not None and since - turn_s < when < came]
+    return since + turn_s * (1 + len(between))
 
 
 def _is_served(other: Turn, turn: Turn, until: float, seen: Seen, uids: Mapping[str, int]) -> bool:

@@ -83,6 +83,7 @@ def play(sharing: Sharing, how: Play, table: Callable[[str], None]) -> None:
             told = sharing.told(how.limit_s)
         left = sharing.settles()
     lasted = time.monotonic() - began
+    seen.deaths += reaper.deaths
     deaths = {kind: len(killed) for kind, killed in reaper.killed.items()}
     table(f"{how.jobs} jobs on {CARDS} cards in {lasted:.0f} s, CLUSTERFN_SEED={SEED}; killed {deaths}; "
           f"{ends(sharing)}; {len(seen.strangers)} strangers; {len(seen.times)} looks")  # fmt: skip

@@ -118,6 +118,14 @@ def test_an_older_job_that_goes_on_waiting_though_there_is_room_for_both_is_foun
     assert holds.overtaken(soon, seen(*soon), 8, UIDS) == []
 
 
+def test_who_is_killed_on_its_turn_has_had_one() -> None:
+    turns = [turn("1", 1000, 2.5 + 1.9 * holds.TURN_S, 7.0, "c"), waits_beside()[1]]
+    saw = seen(*turns)
+    assert len(holds.overtaken(turns, saw, 8, UIDS)) == 1
+    saw.deaths.append(2.6)
+    assert holds.overtaken(turns, saw, 8, UIDS) == []
+
+
 def test_an_older_job_without_a_ticket_waits_from_its_stamp_on() -> None:
     turns = waits_beside(waits=None)
     assert len(holds.overtaken(turns, seen(*turns), 8, UIDS)) == 1
