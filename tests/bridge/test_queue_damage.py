@@ -183,9 +183,9 @@ def test_a_job_whose_setup_hangs_keeps_nobody_else_waiting(box: Box):
 
     assert ended(good) == ["returned"]
     assert not bad.has_outcome()
+    (bad.folder / "cancel").touch()  # before it can be started once more
     for pid in scripts_of(bad):
         os.killpg(pid, signal.SIGKILL)
-    (bad.folder / "cancel").touch()
     assert ended(bad) == ["cancelled"]
 
 

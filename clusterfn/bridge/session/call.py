@@ -57,6 +57,7 @@ class Call:
         self._done: dict[str, Any] | None = None
         self._events = 0
         self._reserve: publish.Reserve | None = None
+        self._peak = 0
         self.loaded: list[str] = []
 
     def take(self) -> bool:
@@ -84,7 +85,8 @@ class Call:
         measure = Measure(self._place.spec["resources"]["gpus"], self._notes)
         child = Child(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
         verdict = self._verdict(child, measure)
-        self.publish(verdict, measure.usage(child, ((self._done or {}).get("usage") or {}).get("cpu_s")))
+        said_cpu_s = ((self._done or {}).get("usage") or {}).get("cpu_s")
+        self.publish(verdict, measure.usage(child, said_cpu_s, self._peak))
         measure.close()
         if self._done is not None:
             self._give_time(child)
@@ -129,7 +131,7 @@ class Call:
             if "done" in said and self._done is None:
                 self._done = said
             elif "loaded" in said:
-                self.loaded = said["loaded"]
+                self.loaded, self._peak = said["loaded"], said["peak"]
             elif "note" in said:
                 self._notes.append(said["note"])
             elif "stage" in said:

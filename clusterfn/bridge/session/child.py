@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from ...layout import STDERR, STDOUT, WORK
 from .. import worker
-from ..supervisor import gauge, judge
+from ..supervisor import gauge, judge, memory
 from . import warming
 
 _TURN_MS, _BLIND_TURN_MS = 100, 10
@@ -134,7 +134,7 @@ def _live(place: Place, writing: int) -> NoReturn:
             facts = worker.perform(place.folder, place.spec, [], report, value)
         except worker.Refused as refused:
             facts = refused.facts
-        report.say(loaded=warming.imported_since(known))
+        report.say(loaded=warming.imported_since(known), peak=memory.peak_of(os.getpid()))
         worker.last_word(report, facts)
         status = 0
         _end_as_python_does()

@@ -39,16 +39,17 @@ class Measure:
         """Look no more."""
         self._gauge.close()
 
-    def usage(self, child: Child, said_cpu_s: float | None) -> dict[str, Any]:
+    def usage(self, child: Child, said_cpu_s: float | None, said_peak: int) -> dict[str, Any]:
         """As outcome.json has it.
 
         Args:
             child: The call's process.
             said_cpu_s: What it said itself of the time that it used.
+            said_peak: And of its memory, in bytes; 0 if it came to no last word. Nobody else can tell while it exits.
         """
         ended = child.ended[1] if child.ended else None
         cpu_s = ended.ru_utime + ended.ru_stime if ended else 0.0
-        largest = ended.ru_maxrss * _KIB if ended else memory.peak_of(child.pid)
+        largest = ended.ru_maxrss * _KIB if ended else said_peak or memory.peak_of(child.pid)
         return {
             "wall_s": round(time.monotonic() - self._began, 3),
             "cpu_s": round(cpu_s if said_cpu_s is None else said_cpu_s, 3),
