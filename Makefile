@@ -8,8 +8,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-bridge test-here lint \
-	test-long long-on-lab long-here bench bench-peers
+.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-environments test-bridge \
+	test-here lint test-long long-on-lab long-here bench bench-peers
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,29 +54,34 @@ test-with-lab: venv
 	$(BIN)/python -m tests.lab up
 	$(BIN)/python -m tests.lab torch
 	@# Most of these tests wait: side by side they take a third of the time. Each shows what it said when it ends.
-	@echo "lint, and pytest in four parts side by side"
-	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j5 --output-sync=target lint test-on-lab test-beside test-bridge test-here
+	@echo "lint, and pytest in five parts side by side"
+	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j6 --output-sync=target lint test-on-lab test-beside test-environments test-bridge test-here
 
 # Those beside share no cards, no limits of an sshd and no look at the whole of SLURM's queue with the others.
-BESIDE = tests/chaos tests/contract tests/lock tests/builder $(addprefix tests/e2e/test_, $(addsuffix .py, \
-	cable callers compare_models delay environment environments environments_elsewhere first_hour hostile installer \
-	libraries minors notebook queue real_torch size ssh_matrix)) tests/lab/test_ownbox.py
+e2e = $(addprefix tests/e2e/test_, $(addsuffix .py, $(1)))
+BESIDE = tests/chaos tests/contract tests/lab/test_ownbox.py \
+	$(call e2e, cable callers delay first_hour hostile minors notebook queue size ssh_matrix)
+ENVIRONMENTS = tests/lock tests/builder \
+	$(call e2e, compare_models environment environments environments_elsewhere installer libraries real_torch)
 ON_HOSTS = tests/bridge tests/builder
 part = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@
-# What failed is tried once more, and both runs are shown: on a busy machine a daemon of the lab may miss its moment.
+# What failed is tried once more, and both runs are shown: on a busy machine a process may miss its moment.
 AGAIN = --last-failed --last-failed-no-failures=none
 twice = @$(part) $(1) || { echo "$@: once more, what failed above:"; $(part) $(1) $(AGAIN); }
 test-on-lab: venv
-	$(call twice,-m lab $(addprefix --ignore=,$(BESIDE)))
+	$(call twice,-m lab $(addprefix --ignore=,$(BESIDE) $(ENVIRONMENTS)))
 
 test-beside: venv
 	$(call twice,-m lab $(BESIDE))
 
+test-environments: venv
+	$(call twice,-m lab $(ENVIRONMENTS))
+
 test-bridge: venv
-	@$(part) -m "not lab" $(ON_HOSTS)
+	$(call twice,-m "not lab" $(ON_HOSTS))
 
 test-here: venv
-	@$(part) -m "not lab" $(addprefix --ignore=,$(ON_HOSTS))
+	$(call twice,-m "not lab" $(addprefix --ignore=,$(ON_HOSTS)))
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
