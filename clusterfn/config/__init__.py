@@ -107,9 +107,14 @@ def load(start: Path | None = None) -> Config:
 
 
 def read(path: Path) -> Config:
-    """The configuration in this file."""
+    """The configuration in this file.
+
+    Raises:
+        ConfigError: The file cannot be read, has a mistake, or belongs to another user and is not named by the variable.
+    """
     try:
         with path.open("rb") as file:
+            places.refuse_others(path, os.fstat(file.fileno()))
             data = file.read(yamlfile.LIMIT_BYTES + 1)
     except OSError as error:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """Where clusterfn.yml is looked for, whose file is obeyed, and where this user's own records lie, on each platform.
 
-Called by `clusterfn.config` and `ledger`; opens nothing.
+Opens no file.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ def found(start: Path, script: Path | None) -> Path | None:
     """The file that holds in the folder `start`, for a program that is the file `script`.
 
     Raises:
-        ConfigError: It belongs to somebody else, or there is none but one of nearly the right name.
+        ConfigError: It belongs to another user, or there is none but one of nearly the right name.
     """
     folders = list(dict.fromkeys(_folders(start, script)))
     for folder in folders:
         path = folder / FILE
         if _is_file(path):
-            return _trusted(path)
+            refuse_others(path, path.stat())
+            return path
     _refuse_misnamed(folders)
     return None
 
@@ -93,23 +94,26 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _is_ours(path: Path) -> bool:
-    return not hasattr(os, "geteuid") or path.stat().st_uid in (_ROOT, os.geteuid())
+def _is_ours(info: os.stat_result) -> bool:
+    return not hasattr(os, "geteuid") or info.st_uid in (_ROOT, os.geteuid())
 
 
-def _trusted(path: Path) -> Path:
-    """A file that was merely found is obeyed only if it is the user's own: its `setup:` lines are run."""
-    if not _is_ours(path):
+def refuse_others(path: Path, info: os.stat_result) -> None:
+    """Refuse a file of another user, unless the variable names it: the lines of `setup:` run in this user's name.
+
+    Raises:
+        ConfigError: It is such a file.
+    """
+    if not _is_ours(info) and path != given():
         hint = f"to use it all the same, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
-    return path
 
 
 def _refuse_misnamed(folders: Iterable[Path]) -> None:
     for folder in folders:
         for name in _MISNAMED:
             path = folder / name
-            if _is_file(path) and _is_ours(path):
+            if _is_file(path) and _is_ours(path.stat()):
                 raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {folder / FILE}")
 
 
