@@ -1,7 +1,7 @@
 """Files of a job: what there is, and fetching it whole or not at all.
 
-Names that come from a host are not trusted: none may lead out of the folder that the caller chose. Called by `job`
-and the CLI.
+Names that come from a host are not trusted: each must match the pattern that was asked for, and none may lead out of
+the folder that the caller chose.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
+from clusterfn.bridge.agent.paths import glob_pattern
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ def list_files(
 
     Args:
         item: Whose folder it is, if that of an item of a group: one that left nothing may have none.
+
+    Raises:
+        ClusterfnError: The host names a file that the pattern does not match.
     """
     try:
         entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
@@ -55,6 +59,13 @@ def list_files(
         if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
             raise
         return []
+    match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
+    for entry in entries:
+        if not match(entry.name):
+            raise ClusterfnError(
+                f"the host names a file {entry.name!r}, which {pattern!r} does not match; nothing was fetched",
+                hint="its answer cannot be trusted: ask the administrator of the host whether it was tampered with",
+            )
     return [RemoteFile(entry.name, entry.size) for entry in entries]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,21 @@ def test_a_folders_name_means_its_content(tmp_path, pattern):
     host = Host("results/a.txt", "results/deep/b.txt", "other.txt")
 
     assert fetch(host, "/work", pattern, tmp_path) == [tmp_path / "results/a.txt", tmp_path / "results/deep/b.txt"]
+
+
+class LyingHost(Host):
+    """One that lists whatever it likes."""
+
+    def list(self, folder, pattern, limit):
+        return Answer([TreeEntry(name, 1) for name in self.names])
+
+
+@pytest.mark.parametrize("pattern", ["*.pt", "model*", "results/**", "results"])
+@pytest.mark.parametrize("name", ["train.py", ".git/hooks/post-checkout", "model.pt/x"])
+def test_a_name_that_was_not_asked_for_is_refused_and_nothing_is_written(tmp_path, pattern, name):
+    with pytest.raises(ClusterfnError, match=re.escape(f"names a file {name!r}, which {pattern!r} does not match")):
+        fetch(LyingHost(name, "model.pt", "results/a"), "/work", pattern, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
