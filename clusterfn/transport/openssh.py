@@ -206,6 +206,7 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *mux,
         *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
+        "ForwardAgent=no",  # whoever is root on the host could use the user's keys; the option above leaves it on
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",

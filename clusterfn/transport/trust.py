@@ -140,6 +140,7 @@ def _options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str
         "ControlMaster=no",
         "ControlPath=none",
         "ClearAllForwardings=yes",
+        "ForwardAgent=no",
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         "StrictHostKeyChecking=no",
         f'UserKnownHostsFile="{file}"',

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from clusterfn.errors import ConfigError, HostError, Unreachable
 from clusterfn.spec import Host
-from clusterfn.transport import auto, busy, openssh, transport_for
+from clusterfn.transport import auto, busy, openssh, sshconfig, transport_for, trust
 from clusterfn.transport.auto import AutoTransport
 from clusterfn.transport.openssh import OpensshTransport
 
@@ -74,6 +76,23 @@ def test_ssh_is_asked_for_a_plain_stream(ssh: Stub) -> None:
     assert {"-oBatchMode=yes", "-oControlMaster=no"} <= {*ssh.argv}
     assert {"-oServerAliveInterval=15", "-oServerAliveCountMax=3"} <= {*ssh.argv}
     assert "SSH_ASKPASS_REQUIRE=never" in (ssh.folder / "env").read_text()
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="asks the system's ssh what it would do")
+@pytest.mark.parametrize("way", ["a call", "a master", "trust"])
+def test_the_users_agent_is_never_forwarded(tmp_path: Path, way: str) -> None:
+    config = tmp_path / "config"
+    config.write_text("Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 8080 localhost:80\n")
+    settings = sshconfig.resolve(replace(HOST, ssh_config=str(config)))
+    words = {
+        "a call": lambda: openssh.argv(settings, "true"),
+        "a master": lambda: openssh.line(settings, ["ControlMaster=yes", "ControlPath=/x"], "true", asks=True),
+        "trust": lambda: ["ssh", *trust._options(settings, tmp_path / "known", ("ssh-ed25519",)), "-F", str(config),
+                          "lab8"],
+    }[way]()  # fmt: skip
+    ran = subprocess.run([words[0], "-G", *words[1:]], capture_output=True, text=True, check=True)
+
+    assert {"forwardagent no", "forwardx11 no", "clearallforwardings yes"} <= {*ran.stdout.splitlines()}
 
 
 @pytest.mark.parametrize(
