@@ -110,7 +110,7 @@ def read(path: Path) -> Config:
     """The configuration in this file.
 
     Raises:
-        ConfigError: The file cannot be read, has a mistake, or belongs to another user and is not named by the variable.
+        ConfigError: It cannot be read, has a mistake, or belongs to another user and the variable does not name it.
     """
     try:
         with path.open("rb") as file:
