@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 
@@ -54,9 +54,22 @@ def job_script(job: JobSpec) -> str:
             "published": str(layout.EXIT_PUBLISHED),
             "queued": str(layout.EXIT_QUEUED),
             "again": str(layout.EXIT_AGAIN),
-            "lines": "\n".join([*job.host.setup, *_module_lines(job), *job.host.prolog]),
+            "lines": _before_python(job.host, _module_lines(job), job.host.prolog),
         },
     )
+
+
+def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:
+    """The host's own lines, each checked, around the loading of its modules."""
+    helpers = [fill("lines.sh", {}).rstrip("\n")] if host.setup or prolog else []
+    return "\n".join([*helpers, *_checked(host.setup), *loading, *_checked(prolog)])
+
+
+def _checked(lines: Sequence[str]) -> list[str]:
+    """Lines that end the script when one of these fails. Those of one block may share a command."""
+    run = '{ eval "$clusterfn_line"; clusterfn_ran "$?"; }'
+    text = [f"! clusterfn_whole {quote(line)} || {run}" for line in lines]
+    return [*text, f'[ -z "$clusterfn_line" ] || {run}'] if lines else []
 
 
 def _folder(job: JobSpec) -> str:
@@ -80,12 +93,14 @@ def _loading(modules: Iterable[str], said: str) -> list[str]:
 
 
 def modules_check(host: Host, mark: str) -> str:
-    """A script that loads a host's modules as its jobs do, and prints a line `MARK STATUS STAGE`.
+    """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
-    The stage is "loaded", "setup" or "module:NAME"; after the last follow the modules that have a name like it.
+    The stage is "loaded", "setup" or "module:NAME". After "setup" follows the line that failed, after a module those
+    with a similar name. The `prolog:` of a SLURM host is left out: it is meant for the compute nodes.
     """
-    lines = [*host.setup, *_loading(host.modules, '"$clusterfn_said"')]
-    return fill("modules_check.sh", {"mark": mark, "lines": "\n".join(lines)})
+    prolog = () if host.scheduler == "slurm" else host.prolog
+    lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)
+    return fill("modules_check.sh", {"mark": mark, "lines": lines})
 
 
 def fill(template: str, values: Mapping[str, str]) -> str:

@@ -6,7 +6,10 @@ clusterfn_said=$(mktemp) || exit 1
 ended() {
     clusterfn_status=$?
     trap - EXIT
-    printf '\n@@mark %s %s\n' "$clusterfn_status" "$clusterfn_stage"
+    case $clusterfn_stage in
+        setup) printf '\n@@mark %s %s\n%s\n' "$clusterfn_status" "$clusterfn_stage" "${clusterfn_line-}" ;;
+        *) printf '\n@@mark %s %s\n' "$clusterfn_status" "$clusterfn_stage" ;;
+    esac
     case $clusterfn_stage in
         module:*)
             clusterfn_name=${clusterfn_stage#module:}

@@ -264,7 +264,9 @@ def test_slurm_jobs_end_with_their_script(bench: Bench):
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        ("setup:3", "environment", "setup lines ended the job's script with exit code 3"),
+        ("setup:3:. a:b\n", "environment", "line `. a:b` failed with exit code 3"),
+        ("setup:2:if x; then\ny\n", "environment", "line `if x; then …` failed with exit code 2"),
+        ("setup:1:", "environment", "one of the host's setup: and prolog: lines failed with exit code 1"),
         ("module:cuda/12", "environment", "module cuda/12 could not be loaded"),
         ("137", "lost", "SIGKILL"),
         ("2", "lost", "exit code 2"),

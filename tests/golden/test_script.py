@@ -19,7 +19,7 @@ from tests.golden.samples import BARE, SCRIPTS, job
 STUB = r"""
 import os, signal, sys, time
 folder = sys.argv[2]
-open(os.path.join(folder, "calls"), "a").write(" ".join([sys.argv[1], *sys.argv[3:]]) + "\n")
+open(os.path.join(folder, "calls"), "a").write(" ".join([sys.argv[1], *sys.argv[3:]]).rstrip() + "\n")
 if sys.argv[1] == "run":
     names = ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV", "A")
     open(os.path.join(folder, "kept"), "w").write(os.environ["CLUSTERFN_KEEP"])
@@ -127,7 +127,45 @@ def test_only_what_the_hosts_own_lines_set_is_kept_for_the_function(ran, monkeyp
 def test_a_setup_line_that_ends_the_script_is_told(ran, line, status):
     code, calls, _, _ = ran(host=replace(BARE, setup=(line,)))
     assert code == (status or code) != 0
-    assert len(calls) == 1 and calls[0].startswith("after setup:")
+    assert len(calls) == 1 and calls[0].startswith("after setup:") and calls[0].endswith(f":{line}")
+
+
+@pytest.mark.parametrize(
+    "lines, status, failed",
+    [
+        (("A=1", "source_nothing /opt/none.sh", "A=2"), 127, "source_nothing /opt/none.sh"),
+        ((". /opt/none.sh", "A=2"), None, ". /opt/none.sh"),
+        (("if true; then", "  false", "fi", "A=2"), 1, "if true; then\n  false\nfi"),
+        (("A=$(cat <<END", "it's", "END", "false", ")"), 1, "A=$(cat <<END\nit's\nEND\nfalse\n)"),
+        (("if true; then", "A=2"), None, "if true; then\nA=2"),
+        (("fi",), None, "fi"),
+    ],
+    ids=["missing", "file", "block", "here", "open", "closed"],
+)
+@pytest.mark.parametrize("where", ["setup", "prolog"])
+def test_a_line_that_fails_ends_the_job_and_is_named(ran, where, lines, status, failed):
+    code, calls, _, _ = ran(host=replace(BARE, **{where: lines}))
+
+    assert code == (status or code) != 0
+    assert "\n".join(calls) == f"after setup:{code}:{failed}"
+
+
+def test_lines_of_a_block_share_a_command_and_what_they_set(ran):
+    block = ("export A=1", "if [ -f /no/such ] ||", "  true", "then", "  A=$A-\\", "2", "fi", "# the end")
+    code, calls, _, folder = ran(host=replace(BARE, setup=block, prolog=("false || true", 'A="$A!"')))
+
+    assert (code, calls) == (0, ["run"])
+    assert "'1-2!'" in (folder / "seen").read_text()
+
+
+@pytest.mark.parametrize(
+    "line, advice",
+    [("no_conda activate ml", "set environment: conda:NAME"), ("PATH= no_source x", "write . FILE")],
+)
+def test_the_job_says_what_to_write_in_place_of_a_line_that_no_sh_has(ran, line, advice):
+    code, _, said, _ = ran(host=replace(BARE, setup=(line,)))
+
+    assert code == 127 and advice in said
 
 
 def test_set_e_in_setup_does_not_keep_after_from_running(ran):

@@ -248,9 +248,9 @@ module() {
 """
 
 
-def loading(*modules: str, setup: str = TREE) -> Found:
+def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: tuple[str, ...] = ()) -> Found:
     """A host that wants these modules; its shell is this machine's."""
-    where = found(Site(()), modules=modules, setup=(setup,))
+    where = found(Site(()), scheduler, modules=modules, setup=(setup,), prolog=prolog)
 
     def run(*argv: str) -> Completed:
         done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
@@ -283,9 +283,22 @@ def test_a_host_without_that_function_has_no_modules():
 def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
     failed = fails(work.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
 
-    assert "setup: end with status 3" in str(failed)
+    assert str(failed) == "the line `echo no such licence >&2; exit 3` fails with exit code 3"
     assert failed.evidence == ("no such licence",)
-    assert "correct setup: of host cluster" in failed.hint
+    assert "in setup: or prolog: of host cluster" in failed.hint
+
+
+@needs_sh
+@pytest.mark.parametrize("lines", [{"setup": "exit_of_nothing 3"}, {"prolog": (":", "exit_of_nothing 3", ":")}])
+def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
+    assert str(fails(work.modules, loading(**lines))) == "the line `exit_of_nothing 3` fails with exit code 127"
+
+
+@needs_sh
+def test_the_prolog_of_slurm_is_left_to_its_nodes():
+    where = loading(scheduler="slurm", prolog=("false",))
+
+    assert work.modules(where) == "the lines of setup: and prolog: succeed"
 
 
 @pytest.fixture

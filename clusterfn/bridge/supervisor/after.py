@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Optional
 
 _TAIL = 16384
+_SHOWN = 80  # characters of a line of the user's in a message
 
 
 def after(folder: str, status: str) -> int:
@@ -48,8 +49,8 @@ def after(folder: str, status: str) -> int:
 
     Args:
         folder: The job's.
-        status: The supervisor's exit status as the shell says it; `setup:<status>` or `module:<name>` if a line before
-            it failed.
+        status: The supervisor's exit status as the shell says it; `setup:<status>:<line>` or `module:<name>` if a line
+            before it failed.
     """
     let_in(folder)
     job = Job(folder)
@@ -136,8 +137,21 @@ def _not_set_up(what: str, which: str) -> Verdict:
     if what == "module":
         message = "the environment module %s could not be loaded on the machine that runs the job" % which
         return Verdict(ENVIRONMENT, message, stage="environment", hint="look at `module avail` there; correct modules=")
-    message = "the host's setup lines ended the job's script with exit code %s before the function could start" % which
-    return Verdict(ENVIRONMENT, message, stage="environment", hint="correct the host's setup: or prolog: lines")
+    code, _, line = which.partition(":")
+    return Verdict(
+        ENVIRONMENT,
+        "%s failed with exit code %s, so the function did not start" % (_quoted(line), code),
+        stage="environment",
+        hint="correct that line in clusterfn.yml; end it with `|| true` if it may fail",
+    )
+
+
+def _quoted(line: str) -> str:
+    lines = line.strip().splitlines()
+    if not lines:
+        return "one of the host's setup: and prolog: lines"
+    more = " …" if len(lines) > 1 or len(lines[0]) > _SHOWN else ""
+    return "the host's setup: or prolog: line `%s%s`" % (lines[0][:_SHOWN], more)
 
 
 def _how(text: str) -> str:

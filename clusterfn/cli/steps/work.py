@@ -16,8 +16,8 @@ _LAST_LINES = 5
 
 def modules(found: Found) -> str:
     wanted = found.host.modules
-    if not wanted:
-        raise Skipped("none are asked for")
+    if not (wanted or found.host.setup or found.host.prolog):
+        raise Skipped("clusterfn.yml names no modules and no lines for the host's shell")
     mark = f"clusterfn-{secrets.token_hex(8)}"
     answer = found.run("/bin/sh", "-c", script.modules_check(found.host, mark))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
@@ -27,9 +27,10 @@ def modules(found: Found) -> str:
     if stage.startswith("module:"):
         raise _no_module(found, stage[len("module:") :], like, said)
     if stage != "loaded":
-        message = f"the lines of setup: end with status {status or answer.rc}, before a module is loaded"
-        raise Failed(message, f"correct setup: of {found.place}", said)
-    return f"{', '.join(wanted)} can be loaded"
+        line = f"the line `{like[0]}`" if like and like[0] else "a line of setup: or prolog:"
+        hint = f"correct it in setup: or prolog: of {found.place}; end it with `|| true` if it may fail"
+        raise Failed(f"{line} fails with exit code {status or answer.rc}", hint, said)
+    return f"{', '.join(wanted)} can be loaded" if wanted else "the lines of setup: and prolog: succeed"
 
 
 def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Failed:

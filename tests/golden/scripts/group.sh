@@ -22,7 +22,7 @@ ended() {
         supervisor:0 | supervisor:10 | supervisor:20) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
-        *) set -- "setup:$clusterfn_status" ;;
+        *) set -- "setup:$clusterfn_status:${clusterfn_line-}" ;;
     esac
     while :; do
         clusterfn_after=0
@@ -41,8 +41,28 @@ ended() {
 trap ended EXIT
 clusterfn_libraries=${LD_LIBRARY_PATH-}
 clusterfn_modules=${PYTHONPATH-}
-export SCRATCH=/scratch/ada
-umask 027
+# Runs the host's own lines one complete command at a time, and ends the script at the first that fails.
+clusterfn_line=
+# Whether the lines given so far are a complete command; `if` and here-documents take several of them.
+clusterfn_whole() {
+    clusterfn_line="$clusterfn_line$1
+"
+    (eval "if false; then :
+$clusterfn_line
+fi") >/dev/null 2>&1
+}
+# shellcheck disable=SC2317  # called after each line
+clusterfn_ran() {
+    case $1:$clusterfn_line in
+        0:*) clusterfn_line= && return ;;
+        *activate*) echo "clusterfn: activate no environment in a job: set environment: conda:NAME or venv:PATH" >&2 ;;
+        127:*source*) echo "clusterfn: sh has no command source: write . FILE" >&2 ;;
+    esac
+    exit "$1"
+}
+! clusterfn_whole 'export SCRATCH=/scratch/ada' || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
+! clusterfn_whole 'umask 027' || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
+[ -z "$clusterfn_line" ] || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
 # Environment modules: a batch shell may lack the function `module`, and old versions return 0 after an error.
 find_module() {
     for init in "${MODULESHOME:-/usr/share/modules}/init/sh" "${LMOD_PKG:-/usr/share/lmod/lmod}/init/sh" \
@@ -72,7 +92,8 @@ no_module() {
 }
 load_module gcc/12
 load_module cuda/12.4
-nvidia-smi -L || true
+! clusterfn_whole 'nvidia-smi -L || true' || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
+[ -z "$clusterfn_line" ] || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
 # What these lines set was meant for the function; what was there before was not.
 CLUSTERFN_KEEP=
 [ "${LD_LIBRARY_PATH-}" = "$clusterfn_libraries" ] || CLUSTERFN_KEEP=LD_LIBRARY_PATH
