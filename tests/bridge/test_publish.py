@@ -100,7 +100,7 @@ def test_without_links_a_reader_sees_what_a_dead_winner_published(tmp_path: Path
 
 
 def test_of_many_at_once_one_wins(tmp_path: Path):
-    """Each in a process of its own, as temporaries are named after the pid."""
+    """Each in a process of its own."""
     won = []
     gate = threading.Barrier(8)
 
@@ -152,3 +152,41 @@ def test_what_is_published_is_on_the_disk_before_it_stands_and_its_name_after(
     publish.publish(str(tmp_path), "outcome.json", b"mine")
 
     assert said == ["sync mine", "link", "sync folder"]
+
+
+def test_a_process_killed_before_it_removed_its_temporary_hands_the_published_file_to_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """In a container every supervisor has the same pid."""
+    with monkeypatch.context() as killed:
+        killed.setattr(os, "unlink", lambda path: None)  # between link(2) and unlink(2)
+        assert publish.publish(str(tmp_path), "outcome.json", b"first")
+    assert len(os.listdir(tmp_path)) == 2
+
+    assert not publish.publish(str(tmp_path), "outcome.json", b"second")
+
+    assert publish.read(str(tmp_path), "outcome.json") == b"first"
+
+
+def test_a_reserve_that_was_published_is_never_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    reserve = publish.Reserve(str(tmp_path))
+    with monkeypatch.context() as refused:
+        refused.setattr(os, "unlink", lambda path: None)  # the file server refused
+        assert publish.publish(str(tmp_path), "outcome.json", b"first", reserve)
+
+    assert not publish.publish(str(tmp_path), "outcome.json", b"second", reserve)
+
+    assert publish.read(str(tmp_path), "outcome.json") == b"first"
+
+
+def test_a_file_is_replaced_whole_and_on_the_disk_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    publish.replace(str(tmp_path / "ticket"), b"old")
+    synced.clear()
+
+    publish.replace(str(tmp_path / "ticket"), b"new")
+
+    assert (tmp_path / "ticket").read_bytes() == b"new"
+    assert len(synced) == 2 and synced[1] == str(tmp_path)
+    assert os.listdir(tmp_path) == ["ticket"]

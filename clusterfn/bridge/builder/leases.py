@@ -7,6 +7,7 @@ any more, counts for nothing. Add first, then look for READY: a removal looks ag
 import os
 
 from ...layout import uses_dir
+from ..supervisor import publish
 from ..supervisor.attempt import Attempt
 from ..supervisor.job import DAMAGED, Job
 from . import group
@@ -29,11 +30,8 @@ def add(root: str, env_id: str, job: str) -> None:
 def _added(folder: str, job: str) -> bool:
     """Unless a removal, which ends here, has taken the empty folder meanwhile."""
     os.makedirs(folder, exist_ok=True)
-    aside = os.path.join(folder, ".%s-%d" % (os.path.basename(job), os.getpid()))
     try:
-        with open(aside, "w") as file:
-            file.write(job + "\n")
-        os.rename(aside, os.path.join(folder, os.path.basename(job)))
+        publish.replace(os.path.join(folder, os.path.basename(job)), os.fsencode(job + "\n"), sync=False, mode=0o666)
     except FileNotFoundError:
         return False
     return True
@@ -72,8 +70,8 @@ def last_used(root: str, env_id: str) -> float:
 
 def _lives(path: str) -> bool:
     try:
-        with open(path) as file:
-            job = file.read().strip()
+        with open(path, "rb") as file:
+            job = os.fsdecode(file.read().strip())
         if _is_over(job):
             os.unlink(path)
             return False

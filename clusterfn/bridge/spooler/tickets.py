@@ -10,6 +10,7 @@ import time
 from collections import namedtuple
 
 from ...layout import CANCEL, CLAIM, QUEUE, element_log
+from ..supervisor import publish
 from ..supervisor.job import DAMAGED
 from . import holds, machine
 from .demand import Demand, Limits, kind
@@ -86,12 +87,7 @@ class Queue:
     def write(self, told: "dict[str, Any]") -> None:
         """A job waits from now on."""
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        aside = os.path.join(self.folder, ".%s" % told["job"])
-        with open(aside, "w", encoding="utf-8") as file:
-            json.dump(dict(told, boot=self._boot), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(aside, os.path.join(self.folder, told["job"]))
+        publish.replace(os.path.join(self.folder, told["job"]), json.dumps(dict(told, boot=self._boot)).encode())
 
     def remove(self, job: str) -> None:
         """It waits no longer."""

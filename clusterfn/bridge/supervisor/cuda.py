@@ -10,7 +10,7 @@ import subprocess
 
 from ...layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from ..builder import group
-from . import nvidia
+from . import nvidia, publish
 from .text import last_lines
 from .verdict import Verdict
 
@@ -136,12 +136,9 @@ def _read(path: str) -> str:
 
 def _write(root: str, path: str, text: str) -> None:
     """Whole or not at all; not at all is no harm."""
-    aside = "%s.%d" % (path, os.getpid())
     try:
         with group.opened(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(aside, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.rename(aside, path)
+            publish.replace(path, text.encode(), sync=False, mode=0o666)
     except OSError:
         return

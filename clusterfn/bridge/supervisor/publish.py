@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 _REFUSED = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EXDEV, errno.EMLINK, errno.ENOSYS)
 _SPARE_BYTES = 65536
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class Reserve:
     """A temporary whose space on the disk is taken early, so that an outcome can be published when it is full."""
 
     def __init__(self, folder: str) -> None:
-        self.path = os.path.join(folder, ".reserve-%d" % os.getpid())
-        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        self.path = _aside(folder, "reserve")
+        fd = os.open(self.path, _NEW, 0o600)
         try:
             _write_all(fd, b"\0" * _SPARE_BYTES)  # not fallocate: not every file system has it
         except OSError:
@@ -50,8 +51,30 @@ def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = 
         won = _link(temporary, folder, name)
     finally:
         _remove(temporary)
-    _sync_folder(folder)
+    sync_folder(folder)
     return won
+
+
+def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> None:
+    """Let `path` hold `data`, whole or not at all, whoever else does so at the same time.
+
+    Args:
+        sync: Return only once both the data and the name are on the disk.
+        mode: Who else may read it, before the umask.
+
+    Raises:
+        OSError: `path` is as it was before.
+    """
+    folder, name = os.path.split(path)
+    temporary = _aside(folder, name)
+    try:
+        _write(temporary, data, _NEW, mode, sync)
+        os.rename(temporary, path)
+    except OSError:
+        _remove(temporary)
+        raise
+    if sync:
+        sync_folder(folder)
 
 
 def read(folder: str, name: str) -> "Optional[bytes]":
@@ -71,24 +94,51 @@ def stands(folder: str, name: str) -> bool:
         return False
 
 
+def sync_folder(folder: str) -> None:
+    """Bring the names in a folder to the disk."""
+    try:
+        fd = os.open(folder, os.O_RDONLY)
+    except OSError:  # removed meanwhile
+        return
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(fd)
+
+
+def _aside(folder: str, name: str) -> str:
+    """A name that no other process takes, not even a later one with the same pid: a file left there may be published."""
+    return os.path.join(folder, ".%s-%s" % (name, os.urandom(8).hex()))
+
+
 def _write_temporary(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]", mode: int) -> str:
-    path = os.path.join(folder, ".%s-%s-%d" % (name, os.uname()[1], os.getpid()))  # pids of two nodes may be the same
     if reserve is not None:
         try:
-            _write(reserve.path, data, os.O_WRONLY, mode)
-            return reserve.path
+            if os.stat(reserve.path).st_nlink == 1:  # else it is published, and its name could not be removed
+                _write(reserve.path, data, os.O_WRONLY, mode)
+                return reserve.path
         except OSError:  # it was removed with its folder, or holds less than is needed: try without it
-            reserve.release()
-    _write(path, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+            pass
+        reserve.release()
+    path = _aside(folder, name)
+    try:
+        _write(path, data, _NEW, mode)
+    except OSError:
+        _remove(path)
+        raise
     return path
 
 
-def _write(path: str, data: bytes, flags: int, mode: int) -> None:
+def _write(path: str, data: bytes, flags: int, mode: int, sync: bool = True) -> None:
     fd = os.open(path, flags, mode)
     try:
         _write_all(fd, data)
         os.ftruncate(fd, len(data))
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
 
@@ -137,9 +187,7 @@ def _complete(folder: str, name: str) -> "Optional[bytes]":
             data, mode = file.read(), os.fstat(file.fileno()).st_mode
     except OSError:
         return None
-    copy = os.path.join(folder, ".%s-copy-%d" % (name, os.getpid()))
-    _write(copy, data, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode & 0o666)
-    os.rename(copy, os.path.join(folder, name))
+    replace(os.path.join(folder, name), data, mode=mode & 0o666)
     return data
 
 
@@ -148,17 +196,3 @@ def _remove(path: str) -> None:
         os.unlink(path)
     except OSError:  # gone already, or its folder is
         return
-
-
-def _sync_folder(folder: str) -> None:
-    try:
-        fd = os.open(folder, os.O_RDONLY)
-    except OSError:  # removed meanwhile
-        return
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
-            raise
-    finally:
-        os.close(fd)
