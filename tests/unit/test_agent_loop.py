@@ -165,3 +165,60 @@ def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monke
     error = next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["error"]
     assert (error["kind"], error["path"]) == ("refused", str(tmp_path))
     assert f"belongs to the user with id {owner}" in error["message"]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is synced and renamed, in order."""
+    seen: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        seen.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    def renamed(source: str, target: str) -> None:
+        seen.append(("rename", target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    return seen
+
+
+def put_tree(client: Client, path: Path, **more: Any) -> None:
+    files = [["a", 1, 0o600], ["below/b", 1, 0o600]]
+    client.ask(id=1, do="put_tree", path=str(path), files=files, **more)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"ab"))
+    client.turns()
+    assert next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["ok"] is True
+
+
+def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_when_that_is_said(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    put_tree(client, tmp_path / "jobs" / "one")
+
+    at = steps.index(("rename", str(tmp_path / "jobs" / "one")))
+    before, after = {path for _, path in steps[:at]}, [path for _, path in steps[at + 1 :]]
+    aside = min(before, key=len)
+    assert before == {aside, aside + "/a", aside + "/below", aside + "/below/b"}
+    assert after == [str(tmp_path / "jobs"), str(tmp_path)]  # the new folder, and that in which it is new
+
+
+def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
+    client.turns()
+
+    assert steps[-2:] == [("rename", str(tmp_path / "file")), ("sync", str(tmp_path))]
+
+
+def test_what_is_useless_after_a_power_cut_is_not_waited_for(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    put_tree(client, tmp_path / "jobs" / "one", sync=False)
+
+    assert [step for step, _ in steps] == ["rename"]

@@ -1,5 +1,6 @@
 """Files as the operating system has them: pieces, folders, and what a network file system forgets."""
 
+import errno
 import os
 
 TYPE_CHECKING = False
@@ -20,6 +21,18 @@ def existing_folder(path: str) -> str:
 def make_parent(path: str) -> None:
     """The folder of `path`, and those above it."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+
+
+def sync_folder(path: str) -> None:
+    """Bring the names in a folder to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EBADF):  # a file system that cannot sync folders
+            raise
+    finally:
+        os.close(fd)
 
 
 def free_bytes(path: str) -> "Optional[int]":

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
 DAY_S = 24 * 3600.0
 LATER_S = 1.0
+_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
 ASIDE = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 
 
 def aside(path: str, number: int) -> str:
     """Where the bytes for `path` lie until they are whole: beside it, by this process and a number of its own."""
-    return "%s.part-%d-%d" % (path, os.getpid(), number)
+    return "%s.part-%d-%d" % (path, _OWN, number)
 
 
 def sweep_later(agent: "Agent", folder: str) -> None:

@@ -5,7 +5,7 @@ import errno
 import os
 
 from .failures import Failure, failure_of
-from .files import make_parent, remove_tree, write_all
+from .files import existing_folder, make_parent, remove_tree, sync_folder, write_all
 from .leftovers import aside, sweep_later
 from .paths import expand
 from .request import Request
@@ -37,6 +37,7 @@ class Upload(Request):
         if self.settled():
             return self.end(existed=True)
         self.aside = aside(self.path, self.id)
+        self.above = existing_folder(self.path)
         make_parent(self.path)
         sweep_later(self.agent, os.path.dirname(self.path))
         self.files = collections.deque(self.plan())
@@ -97,7 +98,7 @@ class Upload(Request):
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             try:
-                if self.header.get("sync", True) and self.needed <= FSYNC_ASIDE:
+                if self.lasts() and self.needed <= FSYNC_ASIDE:
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -112,10 +113,17 @@ class Upload(Request):
             message = "the bytes that came have another SHA-256: did the file change while it was sent?"
             raise Failure("bad", message, self.path)
         self.received = True
-        if self.header.get("sync", True) and self.needed > FSYNC_ASIDE:
+        if self.lasts() and self.needed > FSYNC_ASIDE:
             return self.sync_aside()
+        if self.lasts():
+            for folder, _, _ in os.walk(self.aside):
+                sync_folder(folder)
         self.synced = True
         return self.settle()
+
+    def lasts(self) -> bool:
+        """Whether it must survive a power cut."""
+        return bool(self.header.get("sync", True))
 
     def sync_aside(self) -> None:
         """A large fsync takes seconds; a child waits for it, so that nobody else does."""
@@ -130,6 +138,8 @@ class Upload(Request):
             os.closerange(0, 2)
             for place in places:
                 os.fsync(os.open(place, os.O_RDONLY))
+            for folder, _, _ in os.walk(self.aside):
+                sync_folder(folder)
             code = 0
         except OSError as error:
             code = error.errno or errno.EIO
@@ -151,6 +161,15 @@ class Upload(Request):
     def settle(self) -> None:
         if self.started and self.synced and not self.ended:
             self.finish()
+
+    def sync_name(self) -> None:
+        """Bring the new name to the disk, and those of the folders that were made for it."""
+        folder = os.path.dirname(self.path)
+        while self.lasts():
+            sync_folder(folder)
+            if folder == self.above:
+                return
+            folder = os.path.dirname(folder)
 
     def release(self) -> None:
         if self.fd >= 0:
@@ -176,6 +195,7 @@ class Put(Upload):
 
     def finish(self) -> None:
         os.rename(self.aside, self.path)
+        self.sync_name()
         self.end()
 
 
@@ -200,4 +220,5 @@ class PutTree(Upload):
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             return self.end(existed=True)
+        self.sync_name()
         return self.end()
