@@ -110,7 +110,7 @@ def sync_folder(folder: str) -> None:
 
 
 def _aside(folder: str, name: str) -> str:
-    """A name that no other process takes, not even a later one with the same pid: a file left there may be published."""
+    """A name that no other process takes, not even a later one with the same pid: what is left may be published."""
     return os.path.join(folder, ".%s-%s" % (name, os.urandom(8).hex()))
 
 
