@@ -12,7 +12,6 @@ import functools
 import os
 import re
 import secrets
-import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -168,9 +167,9 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
     for name in prepared.payload.edited:
-        _say(f"clusterfn: {name} was changed since it was imported here; the job gets the file as it is now\n")
+        tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
     for note in prepared.payload.notes:
-        _say(f"clusterfn: in the arguments {note}\n")
+        tell(f"in the arguments {note}")
     ledger.remember(job, prepared.config)
     job.add_done_callback(functools.partial(_learn, session))
     send.send(session, spec, prepared.payload, prepared.ready, job, tracker, tell)
@@ -203,9 +202,4 @@ def job_name(name: str) -> str:
 
 def tell(sentence: str) -> None:
     """A sentence of ours on stderr."""
-    _say(f"clusterfn: {sentence}\n")
-
-
-def _say(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(text)
+    live.say(f"clusterfn: {sentence}\n")

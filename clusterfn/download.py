@@ -18,7 +18,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
-from clusterfn.bridge.agent.paths import glob_pattern
 from clusterfn.errors import ClusterfnError, HostError
 
 if TYPE_CHECKING:
@@ -59,6 +58,8 @@ def list_files(
         if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
             raise
         return []
+    from clusterfn.bridge.agent.paths import glob_pattern  # here: a job that imports clusterfn has no agent
+
     match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
     for entry in entries:
         if not match(entry.name):

@@ -29,6 +29,8 @@ import concurrent.futures
 from collections.abc import Sequence
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import printable
+
 _FACTS = ("host", "job", "stage", "evidence", "hint", "log", "retryable")
 
 
@@ -69,7 +71,8 @@ class ClusterfnError(Exception):
         self.retryable = retryable
 
     def __str__(self) -> str:
-        return "\n".join([self.message, *self._where(), *self._seen(), *self._what_to_do()])
+        """All of it, without anything that a terminal would obey: much of it comes from hosts."""
+        return printable("\n".join([str(self.message), *self._where(), *self._seen(), *self._what_to_do()]))
 
     def _where(self) -> list[str]:
         facts = [("host", self.host), ("job", self.job), ("stage", self.stage)]

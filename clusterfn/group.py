@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn import download, outcome, overview, whereabouts
+from clusterfn.bridge.supervisor.text import printable
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.groupstate import GroupState
@@ -190,7 +191,7 @@ class JobGroup(Generic[R]):
                 f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
                 hint="ask while it runs",
             )  # fmt: skip
-        return outcome.own_files(said)
+        return printable(outcome.own_files(said))
 
     def _may_answer(self, index: int, waited_s: float) -> bool:
         return self.states[index] == RUNNING and waited_s < _ANSWER_S

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
@@ -243,11 +244,11 @@ class GroupState:
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What the group waits for, or what is being done for it."""
-        self.reason = reason
+        self.reason = in_one_line(reason)
 
     def on_connection(self, trouble: str) -> None:
         """Why nothing can be heard of it; "" while it can."""
-        self.reason = trouble
+        self.reason = in_one_line(trouble)
 
     def on_refused(self, error: ClusterfnError) -> None:
         """Nothing more can come of it."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import download, layout, outcome, whereabouts
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError, ResultError
 
@@ -150,7 +151,7 @@ class Job(concurrent.futures.Future[R]):
                 f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
                 hint="ask while it runs" if not_now else "try again; then look at its machine",
             )  # fmt: skip
-        return outcome.own_files(said)
+        return printable(outcome.own_files(said))
 
     def _may_answer(self, waited_s: float) -> bool:
         return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
@@ -316,7 +317,7 @@ class Job(concurrent.futures.Future[R]):
         self.tell("done", None)
 
     def _set_state(self, state: str, reason: str) -> None:
-        self._now = (state, reason)
+        self._now = (state, in_one_line(reason))
         self.tell("state", state)
 
     def fetch_when_done(self, patterns: Sequence[str]) -> None:
@@ -332,6 +333,7 @@ class Job(concurrent.futures.Future[R]):
 
     def _say(self, line: str) -> None:
         """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""
+        line = in_one_line(line)
         if self._listeners:
             self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))
         elif sys.stderr is not None:

@@ -17,6 +17,7 @@ import weakref
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn import leaving
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.job import CANCELLED, PENDING, SHORT, Job
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ class _Shown:
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def _redraw(self, line: str) -> None:
-        line = line[: shutil.get_terminal_size().columns - 1]
+        line = in_one_line(line)[: shutil.get_terminal_size().columns - 1]
         if line != self.line:
-            say(f"\r\x1b[K{line}")
+            redraw(line)
             self.line = line
 
     def clear(self) -> None:
@@ -192,7 +193,13 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 
 def say(text: str) -> None:
-    _write(sys.stderr, text)
+    """Print words of ours, without what a host or another user put into them for the terminal to obey."""
+    _write(sys.stderr, printable(text))
+
+
+def redraw(line: str) -> None:
+    """Put a line of ours in the place of the one that is there; the cursor stays in it."""
+    _write(sys.stderr, f"\r\x1b[K{in_one_line(line)}")
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterfn import errors, layout, modules, wire
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.RESULT: errors.ResultError,
@@ -71,7 +72,7 @@ class RemoteTraceback(Exception):
         self.text = text
 
     def __str__(self) -> str:
-        return "\n" + self.text
+        return "\n" + printable(self.text)
 
 
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
@@ -110,7 +111,7 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
 def in_a_line(error: BaseException) -> str:
     """Type and message; of an exception whose `__str__` raises, that it does."""
     text = error.message if isinstance(error, errors.ClusterfnError) else wire.part("exceptions").message(error)
-    return f"{type(error).__name__}: {text}".partition("\n")[0]
+    return in_one_line(f"{type(error).__name__}: {text}".partition("\n")[0])
 
 
 def _count(outcome: Mapping[str, Any]) -> str:
@@ -243,7 +244,7 @@ def _shows_notes() -> bool:
 def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
     """What is to be known of the function's own exception, and of those of the attempts before."""
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
-    return "\n".join(filter(None, [*earlier, _note_on(error, outcome, place)])) or None
+    return printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)]))) or None
 
 
 def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:

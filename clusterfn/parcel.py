@@ -19,6 +19,7 @@ _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/spooler/", "bridge/stubs/", "bridge/supervisor/",
     "cli/", "solve/", "survey/",
 )  # fmt: skip
+_NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
     yield from _python_files(wire.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")
     library = _python_files(_LIBRARY, "")
-    yield from ((f"library/clusterfn/{name}", data) for name, data in library if not name.startswith(_NOT_IN_JOBS))
+    for name, data in library:
+        if name in _NEEDED_BY_THE_REST or not name.startswith(_NOT_IN_JOBS):
+            yield f"library/clusterfn/{name}", data
 
 
 def _python_files(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:

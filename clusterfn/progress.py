@@ -66,7 +66,7 @@ class _Shown:
         self.group.shown = count
         counter = f"[{count}/{len(self.group)}]"
         if self.compact:
-            live.say(f"\r\x1b[K{counter} {count - self.failed} ✓ {self.failed} ✗ {self.group.id[:SHORT]}")
+            live.redraw(f"{counter} {count - self.failed} ✓ {self.failed} ✗ {self.group.id[:SHORT]}")
         else:
             live.say(f"{counter} {self.group.label(index)} {_mark(ended)}\n")
 

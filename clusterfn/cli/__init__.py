@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from clusterfn import live
 from clusterfn.cli import complaint
 from clusterfn.cli.parser import make_parser
 
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = complaint.of(error, loud)
         if told is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise
-        print(told.text, file=sys.stderr)
+        live.say(f"{told.text}\n")
         return told.code
 
 
@@ -53,7 +54,7 @@ def _reader_left(error: BrokenPipeError, loud: bool) -> int:
     """`clusterfn jobs | head` has seen enough; a job may also have raised this error."""
     told = complaint.of(error, loud)
     if told is not None:
-        print(told.text, file=sys.stderr)
+        live.say(f"{told.text}\n")
         return told.code
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit has nobody to offend
     return 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import screen, steps
 from clusterfn.cli.steps import Failed, Found, Skipped, Step, Warned
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -134,7 +135,7 @@ class _Progress:
         does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
         clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
         word = screen.coloured("....", _COLOURS["...."], sys.stdout)
-        why = f" ({screen.clean(reason)})" if reason else ""
+        why = f" ({in_one_line(reason)})" if reason else ""
         self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", screen.without_digits(does + why))
 
 
@@ -159,11 +160,11 @@ def _say(finding: Finding) -> None:
     """Print one step: its word and sentence, then what was seen, then what to do."""
     word = screen.coloured(finding.word, _COLOURS[finding.word], sys.stdout)
     lines = finding.message.splitlines() or [""]
-    print(f"{word}  {finding.name.ljust(_WIDTH)}  {screen.clean(lines[0])}".rstrip())
+    print(f"{word}  {finding.name.ljust(_WIDTH)}  {in_one_line(lines[0])}".rstrip())
     for line in lines[1:]:
-        print(_INDENT + screen.clean(line))
+        print(_INDENT + in_one_line(line))
     for line in finding.evidence:
-        print(f"{_INDENT}  | {screen.clean(line)}")
+        print(f"{_INDENT}  | {in_one_line(line)}")
     if finding.hint:  # in one line, for it often holds a command to be copied
-        print(f"{_INDENT}next: {screen.clean(finding.hint)}")
+        print(f"{_INDENT}next: {in_one_line(finding.hint)}")
     sys.stdout.flush()

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from clusterfn import live
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import cards, nodes, screen, target
 from clusterfn.errors import ClusterfnError
 from clusterfn.session import Session, open_session
@@ -56,7 +58,7 @@ def _once(session: Session, kind: Kind, as_json: bool) -> int:
     elif not none:
         print(kind.lines(told))
     if none:
-        print(f"clusterfn: no GPUs on {session.host.name}: {none}", file=sys.stderr)
+        live.say(f"clusterfn: no GPUs on {session.host.name}: {none}\n")
     return 0
 
 
@@ -67,7 +69,7 @@ def _watch(session: Session, kind: Kind, as_json: bool) -> int:
         try:
             told = kind.look(session)
         except ClusterfnError as error:
-            told, text = {"trouble": error.message}, screen.clean(error.message)
+            told, text = {"trouble": error.message}, in_one_line(error.message)
         else:
             text = kind.none(told) or kind.lines(told)
         if as_json:

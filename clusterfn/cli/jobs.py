@@ -15,6 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn import ledger, live
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -74,8 +75,13 @@ def logs(given: argparse.Namespace) -> int:
     elif given.follow:
         _follow(job, given.stream)
     else:
-        sys.stdout.write(job.logs(given.stream))
+        _write(job.logs(given.stream), given.stream)
     return 0
+
+
+def _write(text: str, stream: str) -> None:
+    """The function's output as it is; what the scheduler or the host's shell said, without escapes."""
+    sys.stdout.write(printable(text) if stream == "scheduler" else text)
 
 
 def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
@@ -87,8 +93,8 @@ def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
         if state != PENDING:
-            print(f"==> item {index}: {group.label(index)} ({state.lower()}) <==")
-            sys.stdout.write(group.logs(index, given.stream))
+            print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
+            _write(group.logs(index, given.stream), given.stream)
 
 
 def _follow(job: Job[Any], stream: str) -> None:
@@ -109,7 +115,7 @@ def result(given: argparse.Namespace) -> int:
     _modules_of_this_folder()
     job = find(given.id, given.host)
     if not _ended(job):
-        print(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it", file=sys.stderr)
+        live.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
     print(written(job.results() if isinstance(job, JobGroup) else job.result(), given.json))
     return 0
 
@@ -123,7 +129,7 @@ def attach(given: argparse.Namespace) -> int:
     else:
         live.result(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
-    print(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value", file=sys.stderr)
+    live.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
     return 0
 
 
@@ -141,13 +147,13 @@ def _stacks_of_items(group: JobGroup[Any]) -> int:
     group.wait(_MOMENT_S)
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
     if not running:
-        print(f"clusterfn: no item of {group.id} runs: it is {group.status}", file=sys.stderr)
+        live.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
     for index in running:
-        print(f"==> item {index}: {group.label(index)} <==")
+        print(f"==> item {index}: {in_one_line(group.label(index))} <==")
         try:
             sys.stdout.write(group.stack(index))
         except ClusterfnError as error:  # it has ended meanwhile
-            print(f"clusterfn: {error.message}", file=sys.stderr)
+            live.say(f"clusterfn: {error.message}\n")
     return 0 if running else 1
 
 
@@ -164,7 +170,7 @@ def cancel(given: argparse.Namespace) -> int:
         job.stop()
         concurrent.futures.wait([job], _END_S)
         done = _stopped(job)
-    print(f"clusterfn: {job.id} {job.name} on {job.host} {screen.clean(done)}", file=sys.stderr)
+    live.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
     return 0 if job.done() else 1
 
 

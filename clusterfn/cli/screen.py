@@ -7,28 +7,18 @@ from __future__ import annotations
 
 import os
 import shutil
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TextIO
+
+from clusterfn.bridge.supervisor.text import in_one_line, printable
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
 _ESCAPES = len("\x1b[2m\x1b[0m")
 
 
-def clean(text: str) -> str:
-    """One line without control characters, so that a remote text cannot move the cursor or set a title.
-
-    Example:
-        >>> clean("a\\x1b[2Jb\\nc")
-        'a[2Jb c'
-    """
-    line = " ".join(text.splitlines())
-    return "".join(sign for sign in line if unicodedata.category(sign) not in ("Cc", "Cf", "Cs"))
-
-
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns as wide as they must be, two blanks apart; the last one is as long as it is."""
-    lines = [list(head), *([clean(cell) for cell in row] for row in rows)]
+    lines = [list(head), *([in_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
@@ -84,7 +74,7 @@ class Block:
 
     def show(self, text: str) -> None:
         """Show `text`; on a terminal no more of it than there is room for."""
-        lines = text.splitlines()
+        lines = printable(text).split("\n")
         if self._redrawn:
             size = shutil.get_terminal_size()
             lines = [line[: size.columns - 1] for line in lines[: size.lines - 1]]

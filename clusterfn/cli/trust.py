@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterfn.cli import screen, target
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.cli import target
 from clusterfn.errors import ConfigError, HostKeyError
 from clusterfn.spec import Host
 from clusterfn.transport import hostkeys
@@ -71,7 +72,7 @@ def _show(met: Met) -> None:
     if met.known:
         remembered = [f"  {each.kind} {hostkeys.fingerprint(each.blob)} at {each.place}" for each in met.known]
         lines += ["in place of", *remembered]
-    print("\n".join(screen.clean(line) for line in lines))
+    print("\n".join(in_one_line(line) for line in lines))
     sys.stdout.flush()
 
 

@@ -78,7 +78,7 @@ class Progress:
         if live.is_terminal(sys.stderr):
             self._within_a_line = True
             best = f" best {self._best.name} {number(self._best.score)}" if self._best else ""
-            live.say(f"\r\x1b[K{counter} {self._ended - self._failed} ✓ {self._failed} ✗{best}")
+            live.redraw(f"{counter} {self._ended - self._failed} ✓ {self._failed} ✗{best}")
         else:
             line(f"{counter} {trial.name} {label(trial.config)} {_mark(trial)}")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import printable
 from clusterfn.errors import AuthenticationError
 
 if sys.platform != "win32":
     import termios
 
 # Also what turns the direction of writing, or cannot be seen.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _LONGEST = 4000
 
 
@@ -51,8 +50,8 @@ class Question:
 
     def __str__(self) -> str:
         """Who asks stands in the line in which the answer is typed: all before it is in the words of the host."""
-        menu, _, text = _CONTROL.sub("?", self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
-        about = _CONTROL.sub("?", self.about)[:_LONGEST]
+        menu, _, text = printable(self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
+        about = printable(self.about)[:_LONGEST]
         before = "".join(f"{part}\n" for each in (about, menu) if (part := each.strip("\n")))
         return f"{before}({self.who}) {text}"
 

@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import ledger
+from clusterfn import ledger, live
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.group import JobGroup
 from clusterfn.host import Completed
+from clusterfn.job import Job
 from clusterfn.outcome import RemoteTraceback
 
 
@@ -314,13 +316,37 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_is_sent(file, wor
 
 
 def test_remote_text_cannot_move_the_cursor():
-    assert screen.clean("a\x1b[2J\x07b\r\nc\u202ed") == "a[2Jb cd"
+    assert in_one_line("a\x1b[2J\x07b\r\nc\u202ed\te") == "ab cd e"
 
 
 def test_table_cells_are_cleaned_and_aligned():
     shown = screen.table(("ID", "NAME"), [("7f3a", "train"), ("1", "\x1b[31mred")])
 
-    assert shown == "ID    NAME\n7f3a  train\n1     [31mred"
+    assert shown == "ID    NAME\n7f3a  train\n1     red"
+
+
+def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
+    def refused(*_):
+        raise OutOfMemory("x\x1b]52;c;cm0=\x07", host="lab8", evidence=["\x1b[2Jy"])
+
+    monkeypatch.setattr(jobs, "find", refused)
+
+    assert main(["result", "7f3a"]) == 1
+    assert capsys.readouterr().err == "OutOfMemory: x\n  where: host lab8\n  seen:\n    y\n"
+
+
+def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
+    live.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
+    live.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
+
+    assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
+
+
+def test_the_status_of_a_job_is_one_line_without_escapes():
+    job = Job("7f3a" * 4, "f", "lab8", "/x", SimpleNamespace(submitted_at=0.0))
+    job.on_state("PENDING", "2 in use without a lease: \x1b]0;PWNED\x07\x1b[2Jtr\nain")
+
+    assert job.status == "PENDING (2 in use without a lease: tr ain)" and repr(job).endswith("tr ain)>")
 
 
 class Terminal(io.StringIO):

@@ -49,6 +49,18 @@ def test_an_error_says_what_where_seen_next_and_log(cls):
     assert str(full(cls)) == SAID
 
 
+EVIL = "it\x1b]0;PWNED\x07 \x1b[2J\x1b]52;c;cm0=\x1b\\fai\u202eled\x9b1m\r\x08"
+
+
+def test_no_fact_of_an_error_reaches_the_terminal_as_an_escape():
+    error = errors.HostError(EVIL, host=EVIL, job=EVIL, stage=EVIL, evidence=[EVIL, "a\tb"], hint=EVIL, log=EVIL)
+
+    assert str(error).replace("it failed1m", "X").splitlines() == [
+        "X", "  where: host X, job X, stage X", "  seen:", "    X", "    a\tb", "  next:  X", "  log:   X",
+    ]  # fmt: skip
+    assert error.message == EVIL
+
+
 @pytest.mark.parametrize("cls", TREE)
 def test_facts_that_are_not_known_are_not_said(cls):
     assert str(cls("it failed")) == "it failed"

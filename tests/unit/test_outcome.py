@@ -154,6 +154,16 @@ def test_the_users_exception_is_itself_with_the_remote_traceback():
     assert "on tensor01, job 7f3a" in str(error.__cause__) and "raise error" in str(error.__cause__)
 
 
+def test_neither_the_remote_traceback_nor_a_note_obeys_the_host_on_the_terminal():
+    about, data = written(exceptions.to_records(ValueError("boom")))
+    told = {"type": "ValueError", "message": "boom", "traceback": "Traceback\x1b]0;PWNED\x07\n\tx\x1b[2J\r"}
+    published = {"kind": "raised", "value": about, "exception": told, "earlier": ["lost\x1b[2J a card"]}
+    shown = "".join(traceback.format_exception(outcome.exception_of(published, data, PLACE)))
+
+    assert "Traceback\n\tx\n" in shown and "lost a card" in shown
+    assert not {*shown} & {*"\x1b\x07\r"}
+
+
 def test_the_users_own_cause_stays():
     error = StillHere("why")
     error.__cause__ = KeyError("mine")

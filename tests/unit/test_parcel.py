@@ -56,7 +56,7 @@ def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python)
     code = (
         "import sys; sys.path[:0] = sys.argv[1:];"
         "from _clusterfn_wire import container, exceptions, pickler, stand_ins, unpicklable;"
-        "import clusterfn, clusterfn.errors"
+        "import clusterfn, clusterfn.errors; clusterfn.Job, clusterfn.Executor, str(clusterfn.errors.HostError('x'))"
     )
 
     subprocess.run([python, "-I", "-S", "-c", code, str(tmp_path), str(tmp_path / "library")], check=True)

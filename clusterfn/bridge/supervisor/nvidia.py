@@ -8,7 +8,7 @@ from collections import namedtuple
 
 from ...layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible import Card
-from .text import last_lines
+from .text import last_lines, printable
 from .tree import PROC
 from .verdict import Verdict
 
@@ -141,7 +141,7 @@ def _ask(argv: "list[str]") -> str:
         return ""
     if process.returncode != 0:
         raise _failed("failed with exit code %d" % process.returncode, answer)
-    return answer.decode("utf-8", "replace")
+    return printable(answer.decode("utf-8", "replace"))  # any user chooses the names of his processes
 
 
 def _failed(how: str, answer: bytes) -> Verdict:

@@ -1,7 +1,8 @@
-"""Strings of this old interpreter and strings of the files that travel: the same only where the locale is UTF-8.
+"""Strings that are safe to show, and strings of this old interpreter as the files that travel have them.
 
-Python 3.6 under LANG=C cannot encode a path with an umlaut that came out of JSON. `native` makes such strings usable in
-system calls, `portable` turns them back before they are written. Pure; called wherever the supervisor reads or writes.
+What processes, hosts and other users write may move a terminal's cursor or set its title: `printable` takes that out,
+on hosts and in the library. Python 3.6 under LANG=C cannot encode a path with an umlaut that came out of JSON: `native`
+makes such strings usable in system calls, `portable` turns them back before they are written. Pure.
 """
 
 import os
@@ -11,7 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_CONTROL = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_ESCAPES = re.compile(
+    "\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\))"  # whole sequences, with what they say
+    # what is left of others, and signs that are not seen but turn the text around
+    "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
 _EVIDENCE_LINES = 20
 _LINE_LENGTH = 500
 
@@ -50,8 +55,23 @@ def _each(value: "Any", convert: "Any") -> "Any":
 def last_lines(raw: bytes, count: int = _EVIDENCE_LINES) -> "list[str]":
     """The last lines of some output, safe to show: decoded, without control characters, no line over 500 characters."""
     lines = raw.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
-    shown = [_CONTROL.sub("", line.rsplit("\r", 1)[-1]).rstrip() for line in lines]
+    shown = [printable(line.rsplit("\r", 1)[-1]).rstrip() for line in lines]
     return [line[:_LINE_LENGTH] for line in shown if line][-count:]
+
+
+def printable(text: str) -> str:
+    """`text` without anything that a terminal would obey; line breaks and tabs stay.
+
+    Example:
+        >>> printable("a\\x1b[2Jb\\x1b]0;title\\x07")
+        'ab'
+    """
+    return _ESCAPES.sub("", text).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def in_one_line(text: str) -> str:
+    """`printable` text whose line breaks and tabs are blanks."""
+    return printable(" ".join(text.splitlines())).replace("\t", " ")
 
 
 def masked(lines: "list[str]", secrets: "list[str]") -> "list[str]":

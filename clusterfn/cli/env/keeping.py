@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clusterfn import builder, builds, dispatch, layout
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.builder import Told
 from clusterfn.cli import screen
 from clusterfn.cli.env import showing, trial, which
@@ -64,9 +65,9 @@ def _imported(session: Session, prefix: str, wanted: list[str]) -> dict[str, Any
 
 def _modules(found: dict[str, Any]) -> list[str]:
     modules = ", ".join(found["imported"]) or "nothing else, as none of its packages was asked for by name"
-    print(f"imports   Python {found['python']}, {modules}")
+    print(in_one_line(f"imports   Python {found['python']}, {modules}"))
     if "cuda" in found:
-        print(f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says")
+        print(in_one_line(f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says"))
     return [f"{name} cannot be imported: {why}" for name, why in found["failed"].items()]
 
 
@@ -79,7 +80,8 @@ def _on_a_card(session: Session, prefix: str, gpus: int) -> None:
             f"a kernel of PyTorch {torch} computes {total} instead of {_TOTAL} on {node}", host=session.host.name,
             stage="environment", hint="ask the administrator to look at the card",
         )  # fmt: skip
-    print(f"card      {node}: a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}")
+    ran = f"a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
+    print(in_one_line(f"card      {node}: {ran}"))
 
 
 def _kernel() -> Callable[[], tuple[str, str, str, str, float]]:
@@ -106,7 +108,7 @@ def remove(given: argparse.Namespace) -> int:
             evidence=[f"used by job {job}" for job in told.get("used_by") or ()],
             hint="wait for these jobs, or end them: clusterfn cancel ID",
         )  # fmt: skip
-    print(f"removed {built.id} ({built.about}); {_freed(told)}")
+    print(in_one_line(f"removed {built.id} ({built.about}); {_freed(told)}"))
     return 0
 
 
@@ -117,7 +119,7 @@ def collect(given: argparse.Namespace) -> int:
     there = {each.id: each for each in builder.environments(session, root)}
     told = builder.collect(session, root, given.days, given.keep)
     for env_id in told["removed"]:
-        print(f"removed {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})")
+        print(in_one_line(f"removed {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
     for each in told["kept"]:
         which.say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
     print(f"{len(told['removed'])} environments removed, {len(there) - len(told['removed'])} kept; {_freed(told)}")

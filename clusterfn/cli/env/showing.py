@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn import builder, builds, download, layout
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.builder import Built
 from clusterfn.cli import screen
 from clusterfn.cli.env import which
@@ -59,7 +60,8 @@ def show(given: argparse.Namespace) -> int:
     if given.json:
         print(json.dumps({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}, ensure_ascii=False))
         return 0
-    print("\n".join(f"{name:<12}{value}" for name, value in _facts(built, prefix, told, plan) if value))
+    facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, told, plan) if value]
+    print("\n".join(f"{name:<12}{value}" for name, value in facts))
     print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(told["packages"])))
     return 0
 
@@ -67,7 +69,7 @@ def show(given: argparse.Namespace) -> int:
 def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     now = time.time()
     yield "id", built.id
-    yield "made from", screen.clean(built.about)
+    yield "made from", built.about
     yield "asked for", " ".join(plan.get("wanted") or ())
     yield "folder", prefix
     yield "python", built.python
@@ -81,7 +83,7 @@ def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str
     yield "built", f"{screen.age(now - built.built)} ago on {told['host']}, in {seconds(told['seconds'])}"
     yield "used", f"{screen.age(now - built.used)} ago"
     yield "used by", " ".join(built.used_by)
-    yield "messages", " / ".join(map(screen.clean, told["messages"]))
+    yield "messages", " / ".join(told["messages"])
 
 
 def seconds(stages: Mapping[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn import builder, builds
+from clusterfn import builder, builds, live
 from clusterfn.builder import Built
 from clusterfn.cli import target
 from clusterfn.config import advice
@@ -104,4 +103,4 @@ def session(name: str | None, command: str) -> Session:
 
 def say(sentence: str) -> None:
     """A sentence for the person, beside the data."""
-    print(f"clusterfn: {sentence}", file=sys.stderr)
+    live.say(f"clusterfn: {sentence}\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 
-from clusterfn.cli import screen
+from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.errors import ConfigError
 
 _TRIES = 5
@@ -17,7 +17,7 @@ _TRIES = 5
 
 def say(text: str = "") -> None:
     """A line about what is going on."""
-    print(screen.clean(text))
+    print(in_one_line(text))
     sys.stdout.flush()
 
 
@@ -49,7 +49,7 @@ class Answers:
             try:
                 check(given)
             except ConfigError as error:
-                print(f"{error.message}{f' ({error.hint})' if error.hint else ''}", file=sys.stderr)
+                print(in_one_line(f"{error.message}{f' ({error.hint})' if error.hint else ''}"), file=sys.stderr)
                 continue
             if given:
                 return given
@@ -92,7 +92,7 @@ def _line(prompt: str) -> str:
     Raises:
         KeyboardInterrupt: The input has ended, by Ctrl-D: nobody is there any more.
     """
-    print(screen.clean(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
+    print(in_one_line(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
     typed = sys.stdin.readline()
     if not typed:
         print(file=sys.stderr)
