@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.supervisor import environ
 from clusterfn.bridge.supervisor.cores import Cores
+from clusterfn.bridge.supervisor.job import Job
 from tests.bridge.host import Bench, interpreter
 
 ENVIRON = "def f():\n    import os\n    return dict(os.environ)\n"
@@ -48,7 +52,75 @@ def test_it_is_told_where_it_is_and_what_it_may_use(bench: Bench):
     assert found["CUDA_VISIBLE_DEVICES"] == ""
     assert {found[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "OPENBLAS", "NUMEXPR")} == {"1"}
     assert (found["PYTHONNOUSERSITE"], found["PYTHONIOENCODING"]) == ("1", "utf-8")
-    assert found["PIP_CACHE_DIR"].startswith(str(bench.root))
+
+
+CACHES = ("HF_HOME", "TORCH_HOME", "PIP_CACHE_DIR", "TRITON_CACHE_DIR")
+
+
+def test_caches_and_logins_stay_in_the_home_directory(bench: Bench, tmp_path: Path):
+    job = bench.job(ENVIRON)
+    job.start(HOME=str(tmp_path)).wait(20)
+
+    assert not {*CACHES, "HF_TOKEN_PATH"} & set(job.value())
+    assert job.outcome()["notes"] == []
+
+
+def test_caches_are_below_root_where_there_is_no_home_directory(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")  # says where the host's own caches are
+    job = bench.job(ENVIRON, env={"TORCH_HOME": "/mine"})
+    job.start(HOME="/nowhere", PIP_CACHE_DIR="/hosts").wait(20)
+
+    found = job.value()
+    assert [found[name] for name in CACHES] == [
+        f"{bench.root}/cache/huggingface", "/mine", "/hosts", f"{bench.root}/cache/triton",
+    ]  # fmt: skip
+    (note,) = job.outcome()["notes"]
+    assert note == (
+        f"HF_HOME, TRITON_CACHE_DIR point below {bench.root}/cache: the home directory /nowhere does not exist"
+    )
+
+
+@pytest.fixture
+def other_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on another file system than the tests'."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir() or memory.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has no /dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory) as name:
+        yield Path(name)
+
+
+@pytest.mark.parametrize(
+    ("free", "moved", "reason"),
+    [
+        (0, {"TORCH_HOME", "PIP_CACHE_DIR", "TRITON_CACHE_DIR"}, "is on another disk and has no such cache"),
+        (1 << 60, set(CACHES), "has only"),
+    ],
+)
+def test_a_small_home_directory_on_another_disk_keeps_the_login(
+    bench: Bench, other_disk: Path, monkeypatch: pytest.MonkeyPatch, free: int, moved: set[str], reason: str
+):
+    token = other_disk / ".cache/huggingface/token"
+    token.parent.mkdir(parents=True)
+    token.write_text("hf_x")
+    monkeypatch.setenv("HOME", str(other_disk))
+    monkeypatch.setattr(environ, "_ROOM", free)
+    values: dict[str, str] = {}
+
+    (note,) = environ.redirect_caches(Job(str(bench.job(ENVIRON).folder)), values)
+
+    token_path = values.pop("HF_TOKEN_PATH", None)
+    assert set(values) == moved
+    assert token_path == (str(token) if "HF_HOME" in moved else None)
+    assert reason in note
+
+
+def test_the_local_machine_keeps_its_caches_whatever_its_home_directory(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/nowhere")
+    values: dict[str, str] = {}
+
+    assert environ.redirect_caches(Job(str(bench.job(ENVIRON, scheduler="local").folder)), values) == []
+    assert values == {}
 
 
 def test_cores_are_a_limit(bench: Bench):

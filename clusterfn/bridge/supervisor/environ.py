@@ -1,12 +1,13 @@
 """The worker's environment: the host's own with what would leak into the environment's Python taken out.
 
-In this order, the later wins: the host's variables, caches below the root, the environment's activation, the job's own
-variables, its secrets, and what clusterfn itself needs. Pure; called by `run`.
+In this order, the later wins: the host's variables, the environment's activation, the job's own variables, its secrets,
+and what clusterfn itself needs. Caches stay where the host has them, unless the home directory cannot hold them.
 """
 
 import os
 
 from ...layout import CHECKPOINT, TAG
+from .text import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +21,14 @@ _LEAKS = (
 )  # fmt: skip
 _LEAKING_PREFIXES = ("CONDA_", "_CE_")
 _KEEP = "CLUSTERFN_KEEP"  # names, separated by blanks, that job.sh set on purpose (modules, prolog)
-_CACHES = {
-    "HF_HOME": "huggingface", "TORCH_HOME": "torch", "PIP_CACHE_DIR": "pip", "TRITON_CACHE_DIR": "triton",
-}  # fmt: skip
+_CACHES = {  # variable -> its folder below root, where it is without the variable, what moves that
+    "HF_HOME": ("huggingface", ".cache/huggingface", "XDG_CACHE_HOME"),
+    "TORCH_HOME": ("torch", ".cache/torch", "XDG_CACHE_HOME"),
+    "PIP_CACHE_DIR": ("pip", ".cache/pip", "XDG_CACHE_HOME"),
+    "TRITON_CACHE_DIR": ("triton", ".triton/cache", "TRITON_HOME"),
+}
+_TOKEN = ".cache/huggingface/token"
+_ROOM = 10 << 30  # bytes free in a home directory that can hold one more model
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -39,8 +45,6 @@ def worker_environment(
     """
     spec = job.spec
     values = _without_leaks(host)
-    for name, folder in _CACHES.items():
-        values.setdefault(name, os.path.join(job.root, "cache", folder))
     values.update(dict.fromkeys(_THREADS, str(spec["resources"]["cores"])))
     _activate(values, spec["activation"], spec["python"])
     values.update(_gpus(host, cards, spec["resources"]["gpus"], job.slurm))
@@ -53,6 +57,49 @@ def worker_environment(
         "PYTHONNOUSERSITE": "1",
     })
     return values
+
+
+def redirect_caches(job: "Job", values: "dict[str, str]") -> "list[str]":
+    """Point caches below root if the home directory cannot hold them; what to say about it, if anything.
+
+    What the host or the job sets stays. So do caches that exist and an existing login to Hugging Face.
+
+    Args:
+        job: The job.
+        values: What the worker's process will find in os.environ; changed.
+    """
+    if job.spec["scheduler"] == "local":
+        return []
+    home = os.path.expanduser("~")
+    reason = _no_home(home)
+    if not reason and os.stat(home).st_dev == os.stat(job.root).st_dev:
+        return []
+    reason = reason or _full(home)
+    moved = [
+        name
+        for name, (_, usual, moves) in _CACHES.items()
+        if name not in values and moves not in values and (reason or not os.path.exists(os.path.join(home, usual)))
+    ]
+    if not moved:
+        return []
+    if "HF_HOME" in moved and os.access(os.path.join(home, _TOKEN), os.R_OK):
+        values.setdefault("HF_TOKEN_PATH", os.path.join(home, _TOKEN))
+    below = os.path.join(job.root, "cache")
+    values.update((name, os.path.join(below, _CACHES[name][0])) for name in moved)
+    reason = reason or "%s is on another disk and has no such cache" % home
+    return ["%s point below %s: %s" % (", ".join(moved), below, reason)]
+
+
+def _no_home(home: str) -> str:
+    if not os.path.isdir(home):
+        return "the home directory %s does not exist" % home
+    return "" if os.access(home, os.W_OK | os.X_OK) else "the home directory %s is not writable" % home
+
+
+def _full(home: str) -> str:
+    facts = os.statvfs(home)
+    free = facts.f_bavail * facts.f_frsize
+    return "" if free >= _ROOM else "the home directory %s has only %s free" % (home, size(free))
 
 
 def _without_leaks(host: "Mapping[str, str]") -> "dict[str, str]":

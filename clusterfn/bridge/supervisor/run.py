@@ -72,6 +72,7 @@ class Run:
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
+        self.notes += environ.redirect_caches(self.job, env)
         self._see_kernel_run(env)
         self._gauge = gauge.Gauge(gauge.names_of(cards, spec["resources"]["gpus"], env), self.notes)
         self.watch.look()
