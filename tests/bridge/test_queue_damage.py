@@ -6,9 +6,11 @@ import contextlib
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -31,10 +33,6 @@ def as_folder(ticket: Path) -> None:
 def of_another_version(ticket: Path) -> None:
     told = json.loads(ticket.read_text())
     ticket.write_text(json.dumps({**told, "format": 2, "asked": {**told["asked"], "tapes": 1}}))
-
-
-def without_words(ticket: Path) -> None:
-    ticket.write_text("[]")
 
 
 def torn(ticket: Path) -> None:
@@ -142,20 +140,162 @@ def test_who_waits_for_long_is_kept_in_mind(box: Box):
     until(lambda: until_s(box) > first, LONG_S)
 
 
-@pytest.mark.parametrize("damage", [as_folder, of_another_version, without_words, torn])
-def test_a_ticket_that_cannot_be_read_keeps_nobody_else_waiting(box: Box, damage: Callable[[Path], None]):
+def as_fifo(ticket: Path) -> None:
+    ticket.unlink()
+    os.mkfifo(ticket)
+
+
+def with_words_for_numbers(ticket: Path) -> None:
+    told = json.loads(ticket.read_text())
+    ticket.write_text(json.dumps({**told, "asked": {**told["asked"], "gpus": "two"}}))
+
+
+@pytest.mark.parametrize("damage", [as_folder, as_fifo, torn, with_words_for_numbers])
+def test_a_damaged_ticket_ends_its_own_job_by_name_and_keeps_nobody_else_waiting(
+    box: Box, damage: Callable[[Path], None]
+):
     first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
     box.queued(bad)
     box.queued(good)
     kill(until(box.spoolers))
-    damage(box.machine / "queue" / bad.id)
+    ticket = box.machine / "queue" / bad.id
+    damage(ticket)
+
+    let_go(first)
+    box.here("queue", str(box.bench.root))
+
+    assert ended(good, bad) == ["returned", "lost"]
+    assert str(ticket) in bad.outcome()["message"] and bad.outcome()["stage"] == "queue"
+    until(lambda: not os.path.lexists(ticket))
+    assert [path.name for path in (box.machine / "damaged").iterdir()] == [bad.id]
+
+
+def test_a_ticket_of_another_version_is_left_to_its_own_spooler(box: Box):
+    first, other, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    box.queued(other)
+    box.queued(good)
+    kill(until(box.spoolers))
+    of_another_version(box.machine / "queue" / other.id)
 
     let_go(first)
     box.here("queue", str(box.bench.root))
 
     assert ended(good) == ["returned"]
-    if (box.machine / "queue" / bad.id).is_dir():
-        (box.machine / "queue" / bad.id).rmdir()
+    assert box.tickets() == {other.id} and not other.has_outcome()
+
+
+def test_more_names_than_a_process_may_open_keep_nobody_waiting(box: Box):
+    """Everybody on the machine can make such names, and jobs of other users that run do."""
+    first, second = box.job(2, 60), box.job(1)
+    first.start(PATH=box.path, before=few_files)
+    first.wait_for("running")
+    names = [f"run/4242/{number:016x}/0/0/0" for number in range(80)]
+    held = [box.mark(name) for name in [*names, *(f"gpu/GPU-of-nobody-{number}" for number in range(80))]]
+
+    assert second.start(PATH=box.path, before=few_files).wait(60) == WAITS
+    (spooler,) = until(box.spoolers)
+    until(lambda: box.reason(second))
+    let_go(first)
+
+    assert ended(second) == ["returned"]
+    assert spooler
+    for each in held:
+        each.close()
+
+
+def few_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+
+def test_a_job_whose_end_cannot_be_published_keeps_nobody_else_waiting(box: Box):
+    first, bad, good = running(box, box.job(2, 60)), box.job(1), box.job(1)
+    box.queued(bad)
+    box.queued(good)
+    (bad.folder / "spec.json").unlink()
+    os.mkfifo(bad.folder / "spec.json")  # whoever reads it waits for ever
+    (bad.folder / "cancel").touch()
+
+    let_go(first)
+
+    assert ended(good) == ["returned"]
+    for pid in until(lambda: concluders_of(bad)):
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: bad.id not in box.tickets())
+
+
+def concluders_of(job: Job) -> list[int]:
+    """Pids of those that would publish its end."""
+    found = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if b"conclude\0" + os.fsencode(job.folder) in read(path)
+    ]
+    return [int(path.parent.name) for path in found]
+
+
+HANGS = """
+import socket, sys, time
+held = []
+for name in sys.argv[1:]:
+    held.append(socket.socket(socket.AF_UNIX))
+    held[-1].bind("\\0clusterfn/" + name)
+    held[-1].listen()
+print("holds", flush=True)
+time.sleep(600)
+"""
+
+
+def hanging(box: Box, *names: str) -> subprocess.Popen[bytes]:
+    """A process that holds these names, and does nothing any more."""
+    argv = [sys.executable, "-c", HANGS, *names]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, preexec_fn=box.apart.enter)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"holds\n"
+    box.bench.started.append(process)
+    return process
+
+
+def spool_and_turn(box: Box) -> tuple[str, str]:
+    """The names of the only spooler."""
+    found = sorted(until(lambda: [name for name in box.apart.names() if name.startswith(("spool/", "turn/"))]))
+    return found[0], found[1]
+
+
+def test_a_spooler_that_hangs_is_replaced_once_its_turn_is_long_overdue(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+    until(lambda: box.reason(second))
+    spool, turn = spool_and_turn(box)
+    kill(until(box.spoolers))
+    until(lambda: spool not in box.apart.names())
+    now = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+    hangs = hanging(box, spool, turn.rpartition("/")[0] + f"/{now - 1}")
+    let_go(first)
+
+    box.here("queue", str(box.bench.root))
+
+    assert hangs.wait(60) == -signal.SIGKILL
+    assert ended(second) == ["returned"]
+
+
+def test_a_spooler_that_has_promised_a_turn_is_left_until_then(box: Box):
+    first, second = running(box, box.job(2, 60)), box.job(1)
+    box.queued(second)
+    until(lambda: box.reason(second))
+    spool, turn = spool_and_turn(box)
+    now = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert now < int(turn.rpartition("/")[2]) <= now + 180
+    kill(until(box.spoolers))
+    until(lambda: spool not in box.apart.names())
+    busy = hanging(box, spool, turn)
+
+    box.here("queue", str(box.bench.root))
+
+    assert busy.poll() is None
+    busy.kill()
+    busy.wait()
+    box.here("queue", str(box.bench.root))
+    let_go(first)
+    assert ended(second) == ["returned"]
 
 
 def test_a_job_whose_script_cannot_be_started_keeps_nobody_else_waiting(box: Box):

@@ -42,10 +42,11 @@ def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Opti
     """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it, and
     that of the `first` job; whether one was started.
 
-    One that a signal has stopped is killed first: it must not go on beside another.
+    One that a signal has stopped, or that has not looked at the queue for minutes, is killed first: it must not go on
+    beside another.
     """
     name = spool_name(queue)
-    mark = marks.hold(name) or _of_the_stopped(name, marks, marks.knock(name))
+    mark = marks.hold(name) or _instead_of(name, marks)
     if mark is None:
         return False
     try:
@@ -55,9 +56,13 @@ def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Opti
         mark.close()
 
 
-def _of_the_stopped(name: str, marks: "Marks", pid: int) -> "Optional[Mark]":
-    """The name of a spooler that was stopped; None if it was not, or does not end."""
-    if not pid or tree.state_of(pid) != _STOPPED:
+def _instead_of(name: str, marks: "Marks") -> "Optional[Mark]":
+    """The name of a spooler that serves no more; None if it serves, and is awake now, or does not end."""
+    holder = marks.holder(name)
+    pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
+    if holder is not None:
+        holder.close()
+    if not pid or tree.state_of(pid) != _STOPPED and not _hangs(pid, name, marks):
         return None
     os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
@@ -66,6 +71,16 @@ def _of_the_stopped(name: str, marks: "Marks", pid: int) -> "Optional[Mark]":
         time.sleep(_LOOK_S)
         mark = marks.hold(name)
     return mark
+
+
+def _hangs(pid: int, name: str, marks: "Marks") -> bool:
+    """Whether this process has promised to look at the queue, and did not."""
+    late = names.overdue(marks.names(), name, machine.now_s())
+    holder = marks.holder(late) if late else None
+    if holder is None:
+        return False
+    holder.close()
+    return holder.pid == pid
 
 
 def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str, first: "Optional[First]") -> None:
@@ -86,8 +101,9 @@ def revive(root: str, bridge: str) -> None:
     """See that tickets which are left have a spooler."""
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
-    if ticket is not None:
-        ensure(queue, marking.of(ticket.lease), ticket.lease, bridge)
+    if ticket is not None or queue.damaged():
+        lease = "socket" if ticket is None else ticket.lease
+        ensure(queue, marking.of(lease), lease, bridge)
 
 
 def environment_of(pid: int) -> "dict[str, str]":
@@ -108,7 +124,9 @@ def script(queue: "Queue", ticket: "Ticket") -> "Optional[subprocess.Popen[Any]]
     if told is None:
         return None
     number = [] if ticket.element is None else [str(ticket.element)]
-    with open(tickets.log_of(ticket), "ab") as log:
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a FIFO without a reader refuses, and does not wait
+    with open(os.open(tickets.log_of(ticket), flags, 0o600), "ab") as log:
+        os.set_blocking(log.fileno(), True)
         return subprocess.Popen(
             ["/bin/sh", os.path.join(ticket.home, SCRIPT)] + number,
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home, env=dict(told["env"], **{TURN: "1"}),

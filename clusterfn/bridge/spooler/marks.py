@@ -145,14 +145,6 @@ class Sockets:
             return None
         return Holder(socket, *struct.unpack("3i", raw)[:2])
 
-    def knock(self, name: str) -> int:
-        """Wake whoever holds it; its pid, 0 if that is not known."""
-        holder = self.holder(name)
-        if holder is None:
-            return 0
-        holder.close()
-        return holder.pid
-
 
 def _address(name: str) -> bytes:
     return b"\0" + (_PREFIX + name).encode()
@@ -184,10 +176,6 @@ class Files:
     def holder(self, _name: str) -> None:
         """Files do not say."""
         return
-
-    def knock(self, _name: str) -> int:
-        """It looks by itself."""
-        return 0
 
 
 def _path(name: str) -> str:

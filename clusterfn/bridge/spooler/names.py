@@ -6,6 +6,7 @@ wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<card MB>
                                                  a job that is first in its line, submitted <ms> after the machine's
                                                  start, and for which cards will do; it counts until <until>, in seconds
 spool/<uid>/<queue>                              a spooler
+turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             whoever is being let in just now
 
 Every user of the machine can read them, and could lie by them. Called by `admission`, `plan` and `spool`, and by
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Iterable, Optional
 
 DOOR = "door"
-GPU, RUN, WAIT, SPOOL = "gpu/", "run/", "wait/", "spool/"
+GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
 Running = namedtuple("Running", ("uid", "job", "asked"))
 Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
@@ -91,6 +92,19 @@ def spool(uid: int, queue: str) -> str:
     return "%s%d/%s" % (SPOOL, uid, queue)
 
 
+def turn(uid: int, queue: str, until_s: int) -> str:
+    """Of a spooler that serves."""
+    return "%s%d/%s/%d" % (TURN, uid, queue, until_s)
+
+
+def overdue(held: "Iterable[str]", spool_name: str, now_s: float) -> "Optional[str]":
+    """The name by which a spooler has promised a turn that did not come; None if it serves, or has promised nothing."""
+    own = TURN + spool_name[len(SPOOL) :] + "/"
+    turns = {name: _numbers([name[len(own) :]]) for name in held if name.startswith(own)}
+    late = [name for name, until in turns.items() if until and until[0] <= now_s]
+    return late[0] if late and len(late) == len(turns) else None
+
+
 def _running(name: str) -> "Optional[Running]":
     parts = name.split("/")
     if parts[0] != "run" or len(parts) != 6:
@@ -115,4 +129,4 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
 
 def _numbers(words: "list[str]") -> "list[int]":
     """Of what is no number somebody else has made the name."""
-    return [int(word) for word in words] if all(word.isdigit() for word in words) else []
+    return [int(word) for word in words] if all(word.isdecimal() for word in words) else []

@@ -7,12 +7,13 @@ or its claim taken. Started by `launch`; `main` calls it.
 
 import json
 import os
+import resource
 import select
 import subprocess
 import sys
 import time
 
-from ...layout import CANCELLED, OUTCOME, SUPERVISE, UNSATISFIABLE, attempt_dir
+from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
 from ..supervisor import nvidia
 from ..supervisor.log import say
 from ..supervisor.text import duration
@@ -38,6 +39,11 @@ _STRANGERS_S = 4.0
 _RENEW_S = names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job lets go of several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+_CONCLUDES_S = 30.0
+# A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
+_TURN_S = 180
+_OTHER_FILES = 64  # that a spooler has open besides its own names and the connections to others
+_FEWEST = 8
 
 
 def spool(root: str, lease: str, fd: int, *first: str) -> int:
@@ -74,6 +80,11 @@ class Spooler:
         self._elected: "Optional[Mark]" = self.marks.inherited(fd)
         self._named: "dict[str, tuple[int, Mark]]" = {}
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
+        self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
+        self._given_up: "set[str]" = set()
+        self._promise: "Optional[tuple[int, Mark]]" = None
+        # Names are made by others, as many as they like: half of the files that may be open is for them.
+        self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, Holder]" = {}
@@ -86,7 +97,7 @@ class Spooler:
 
     def elected(self) -> bool:
         """Whether it is, and something waits."""
-        if self._elected is None and self._tickets():
+        if self._elected is None and (self._tickets() or self._concluding):
             self._elected = self.marks.hold(launch.spool_name(self.queue))
         return self._elected is not None
 
@@ -99,10 +110,14 @@ class Spooler:
         self._elected = None
 
     def _tickets(self) -> "list[Ticket]":
-        return [ticket for ticket in self.queue.read() if ticket.lease == self.lease and self._still_waits(ticket)]
+        read = self.queue.read()
+        for job, why in self.queue.damaged().items():
+            self._give_up(job, why)
+        return [ticket for ticket in read if ticket.lease == self.lease and self._still_waits(ticket)]
 
     def _turn(self) -> bool:
         """Look at everything, and do what is to be done; False if nothing waits."""
+        self._promise_turn()
         self._reap()
         tickets = self._tickets()
         self._forget({ticket.job for ticket in tickets})
@@ -113,11 +128,45 @@ class Spooler:
         for ticket in made.start:
             self._start(ticket)
         self._tell(tickets, made.reasons)
-        return bool(tickets)
+        return bool(tickets or self._concluding)
+
+    def _promise_turn(self) -> None:
+        """Let others know by when it will have come here again: one that does not is replaced (`launch.ensure`)."""
+        now_s = machine.now_s()
+        if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
+            return  # of a file nobody can tell who holds it
+        queue = launch.spool_name(self.queue)[len(names.SPOOL) :].partition("/")[2]
+        mark = self.marks.hold(names.turn(self.uid, queue, now_s + _TURN_S))
+        if mark is not None:
+            before, self._promise = self._promise, (now_s + _TURN_S, mark)
+            if before is not None:
+                before[1].close()
 
     # tickets
 
+    def _give_up(self, job: str, why: str) -> None:
+        """A ticket that nobody can read is the end of its job, which is told so; the others go on."""
+        if job in self._given_up:
+            return
+        self._given_up.add(job)
+        path = os.path.join(self.queue.folder, job)
+        say("the ticket %s is damaged, and is set aside: %s" % (path, why))
+        if job in self._starting or not os.path.isdir(self.queue.folder_of(job)):
+            self._set_aside(job)
+            return
+        message = "the job's ticket in the queue of this machine is damaged, so the job cannot start: %s" % path
+        verdict = {"kind": LOST, "message": message, "stage": "queue", "evidence": [why], "hint": "call again"}
+        self._conclude(job, self.queue.folder_of(job), verdict)
+
+    def _set_aside(self, job: str) -> None:
+        try:
+            self.queue.set_aside(job)
+        except OSError as error:  # the disk is read-only: it is not looked at again by this spooler
+            say("the ticket of %s could not be set aside: %s" % (job, error))
+
     def _still_waits(self, ticket: "Ticket") -> bool:
+        if ticket.job in self._concluding:
+            return False
         if is_claimed(ticket) or ticket.element is not None and _is_over(ticket):
             self.queue.remove(ticket.job)
             return False
@@ -125,8 +174,7 @@ class Spooler:
             return True
         verdict = self._verdict(ticket)
         if verdict is not None:
-            self._conclude(ticket, verdict)
-            self.queue.withdraw(ticket.job)
+            self._conclude(ticket.job, ticket.folder, verdict)
         return verdict is None
 
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
@@ -142,15 +190,38 @@ class Spooler:
             "hint": "call again later, allow a longer queue_timeout, or choose another host",
         }  # fmt: skip
 
-    def _conclude(self, ticket: "Ticket", verdict: "dict[str, Any]") -> None:
-        """By the same path as everybody: it does nothing if the job has begun."""
-        told = self.queue.told(ticket.job)
-        if told is None:
+    def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
+        """By the same path as everybody: it does nothing if the job has begun. Nobody waits for it here: what the
+        function or somebody else has left in the job's folder may keep it for ever.
+        """
+        import tempfile  # costs as much as all the rest, and few jobs end here
+
+        argv = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "conclude", folder]
+        try:
+            with open(os.devnull, "wb") as null, tempfile.TemporaryFile() as asked:
+                asked.write(json.dumps(dict(verdict, withdraw=True)).encode())
+                asked.seek(0)
+                process = subprocess.Popen(argv, stdin=asked, stdout=null, cwd="/", start_new_session=True)
+        except OSError as error:  # no more processes, or no more room: at its next turn
+            say("the end of %s could not be published now: %s" % (job, error))
+            self._given_up.discard(job)
             return
-        argv = [sys.executable, "-I", "-S", os.path.join(told["bridge"], SUPERVISE), "conclude", ticket.folder]
-        with open(os.devnull, "wb") as null:
-            process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=null, cwd="/")
-            process.communicate(json.dumps(dict(verdict, withdraw=True)).encode())
+        self._concluding[job] = process, time.monotonic() + _CONCLUDES_S
+
+    def _see_concluded(self) -> None:
+        for job, (process, until) in list(self._concluding.items()):
+            if process.poll() is None and time.monotonic() < until:
+                continue
+            if process.returncode is None:
+                process.kill()
+                self._children.append(process)
+            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
+                say("the end of %s could not be published: look at %s" % (job, self.queue.folder_of(job)))
+            del self._concluding[job]
+            if job in self._given_up:
+                self._set_aside(job)
+            else:
+                self.queue.withdraw(job)
 
     def _forget(self, waiting: "set[str]") -> None:
         for job in set(self._starting) - waiting:
@@ -186,6 +257,7 @@ class Spooler:
 
     def _reap(self) -> None:
         """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
+        self._see_concluded()
         self._children = [child for child in self._children if child.poll() is None]
         for job, child in list(self._starting.items()):
             if child.returncode is not None:
@@ -213,6 +285,7 @@ class Spooler:
 
     def _name(self, wanted: "list[Ticket]") -> None:
         """Let other users know who is next, and again and again that somebody cares."""
+        wanted = wanted[: self._most]
         for job in set(self._named) - {ticket.job for ticket in wanted}:
             self._named.pop(job)[1].close()
         now_s = machine.now_s()
@@ -230,9 +303,15 @@ class Spooler:
             self._named[ticket.job] = (until_s, mark)
 
     def _follow(self, seen: names.Seen) -> None:
-        """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept."""
-        held = {names.gpu(card) for card in seen.cards} | {names.run(*job) for job in seen.running}
-        held |= {name for name in seen.waits if not name.startswith("%s%d/" % (names.WAIT, self.uid))}
+        """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept.
+
+        Of more than can be followed, the holders of the cards that there are come first; the others are seen by the
+        next look.
+        """
+        own, cards = "/%d/" % self.uid, {names.gpu(card.uuid) for card in self._cards.there}
+        every = {names.gpu(card) for card in seen.cards} | {names.run(*job) for job in seen.running}
+        every |= {name for name in seen.waits if not name.startswith("%s%d/" % (names.WAIT, self.uid))}
+        held = set(sorted(every, key=lambda name: (name not in cards, own not in name, name))[: self._most])
         for name in set(self._holders) - held:
             self._holders.pop(name).close()
         for name in held - set(self._holders):
@@ -265,7 +344,7 @@ class Spooler:
 
     def _patience_s(self) -> float:
         now = time.monotonic()
-        if self._starting or any(not_before > now for _, not_before in self._tries.values()):
+        if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
             return _STARTING_S
         limits: "list[float]" = [ticket.timeout_s - waited_s(ticket) for ticket in self._timed()]
         longest = _UNHEARD_S if self.lease == "file" else _LOOK_AGAIN_S

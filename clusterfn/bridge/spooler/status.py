@@ -9,6 +9,7 @@ import os
 import sys
 
 from ...layout import QUEUE_STATUS
+from ..supervisor.job import DAMAGED
 from . import launch, machine
 from .tickets import Queue
 
@@ -48,7 +49,7 @@ def _reasons(root: str) -> "dict[str, str]":
     try:
         with open(_path(root), encoding="utf-8") as file:
             return {told["job"]: told["reason"] for told in map(json.loads, file)}
-    except (OSError, ValueError):  # no spooler has told yet
+    except DAMAGED:  # no spooler has told yet, or it is not what one has told
         return {}
 
 

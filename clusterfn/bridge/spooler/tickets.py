@@ -6,10 +6,12 @@ ticket or a claim. Reads and writes these files alone. Called by `admission`, `s
 
 import json
 import os
+import re
+import stat
 import time
 from collections import namedtuple
 
-from ...layout import CANCEL, CLAIM, QUEUE, element_log
+from ...layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
 from ..supervisor import publish
 from ..supervisor.job import DAMAGED
 from . import holds, machine
@@ -26,6 +28,17 @@ Ticket = namedtuple(
      "timeout_s", "reason", "lease"),
 )  # fmt: skip
 
+_NONE, _NUMBER = type(None), (int, float)
+# What a supervisor of this version writes. The spooler counts with these values: one of another type would end it, and
+# every spooler after it.
+_FIELDS: "dict[str, Any]" = {
+    "boot": str, "submitted": int, "t": _NUMBER, "name": str, "folder": str, "home": str, "element": (int, _NONE),
+    "reason": str, "lease": str, "bridge": str, "queue_timeout_s": (int, float, _NONE), "asked": dict, "limits": dict,
+    "resources": dict, "env": dict,
+}  # fmt: skip
+_MOST = 1 << 40  # of anything that is counted: larger numbers do not fit into the name of a job
+_JOB = re.compile(r"([0-9a-f]{16})(?:\.([0-9]+))?\Z")
+
 
 class Queue:
     """The tickets below one root on this machine."""
@@ -35,6 +48,7 @@ class Queue:
         self.folder = os.path.join(machine.folder(root), QUEUE)
         self._boot = machine.boot_id()
         self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
+        self._damaged: "dict[str, str]" = {}
 
     def names(self) -> "list[str]":
         """The ids of the jobs that wait."""
@@ -57,10 +71,9 @@ class Queue:
         if known is not None and which in (known[0], None):
             return known[1]
         told = self.told(job)
-        try:
-            ticket = self._ticket(told or {})
-        except DAMAGED:  # none, or of another version, whose spooler may read it
+        if told is None:
             return None
+        ticket = self._ticket(told)
         if which is not None:
             self._known[job] = which, ticket
         return ticket
@@ -74,15 +87,41 @@ class Queue:
         return found.st_mtime_ns, found.st_ino
 
     def told(self, job: str) -> "Optional[dict[str, Any]]":
-        """All that is written on it."""
+        """All that is written on it; None if there is none, or it cannot be read now, or it is no ticket of ours."""
+        self._damaged.pop(job, None)
         try:
-            with open(os.path.join(self.folder, job), encoding="utf-8") as file:
-                return dict(json.load(file))
-        except (OSError, TypeError):  # not there; not to be read now; or not one of ours
+            told = json.loads(_read(os.path.join(self.folder, job)))
+            if isinstance(told, dict) and told.get("format") not in (FORMAT, None):
+                return None  # the spooler of that version reads it
+            return _checked(dict(told), job)
+        except OSError:
             return None
-        except ValueError:  # a crash of the machine has torn it
-            self.remove(job)
+        except DAMAGED as error:
+            self._damaged[job] = "%s: %s" % (type(error).__name__, error)
             return None
+
+    def damaged(self) -> "dict[str, str]":
+        """The tickets that were found damaged at the last look, and what is wrong with each."""
+        return {job: why for job, why in self._damaged.items() if _JOB.match(job)}
+
+    def waits(self, job: str) -> bool:
+        """Whether it has a ticket, be it a damaged one, which the spooler is about to give an outcome."""
+        return self.of(job) is not None or job in self.damaged()
+
+    def folder_of(self, job: str) -> str:
+        """The folder of the job, or of the element, that a ticket's name means."""
+        whole, _, element = job.partition(".")
+        folder = os.path.join(self.root, JOBS, whole)
+        return os.path.join(folder, ELEMENTS, element) if element else folder
+
+    def set_aside(self, job: str) -> None:
+        """Keep a damaged ticket for people, where no spooler reads it."""
+        aside = os.path.join(machine.folder(self.root), DAMAGED_TICKETS)
+        os.makedirs(aside, mode=0o700, exist_ok=True)
+        try:
+            os.rename(os.path.join(self.folder, job), os.path.join(aside, job))
+        except FileNotFoundError:
+            return
 
     def write(self, told: "dict[str, Any]") -> None:
         """A job waits from now on."""
@@ -111,6 +150,38 @@ class Queue:
             told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]),
             kind(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
         )  # fmt: skip
+
+
+def _read(path: str) -> str:
+    """A file's text. Anything else that was put there, such as a FIFO, must not keep the reader waiting."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError("it is not a file")
+    with open(fd, encoding="utf-8") as file:
+        return file.read()
+
+
+def _checked(told: "dict[str, Any]", job: str) -> "dict[str, Any]":
+    """The same; raises one of `DAMAGED` if no supervisor has written this."""
+    if told["job"] != job:
+        raise ValueError("it is the ticket of %r" % told["job"])
+    for name, kinds in _FIELDS.items():
+        if not isinstance(told[name], kinds):
+            raise TypeError("%s is %r" % (name, told[name]))
+    for name, value in list(told["asked"].items()) + [("submitted", told["submitted"])]:
+        if not isinstance(value, int) or not 0 <= value < _MOST * (10**9 if name == "submitted" else 1):
+            raise ValueError("%s is %r" % (name, value))
+    for name, value in told["limits"].items():
+        if not isinstance(value, (int, float, _NONE)):
+            raise TypeError("limits: %s is %r" % (name, value))
+    Demand(**told["asked"]), Limits(**told["limits"]), kind(told["resources"])
+    for text in (told["folder"], told["home"], *told["env"], *told["env"].values()):
+        if b"\0" in os.fsencode(text):
+            raise ValueError("%r holds a zero byte" % text)
+    if any("=" in name or not name for name in told["env"]):
+        raise ValueError("env holds what is not the name of a variable")
+    return told
 
 
 def is_claimed(ticket: Ticket) -> bool:

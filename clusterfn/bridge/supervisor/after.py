@@ -186,7 +186,8 @@ def conclude(folder: str) -> int:
     let_in(folder)
     job = Job(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
-    if asked["kind"] in (LOST, NODE) and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
+    is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
+    if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
         state(None, None, False)
         return EXIT_RETURNED
     holder = claim(job, "concluded")
@@ -195,8 +196,9 @@ def conclude(folder: str) -> int:
         return EXIT_RETURNED
     attempt = _open_attempt(job)
     won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
-    if _waits(job):
-        tickets.Queue(job.root).withdraw(job.id)
+    queue = tickets.Queue(job.root)
+    if not job.slurm and queue.of(job.id) is not None:
+        queue.withdraw(job.id)
     if won:
         _sweep(lambda: tree.tagged(job.id, attempt.number))
     return _state(attempt, won)
@@ -204,7 +206,7 @@ def conclude(folder: str) -> int:
 
 def _waits(job: Job) -> bool:
     """Whether it has a ticket in the queue of a machine without a scheduler."""
-    return not job.slurm and tickets.Queue(job.root).of(job.id) is not None
+    return not job.slurm and tickets.Queue(job.root).waits(job.id)
 
 
 def _runs(job: Job) -> bool:
