@@ -150,7 +150,7 @@ HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
-_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]")
+_PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 
 

@@ -7,13 +7,15 @@ PyTorch that is newer than the table is never refused because of that. Called by
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from clusterfn.environment.specification import admits
 from clusterfn.errors import EnvironmentBuildError
 
 TABLE = Path(__file__).with_name("cuda.yml")
@@ -64,11 +66,6 @@ class Build:
     source: str
     users: bool = False
 
-    @property
-    def tag(self) -> str:
-        """As PyTorch writes it: cu128."""
-        return "cu" + self.cuda.replace(".", "")
-
     def has(self, torch: Version) -> bool:
         """Whether there is such a build of that minor version of PyTorch."""
         return self.first <= torch[:2] and (self.last is None or torch[:2] <= self.last)
@@ -99,6 +96,11 @@ class Table:
     def least_driver(self, cuda: str) -> str:
         """The oldest driver that runs that version at all; "" if the table is older than it."""
         return self.drivers.get(cuda.partition(".")[0], "")
+
+    def runs_driver(self, cuda: str, driver: str) -> bool:
+        """Whether a driver runs that version at all, as far as the table knows."""
+        least = self.least_driver(cuda)
+        return not least or version(driver) >= version(least)
 
     def own_driver(self, cuda: str) -> str:
         """The driver that this version of CUDA came with; "" if the table is older than it."""
@@ -135,7 +137,7 @@ class Choice:
 
     Attributes:
         cuda: Its version of CUDA, "12.8".
-        torch: The minor version of PyTorch that it was chosen for, "2.8".
+        torch: The minor version of PyTorch that it was chosen for, "2.8"; "" where the table knows no row for it.
         index: The package index that has it; "" where it is the one that the Python package index has.
         because: A sentence for people: the numbers that decided.
         warnings: Sentences: what may not work although it is not refused.
@@ -195,12 +197,49 @@ def _or_none(value: object) -> Version | None:
     return None if value is None else version(str(value))
 
 
-def choose(cards: Cards, torch: str | None = None, known: Table | None = None, host: str | None = None) -> Choice:
-    """The build of PyTorch for these cards: the newest CUDA that the driver itself has, else one of its major version.
+@dataclass(frozen=True)
+class Wish:
+    """What the user wrote about PyTorch.
+
+    Attributes:
+        versions: As pip writes them, ">=2.4,<2.8", or one alone, "2.7.1"; "" for the newest that fits.
+        cuda: The version of CUDA that it must be built for, "11.8"; "" for any.
+        said_by: The user's own words that ask for that CUDA, for messages.
+        companions: The versions of packages that belong to one PyTorch each, such as {"torchvision": "==0.22.1"}.
+    """
+
+    versions: str = ""
+    cuda: str = ""
+    said_by: str = ""
+    companions: Mapping[str, str] = field(default_factory=dict)
+
+    def admits(self, minor: Version, known: Table) -> bool:
+        """Whether a minor version of PyTorch is among those that are wanted."""
+        for name, rows in known.companions.items():
+            fitting = [
+                torch for torch, theirs in rows.items() if admits(self.companions.get(name, ""), version(theirs))
+            ]
+            if self.companions.get(name) and fitting and _text(minor) not in fitting:
+                return False
+        return admits(self.versions, minor)
+
+    @property
+    def newest_named(self) -> Version:
+        """The newest minor version that it names; () if it names none."""
+        named = (version(text)[:2] for text in re.findall(r"\d+(?:\.\d+)+", self.versions.partition("+")[0]))
+        return max(named, default=())
+
+
+def choose(
+    cards: Cards, torch: str | Wish | None = None, known: Table | None = None, host: str | None = None
+) -> Choice:
+    """The newest PyTorch among those wanted that has a build for these GPUs, and the best of its builds.
+
+    The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
 
     Args:
-        cards: The machine's driver and its cards' compute capabilities.
-        torch: The version of PyTorch that is asked for, "2.7.1"; None for the newest that fits.
+        cards: The machine's driver and its GPUs' compute capabilities.
+        torch: What the user wants of it; text means its versions, None the newest that fits.
         known: The table; None for the one that comes along.
         host: For messages.
 
@@ -210,17 +249,22 @@ def choose(cards: Cards, torch: str | None = None, known: Table | None = None, h
     Example:
         >>> choose(Cards("575.57.08", ("8.6",)), "2.7.1").cuda
         '12.8'
+        >>> choose(Cards("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
+        '2.7'
     """
     known = known or table()
-    wanted = [version(torch)[:2]] if torch else known.minors()
+    wish = torch if isinstance(torch, Wish) else Wish(torch or "")
+    wanted = [minor for minor in known.minors() if wish.admits(minor, known)]
     for minor in wanted:
-        rows = list(_rows(known, minor))
-        fitting = [row for row in rows if _fits(known, row, cards)]
+        fitting = [row for row in _rows(known, minor, wish.cuda) if _fits(known, row, cards)]
         if fitting:
-            return _chosen(known, max(fitting, key=lambda row: _rank(known, row, cards, minor)), minor, cards)
-    if torch and wanted[0] > known.newest():
-        return _beyond(known, wanted[0], cards)
-    raise _refusal(known, wanted, cards, host)
+            return _chosen(known, max(fitting, key=lambda row: _rank(known, row, cards, minor)), minor, cards, wish)
+    if wish.cuda and not any(_rows(known, minor, wish.cuda) for minor in wanted):
+        if known.runs_driver(wish.cuda, cards.driver):
+            return _unlisted(known, wish, cards)
+    elif not wanted and wish.newest_named > known.newest():
+        return _beyond(known, wish.newest_named, cards)
+    raise _refusal(known, wanted, cards, host, wish)
 
 
 def _beyond(known: Table, torch: Version, cards: Cards) -> Choice:
@@ -228,25 +272,28 @@ def _beyond(known: Table, torch: Version, cards: Cards) -> Choice:
     own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
     warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
     because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
-    return Choice(max(own, key=version, default=""), _text(torch), "", because, (warning,))
+    return Choice(max(own, key=version, default=""), "", "", because, (warning,))
 
 
-def _rows(known: Table, torch: Version) -> Iterator[Build]:
-    """The builds of that version; of one that is newer than the table, those that go on."""
-    seen = set()
+def _unlisted(known: Table, wish: Wish, cards: Cards) -> Choice:
+    """A build that the user names and the table does not know: only the driver could speak against it."""
+    because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
+    because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
+    warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: its first job on a GPU will tell"
+    return Choice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
+
+
+def _rows(known: Table, torch: Version, cuda: str = "") -> list[Build]:
+    """The builds of that version, for that CUDA or any; the user's own rows replace those of the table."""
+    rows: dict[str, Build] = {}
     for row in known.builds:
-        if row.has(torch) and row.cuda not in seen:
-            seen.add(row.cuda)
-            yield row
+        if row.has(torch) and cuda in ("", row.cuda):
+            rows.setdefault(row.cuda, row)
+    return list(rows.values())
 
 
 def _fits(known: Table, row: Build, cards: Cards) -> bool:
-    return _has_driver(known, row, cards) and all(known.runs(row, each) for each in cards.capabilities)
-
-
-def _has_driver(known: Table, row: Build, cards: Cards) -> bool:
-    least = known.least_driver(row.cuda)
-    return not least or version(cards.driver) >= version(least)
+    return known.runs_driver(row.cuda, cards.driver) and all(known.runs(row, each) for each in cards.capabilities)
 
 
 def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool, bool, bool, Version]:
@@ -257,7 +304,7 @@ def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool,
     return row.users, within, within and row.is_default(torch), nearest
 
 
-def _chosen(known: Table, row: Build, torch: Version, cards: Cards) -> Choice:
+def _chosen(known: Table, row: Build, torch: Version, cards: Cards, wish: Wish) -> Choice:
     own, warnings = known.own_driver(row.cuda), []
     if own and version(cards.driver) < version(own):
         warnings.append(
@@ -267,9 +314,10 @@ def _chosen(known: Table, row: Build, torch: Version, cards: Cards) -> Choice:
         if known.is_ahead(each):
             warnings.append(f"compute capability {each} is newer than the table of {known.date}: it may have no kernel")
     cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
-    because = f"CUDA {row.cuda} for PyTorch {_text(torch)}: driver {cards.driver} (at least "
+    asked = f", because {wish.said_by} asks for it" if wish.cuda else ""
+    because = f"CUDA {row.cuda} for PyTorch {_text(torch)}{asked}: driver {cards.driver} (at least "
     because += f"{known.least_driver(row.cuda) or 'unknown'}){cards_text}{_said_by(cards)}"
-    index = "" if row.is_default(torch) else INDEX + row.tag
+    index = "" if row.is_default(torch) else INDEX + tag_of(row.cuda)
     return Choice(row.cuda, _text(torch), index, because, tuple(warnings))
 
 
@@ -277,25 +325,31 @@ def _said_by(cards: Cards) -> str:
     return f", as {cards.source}" if cards.source else ""
 
 
-def _refusal(known: Table, wanted: Iterable[Version], cards: Cards, host: str | None) -> EnvironmentBuildError:
-    minors = list(wanted)
-    torch = f"PyTorch {_text(minors[0])}" if len(minors) == 1 else "any PyTorch in the table"
+def _refusal(
+    known: Table, wanted: Sequence[Version], cards: Cards, host: str | None, wish: Wish
+) -> EnvironmentBuildError:
+    numbers = wish.versions if len(wanted) > 1 else _text(wanted[0]) if wanted else wish.versions
+    torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
+    built_for = f" for CUDA {wish.cuda} ({wish.said_by})" if wish.cuda else ""
     return EnvironmentBuildError(
-        f"no build of {torch} runs there: driver {cards.driver}, compute capability "
+        f"no build of {torch}{built_for} runs on {host or 'this host'}: driver {cards.driver}, compute capability "
         f"{', '.join(cards.capabilities) or 'unknown'}{_said_by(cards)}",
         host=host,
         stage="environment",
-        evidence=[line for minor in minors[:1] for line in _why_not(known, minor, cards)],
+        evidence=list(_why_not(known, wanted[0] if wanted else wish.newest_named, cards, wish)),
         hint=_what_would(known, cards),
     )
 
 
-def _why_not(known: Table, torch: Version, cards: Cards) -> Iterator[str]:
-    rows = list(_rows(known, torch))
+def _why_not(known: Table, torch: Version, cards: Cards, wish: Wish) -> Iterator[str]:
+    rows = _rows(known, torch, wish.cuda)
+    if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
+        yield f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"
+        return
     if not rows:
-        yield f"the table of {known.date} has no build of PyTorch {_text(torch)} for CUDA"
+        yield f"the table of {known.date} has no build of PyTorch {_text(torch) or wish.versions} for CUDA {wish.cuda}"
     for row in rows:
-        if not _has_driver(known, row, cards):
+        if not known.runs_driver(row.cuda, cards.driver):
             yield f"CUDA {row.cuda} needs driver {known.least_driver(row.cuda)} or newer"
         else:
             yield f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
@@ -333,6 +387,16 @@ def newest(driver: str, known: Table | None = None) -> str:
     own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]
     majors = [f"{major}.0" for major, least in known.drivers.items() if version(least) <= version(driver)]
     return max([*own, *majors], key=version, default="")
+
+
+def tag_of(cuda: str) -> str:
+    """A version of CUDA as PyTorch writes it.
+
+    Example:
+        >>> tag_of("12.8")
+        'cu128'
+    """
+    return "cu" + cuda.replace(".", "")
 
 
 def _text(torch: Version) -> str:

@@ -1,4 +1,4 @@
-"""environment.yml → `Specification`: what conda and conda-lock know of it, with file and line in every complaint.
+"""environment.yml or requirements.txt → `Specification`, with file and line in every complaint.
 
 Exports of a whole environment are recognised: their builds fit one platform only, so they are lifted and that is said.
 Called by `built`; it reads the file, and .condarc where the file names no channel.
@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment.specification import (
     USUAL_CHANNEL,
+    PipLines,
     Requirement,
     Specification,
     conda_requirement,
     named_channels,
-    wheel_requirement,
 )
 from clusterfn.errors import ConfigError
 from clusterfn.solve import condarc
@@ -38,16 +38,6 @@ _FOREIGN = re.compile(
     r"libcxx|appnope|pyobjc-.*|python\.app|cctools.*|ld64.*|libgfortran5?-(?:osx|win)|llvm-openmp-(?:osx|win)"
 )
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
-
-
-@dataclass
-class _Pip:
-    """The pip section while it is read."""
-
-    wanted: list[Requirement] = field(default_factory=list)
-    indexes: list[str] = field(default_factory=list)
-    find_links: list[str] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
 
 
 def located(text: str, folders: Sequence[Path]) -> Path:
@@ -81,41 +71,64 @@ def from_file(path: Path) -> Specification:
     """
     if path.name.lower().endswith(LOCK_SUFFIXES):
         return Specification(path.name, file=path, given_lock=path)
+    if path.suffix.lower() == ".txt":
+        return _requirements(path)
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path} is no environment.yml", hint=_hint_for(path))
+        raise ConfigError(
+            f"{path} is no environment.yml",
+            hint="write its packages into an environment.yml or a requirements.txt, or name them with packages=[…]",
+        )
     data = path.read_bytes()
     if not data.strip():
         raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
     return _read(parse(data, str(path)), path)
 
 
-def _hint_for(path: Path) -> str:
-    if path.suffix == ".txt":
-        return (
-            f'write an environment.yml that has "- pip:" below "dependencies:", and the lines of {path.name} below that'
-        )
-    return "write its packages into an environment.yml, or name them with packages=[…]"
+def _requirements(path: Path) -> Specification:
+    """pip's own file: the packages are wheels, only Python comes from a channel."""
+    pip = PipLines(path.parent)
+    for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
+        if " --hash" in line:
+            raise ConfigError(
+                f"{path.name}:{number}: hashes in {path.name} are not compared with anything",
+                hint="leave them out: the lock has the SHA-256 of each file, and each is compared with it",
+            )
+        pip.read(line, f"{path.name}:{number}")
+    if not pip.wanted:
+        raise ConfigError(f"{path} names no package", hint="write one below another, such as numpy>=2")
+    channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
+    return pip.added_to(Specification(path.name, channels, file=path))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines without comments, those that end with a backslash joined, each with its number."""
+    begun = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(^|\s)#.*", "", line).strip()
+        begun += bare.rstrip("\\")
+        if not bare.endswith("\\"):
+            if begun.strip():
+                yield number, begun.strip()
+            begun = ""
 
 
 def _read(tree: Value, path: Path) -> Specification:
     keys = tree.mapping(_KEYS, _ADVICE)
     if "dependencies" not in keys:
         raise tree.error('there is no "dependencies:"', "list the packages below that key")
-    conda, pip = _dependencies(keys["dependencies"], path.name)
+    conda, pip = _dependencies(keys["dependencies"], path)
     written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
     usual = written or list(condarc.channels(condarc.settings())) or [USUAL_CHANNEL]
     spec = Specification(
         path.name,
         tuple(dict.fromkeys([*usual, *named_channels(conda)])),
         tuple(conda),
-        tuple(pip.wanted),
-        (*_texts(keys.get("pip-repositories")), *pip.indexes),
-        tuple(_absolute(place, path.parent) for place in pip.find_links),
-        tuple(_texts(keys.get("platforms"))),
-        path,
-        sentences=(*_ended(written), *pip.sentences),
+        indexes=_texts(keys.get("pip-repositories")),
+        platforms=_texts(keys.get("platforms")),
+        file=path,
+        sentences=tuple(_ended(written)),
     )
-    return _lifted(spec, keys.get("prefix"))
+    return _lifted(pip.added_to(spec), keys.get("prefix"))
 
 
 def _ended(channels: Sequence[str]) -> Iterator[str]:
@@ -127,20 +140,16 @@ def _texts(value: Value | None) -> tuple[str, ...]:
     return value.as_lines() if value is not None and value.kind != "null" else ()
 
 
-def _absolute(place: str, folder: Path) -> str:
-    return place if "://" in place else str(folder / Path(place).expanduser())
-
-
-def _dependencies(value: Value, file: str) -> tuple[list[Requirement], _Pip]:
+def _dependencies(value: Value, file: Path) -> tuple[list[Requirement], PipLines]:
     conda: list[Requirement] = []
-    pip = _Pip()
+    pip = PipLines(file.parent)
     for item in _items(value):
         if item.kind == "map":
             section = item.mapping(("pip",))["pip"]
             for line in _items(section):
-                _pip_line(line, pip, file)
+                pip.read(line.as_text(), _place(line, file.name), _selector(line))
         else:
-            conda.append(conda_requirement(item.as_text(), _place(item, file), _selector(item)))
+            conda.append(conda_requirement(item.as_text(), _place(item, file.name), _selector(item)))
     return conda, pip
 
 
@@ -159,24 +168,6 @@ def _place(value: Value, file: str) -> str:
 def _selector(value: Value) -> str:
     match = _SELECTOR.search(value.source.lines[value.line])
     return match[1].strip() if match else ""
-
-
-def _pip_line(line: Value, pip: _Pip, file: str) -> None:
-    """A requirement, or one of pip's options that mean something here."""
-    text = line.as_text().strip()
-    option, _, rest = text.replace("=", " ", 1).partition(" ") if text.startswith("-") else ("", "", "")
-    if option in ("-e", "--editable"):
-        pip.sentences.append(f"{_place(line, file)}: {text!r} is left out: a project of yours travels as source")
-    elif option in ("--index-url", "-i", "--extra-index-url"):
-        pip.indexes.append(rest.strip())
-    elif option in ("--find-links", "-f"):
-        pip.find_links.append(rest.strip())
-    elif option in ("-r", "--requirement", "-c", "--constraint"):
-        raise line.error(f'"{text}" names another file', f"write the lines of {rest.strip()} here")
-    elif option or text.startswith((".", "/")):
-        raise line.error(f'"{text}" cannot be locked', "name a project and its version")
-    else:
-        pip.wanted.append(wheel_requirement(text, _place(line, file), _selector(line)))
 
 
 def _lifted(spec: Specification, prefix: Value | None) -> Specification:

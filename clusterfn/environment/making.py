@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn import layout
+from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import advice, places
 from clusterfn.environment import cuda, environmentyml, solving
 from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import Cards
 from clusterfn.environment.lock import Lock, Package
 from clusterfn.environment.solving import Target
-from clusterfn.environment.specification import TORCHES, USUAL_CHANNEL, Specification, from_packages
+from clusterfn.environment.specification import TORCHES, USUAL_CHANNEL, Requirement, Specification, from_packages
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.solve import condarc
 from clusterfn.spec import Building, Host, Interpreter
@@ -32,7 +33,7 @@ _NODE_DISK = "/var/tmp"  # a folder of the user's is made there by the builder, 
 
 _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
 _CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
-_EXACT = re.compile(r"==\s*(\d+(?:\.\d+)+)")
+_OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
 # Without a word about the cards: what the oldest driver of CUDA 12 runs, which most machines have.
 _UNKNOWN = Cards("525.60.13", (), "is taken where nobody has seen them: the first job on a card will tell")
 
@@ -174,10 +175,15 @@ def make(
     if cards is None:
         return made(spec.title, solving.lock_for(spec, target, say))
     table = _table(host)
-    lock, because = _lock_with_torch(spec, target, cards, table, host, say)
+    lock, choice = _lock_with_torch(spec, target, cards, table, host, say)
     torch = torch_of(lock.on(target.platform), table)
     _refuse_torch(torch, cards, table, lock, host)
-    because = because or (_why_it_runs(torch, cards, table) if torch else "")
+    because = ""
+    if torch:  # of the lock, which may have another build than the one that was looked for
+        as_chosen = choice is not None and torch.cuda == choice.cuda
+        because = choice.because if choice and as_chosen else _why_it_runs(torch, cards, table)
+        if choice and not as_chosen:
+            say(because)
     if cards is _UNKNOWN and torch:
         say(because)
     built_for = torch.cuda or "" if torch else ""
@@ -226,37 +232,58 @@ def _table(host: Host) -> cuda.Table:
 
 def _lock_with_torch(
     spec: Specification, target: Target, cards: Cards, table: cuda.Table, host: Host, say: Say
-) -> tuple[Lock, str]:
-    """The lock that is there, if its PyTorch runs on these cards; else one with a build that does."""
+) -> tuple[Lock, cuda.Choice | None]:
+    """The lock that is there, if its PyTorch runs on these GPUs; else one with a build that does, and which."""
     wheel = spec.wheel("torch")
     # What is only supposed of the cards is no reason to solve anew what was solved for some.
     there = solving.current(spec, replace(target, cuda=None) if cards is _UNKNOWN else target)
     if there and (wheel is None or _runs(torch_of(there.on(target.platform), table), cards, table)):
-        return there, ""
-    if wheel is None or spec.given_lock:
-        return solving.lock_for(spec, target, say), ""
-    choice = cuda.choose(cards, _exact(wheel.text), table, host.name)
+        return there, None
+    if wheel is None or spec.given_lock or wheel.is_address:
+        return solving.lock_for(spec, target, say), None
+    choice = cuda.choose(cards, _wish(spec, wheel, host), table, host.name)
     for sentence in [choice.because, *choice.warnings]:
         say(sentence)
     why = f"its PyTorch does not run there ({choice.because})" if there else ""
-    return solving.lock_for(_pinned(spec, choice, table), target, say, why), choice.because
+    return solving.lock_for(_pinned(spec, wheel, choice, table), target, say, why), choice
 
 
-def _exact(text: str) -> str | None:
-    found = _EXACT.search(text)
-    return found[1] if found else None
+def _wish(spec: Specification, wheel: Requirement, host: Host) -> cuda.Wish:
+    """What the user wrote about PyTorch: its versions, and the build that its version or an index names."""
+    local = wheel.exact.partition("+")[2]
+    tag, said_by = next(filter(lambda found: found[0], [(local, wheel.text), _tagged_index(spec)]), ("", ""))
+    if tag == "cpu":
+        raise EnvironmentBuildError(
+            f"{said_by} is a build of PyTorch without CUDA, and the call asks for GPUs", host=host.name,
+            stage="environment", hint="leave the cpu out, then clusterfn chooses a build for these GPUs; or call "
+            "with gpus=0",
+        )  # fmt: skip
+    belonging = {each.name: each.versions for each in spec.pip if each.name in TORCHES and each is not wheel}
+    if not tag.startswith("cu"):
+        return cuda.Wish(wheel.versions, companions=belonging)
+    return cuda.Wish(wheel.versions, _dotted(tag[2:]), said_by, belonging)
 
 
-def _pinned(spec: Specification, choice: cuda.Choice, table: cuda.Table) -> Specification:
-    """With PyTorch's wheels pinned to one build, and those that belong to it."""
-    wheel = spec.wheel("torch")
-    exact = _exact(wheel.text) if wheel else None
-    pins = {} if exact else {"torch": f"=={choice.torch}.*"}
-    if exact and choice.index:
-        pins["torch"] = f"=={exact}+{choice.index.rpartition('/')[2]}"
+def _tagged_index(spec: Specification) -> tuple[str, str]:
+    """The build that the first such index of the user's is for, and its address; two empty texts if none is."""
+    found = ((match[1], masked(url)) for url in spec.indexes if (match := _OF_INDEX.search(url)))
+    return next(found, ("", ""))
+
+
+def _pinned(spec: Specification, wheel: Requirement, choice: cuda.Choice, table: cuda.Table) -> Specification:
+    """With PyTorch's wheels narrowed to one build, and those that belong to it, within what the user wrote."""
+    users_index, exact = bool(_tagged_index(spec)[0]), wheel.exact
+    if not choice.torch or (users_index and spec.replaces_index):
+        return spec  # that index has no other build
+    pins = {}
+    if not exact:
+        pins["torch"] = ",".join(filter(None, [wheel.versions, f"=={choice.torch}.*"]))
+    elif choice.index and "+" not in exact:
+        pins["torch"] = f"=={exact}+{cuda.tag_of(choice.cuda)}"
     belong = cuda.companions(choice.torch, table)
     pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
-    return spec.with_wheels(pins, [choice.index] if choice.index else [])
+    ours = choice.index and not users_index and "+" not in exact  # who names a build names where it is, too
+    return spec.with_wheels(pins, [choice.index] if ours else [])
 
 
 @dataclass(frozen=True)
@@ -337,7 +364,7 @@ def _platform(host: Host, told: str) -> str:
 def _is_free(spec: Specification, name: str) -> bool:
     """Whether one of PyTorch's companions is wanted, in whatever version belongs to it."""
     found = spec.wheel(name)
-    return name in TORCHES and found is not None and found.text == name
+    return name in TORCHES and found is not None and not found.versions and not found.is_address
 
 
 def unknown_cards(host: Host) -> Cards:

@@ -195,6 +195,7 @@ def _job(
 ) -> dict[str, Any]:
     """What `clusterfn.solve.program` reads, but for the place of the lock."""
     pip = pip_config() if spec.pip else PipConfig(())
+    pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
     virtual = {platform: virtual_packages(platform, target) for platform in platforms}
     kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
     return {
@@ -204,7 +205,7 @@ def _job(
         "python": None if spec.wants_python else target.python,
         "platforms": platforms,
         "virtual": virtual,
-        "indexes": list(dict.fromkeys([*(url.rstrip("/") for url in spec.indexes), *pip.indexes])),
+        "indexes": list(dict.fromkeys([*(url.rstrip("/") for url in spec.indexes), *pips_own])),
         "find_links": list(dict.fromkeys([*spec.find_links, *pip.find_links])),
         "executable": executable,
         "variables": dict(pip.variables),
@@ -279,6 +280,12 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
 def _hint(spec: Specification) -> str:
     if spec.exported:
         return "write the file anew from what you asked for: `conda env export --from-history > environment.yml`"
+    torch = spec.wheel("torch")
+    if torch and "+" in torch.exact and not spec.indexes:
+        index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"
+        return f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
+    if spec.replaces_index:
+        return "--index-url replaces PyPI, as for pip; with --extra-index-url both are asked"
     if any(each.name == "torch" for each in spec.conda):
         return 'conda calls it pytorch; or write torch below "- pip:"'
     if spec.file:

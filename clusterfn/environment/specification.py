@@ -3,6 +3,7 @@
     packages=["python=3.11", "torch==2.7.1", "numpy>=2"]    from conda-forge
     "bioconda::samtools"                                    from a channel that is named
     "pip:torch-geometric"                                   from PyPI, or the index that pip is configured for
+    "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
 
 torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch itself makes builds for each CUDA, and none for
 conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environmentyml` reads the same from a file,
@@ -14,8 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clusterfn.errors import ConfigError
@@ -23,8 +24,13 @@ from clusterfn.errors import ConfigError
 USUAL_CHANNEL = "conda-forge"
 TORCHES = ("torch", "torchvision", "torchaudio")
 _PIP = "pip:"
+_EXTRAS = re.compile(r"[\w.-]+\[[\w\s,.-]+\]")  # conda's brackets hold name=value
 _CONDA = re.compile(r"(?:(?P<channel>[^\s\[\]]+)::)?(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*)(?P<rest>(?:[\s=<>!~\[].*)?)")
-_WHEEL = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w\s,.-]*\])?\s*(?P<rest>(?:[=<>!~@;(].*)?)")
+_WHEEL = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<extras>(?:\[[\w\s,.-]*\])?)\s*(?P<rest>(?:[=<>!~@;(].*)?)"
+)
+_CLAUSE = re.compile(r"(?P<operator>~=|===?|!=|<=|>=|<|>)?\s*(?P<version>\d[\w.*+!-]*)")
+_PATCHES = 30  # no minor version of PyTorch has had as many
 _SOURCE = re.compile(r"(?:git|hg|svn|bzr)\+|[\w.-]+\s*@\s*(?:git|hg|svn|bzr)\+")
 _FORMAT = 1
 
@@ -45,6 +51,68 @@ class Requirement:
     place: str = ""
     selector: str = ""
 
+    @property
+    def is_address(self) -> bool:
+        """Whether it names one wheel by its address."""
+        return self._rest.startswith("@")
+
+    @property
+    def versions(self) -> str:
+        """The versions of a wheel that are wanted, as pip writes them.
+
+        Example:
+            >>> wheel_requirement("torch[opt] (>=2.4, <2.8); python_version > '3.9'").versions
+            '>=2.4,<2.8'
+        """
+        return "" if self.is_address else re.sub(r"[\s()]", "", self._rest.partition(";")[0])
+
+    @property
+    def exact(self) -> str:
+        """The one version of a wheel that is wanted, "2.7.1"; "" if several would do."""
+        clause = _CLAUSE.fullmatch(self.versions)
+        single = clause is not None and clause["operator"] in ("==", "===") and "*" not in clause["version"]
+        return clause["version"] if clause and single else ""
+
+    def with_versions(self, versions: str) -> Requirement:
+        """The same wheel in other versions; its extras and its marker stay.
+
+        Example:
+            >>> wheel_requirement("torch[opt]>=2; sys_platform == 'linux'").with_versions("==2.7.1").text
+            "torch[opt]==2.7.1; sys_platform == 'linux'"
+        """
+        _, separator, marker = self._rest.partition(";")
+        found = _WHEEL.fullmatch(self.text)
+        extras = found["extras"] if found else ""
+        return replace(self, text=f"{self.name}{extras}{versions}{separator}{marker}")
+
+    @property
+    def _rest(self) -> str:
+        found = _WHEEL.fullmatch(self.text)
+        return found["rest"] if found else ""
+
+
+def admits(versions: str, minor: tuple[int, ...]) -> bool:
+    """Whether some release of a minor version is among those that pip would take; a version alone means that one.
+
+    Example:
+        >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
+        [4, 6, 7]
+    """
+    clauses = [_CLAUSE.fullmatch(clause.strip()) for clause in versions.split(",") if clause.strip()]
+    return any(all(_holds(clause, (*minor[:2], patch)) for clause in clauses if clause) for patch in range(_PATCHES))
+
+
+def _holds(clause: re.Match[str], release: tuple[int, ...]) -> bool:
+    operator, text = clause["operator"] or "==", clause["version"].partition("+")[0]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", text)[0]))
+    whole = (*numbers, 0, 0, 0)[: max(len(numbers), 3)]
+    if operator in ("==", "===", "!="):
+        same = release[: len(numbers)] == numbers if text.endswith("*") else release == whole
+        return same is not (operator == "!=")
+    if operator == "~=":
+        return release >= whole and release[: len(numbers) - 1] == numbers[:-1]
+    return {"<": release < whole, "<=": release <= whole, ">": release > whole, ">=": release >= whole}[operator]
+
 
 @dataclass(frozen=True)
 class Specification:
@@ -54,7 +122,8 @@ class Specification:
         title: For messages: "environment.yml", 'packages=["numpy"]'.
         conda: From the channels.
         pip: From the indexes.
-        indexes: Named besides those that pip is configured for.
+        indexes: Package indexes that are named, asked before those that pip is configured for.
+        replaces_index: One of them is named by --index-url: pip's own index is not asked, as pip itself would do.
         find_links: Folders and pages with wheels, besides those that pip is configured for.
         platforms: To be locked besides the host's own.
         file: Where it was read from; the lock stands beside it.
@@ -76,6 +145,7 @@ class Specification:
     exported: bool = False
     sentences: tuple[str, ...] = ()
     wish: str = ""
+    replaces_index: bool = False
 
     @property
     def wants_python(self) -> bool:
@@ -94,6 +164,7 @@ class Specification:
             "pip": sorted((each.text, each.selector) for each in self.pip),
             "indexes": self.indexes,
             "find_links": self.find_links,
+            **({"replaces_index": True} if self.replaces_index else {}),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -109,7 +180,7 @@ class Specification:
             >>> spec.with_wheels({"torch": "==2.7.1+cu118"}, ["https://download.pytorch.org/whl/cu118"]).pip[0].text
             'torch==2.7.1+cu118'
         """
-        pip = tuple(replace(each, text=each.name + pins[each.name]) if each.name in pins else each for each in self.pip)
+        pip = tuple(each.with_versions(pins[each.name]) if each.name in pins else each for each in self.pip)
         return replace(self, pip=pip, indexes=(*indexes, *self.indexes), wish=self.input_hash)
 
 
@@ -124,22 +195,91 @@ def from_packages(packages: Sequence[str]) -> Specification:
         'numpy >=2'
     """
     title = f"packages={json.dumps(list(packages))}"
-    conda, pip, sentences = [], [], []
-    for text in packages:
+    conda, lines, sentences = [], PipLines(Path.cwd()), []
+    for text in _with_values(packages):
+        if text.startswith("-"):
+            lines.read(text)
+            continue
         if text.startswith(_PIP):
-            pip.append(wheel_requirement(text[len(_PIP) :]))
+            lines.wanted.append(wheel_requirement(text[len(_PIP) :]))
             continue
         found = conda_requirement(text)
         if found.name in TORCHES and "::" not in text:
-            pip.append(wheel_requirement(_as_wheel(text)))
+            lines.read(_as_wheel(text))
             sentences.append(f"{found.name} comes from PyPI, as a wheel (conda-forge's is {USUAL_CHANNEL}::pytorch)")
+        elif _EXTRAS.match(text):
+            lines.read(text)
+            lines.sentences.append(f"{text} is taken from PyPI, as packages of conda have no extras")
         else:
             conda.append(found)
     named = named_channels(conda)
     channels = named if conda and len(named) == len(conda) else [USUAL_CHANNEL, *named]
-    return Specification(
-        title, tuple(dict.fromkeys(channels)), tuple(conda), tuple(pip), sentences=tuple(sentences[:1])
-    )
+    spec = Specification(title, tuple(dict.fromkeys(channels)), tuple(conda))
+    return lines.added_to(replace(spec, sentences=tuple(sentences[:1])))
+
+
+def _with_values(packages: Sequence[str]) -> Iterator[str]:
+    """An option and its value may be two items, as a shell splits them."""
+    words = iter(packages)
+    for word in words:
+        yield f"{word} {next(words, '')}" if word in _WITH_VALUE else word
+
+
+_INDEX_URL = ("--index-url", "-i")
+_MORE_INDEXES = ("--extra-index-url",)
+_FIND_LINKS = ("--find-links", "-f")
+_OTHER_FILES = ("-r", "--requirement", "-c", "--constraint")
+_EDITABLE = ("-e", "--editable")
+_WITH_VALUE = (*_INDEX_URL, *_MORE_INDEXES, *_FIND_LINKS, *_OTHER_FILES, *_EDITABLE)
+
+
+@dataclass
+class PipLines:
+    """Lines as pip reads them, in a requirements.txt, a `pip:` section or `packages=`.
+
+    Args:
+        folder: From which relative paths count.
+    """
+
+    folder: Path
+    wanted: list[Requirement] = field(default_factory=list)
+    indexes: list[str] = field(default_factory=list)
+    find_links: list[str] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+    replaces_index: bool = False
+
+    def read(self, text: str, place: str = "", selector: str = "") -> None:
+        """Take a requirement, or one of the options that mean something for a lock.
+
+        Raises:
+            ConfigError: It is neither.
+        """
+        text = text.strip()
+        option, _, rest = text.replace("=", " ", 1).partition(" ") if text.startswith("-") else ("", "", "")
+        value = rest.strip()
+        if option in _WITH_VALUE and not value:
+            raise ConfigError(f"{_at(place)}{option} has no value", hint=f'write "{option} VALUE" as one text')
+        if option in _EDITABLE:
+            self.sentences.append(f"{_at(place)}{text!r} is left out: a project of yours travels as source")
+        elif option in (*_INDEX_URL, *_MORE_INDEXES):
+            self.indexes.append(value)
+            self.replaces_index |= option in _INDEX_URL
+        elif option in _FIND_LINKS:
+            self.find_links.append(value if "://" in value else str(self.folder / Path(value).expanduser()))
+        elif option in _OTHER_FILES:
+            raise ConfigError(f'{_at(place)}"{text}" names another file', hint=f"write the lines of {value} here")
+        elif option or text.startswith((".", "/")):
+            raise ConfigError(f'{_at(place)}"{text}" cannot be locked', hint="name a project and its version")
+        else:
+            self.wanted.append(wheel_requirement(text, place, selector))
+
+    def added_to(self, spec: Specification) -> Specification:
+        """A specification with these lines."""
+        return replace(
+            spec, pip=(*spec.pip, *self.wanted), indexes=(*spec.indexes, *self.indexes),
+            find_links=(*spec.find_links, *self.find_links), sentences=(*spec.sentences, *self.sentences),
+            replaces_index=self.replaces_index,
+        )  # fmt: skip
 
 
 def named_channels(conda: Sequence[Requirement]) -> list[str]:

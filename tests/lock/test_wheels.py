@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
+from clusterfn.environment import environmentyml, making
+from clusterfn.environment.cuda import Cards
+from clusterfn.spec import Host
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 
@@ -124,6 +127,48 @@ def make_source(folder: Path) -> None:
             member = tarfile.TarInfo(f"toysource-1.0/{name}")
             member.size = len(text)
             archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def test_a_range_for_torch_is_kept_when_gpus_are_asked_for(bench: Bench, pip_conf: Path):
+    for version in ("2.6.0", "2.7.1", "2.14.0"):
+        make_wheel(bench.folder / "wheels", "torch", version)
+    pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {bench.folder / 'wheels'}\n")
+
+    made = locked_for_gpus(bench, "    - torch>=2.4,<2.8\n")
+
+    assert names(made.lock, "pip") == {"torch": "2.7.1"}
+    assert made.why.startswith("CUDA 12.6 for PyTorch 2.7: driver 595.45.04")
+
+
+def test_the_users_index_decides_on_the_build_and_the_reason_says_so(bench: Bench, pip_conf: Path):
+    index = make_index(bench.folder / "whl" / "cu118", make_wheel(bench.folder / "wheels", "torch", "2.7.1+cu118"))
+    usual = make_index(bench.folder / "simple", make_wheel(bench.folder / "wheels", "torch", "2.14.0"))
+    pip_conf.write_text(f"[global]\nindex-url = {usual}\n")
+
+    made = locked_for_gpus(bench, f"    - --index-url {index}\n    - torch\n")
+
+    assert names(made.lock, "pip") == {"torch": "2.7.1+cu118"}
+    assert made.why.startswith(f"CUDA 11.8 for PyTorch 2.7, because {index} asks for it: driver 595.45.04")
+
+
+def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Bench, pip_conf: Path):
+    pip_conf.write_text(
+        f"[global]\nindex-url = {make_index(bench.folder, make_wheel(bench.folder, 'torch', '2.7.1'))}\n"
+    )
+
+    with pytest.raises(LockError) as caught:
+        locked_for_gpus(bench, "    - torch==2.7.1+cu118\n")
+
+    assert "--extra-index-url https://download.pytorch.org/whl/cu118" in (caught.value.hint or "")
+
+
+def locked_for_gpus(bench: Bench, wheels: str) -> making.Made:
+    """The environment of a `pip:` section for the GPUs of a new driver."""
+    spec = environmentyml.from_file(bench.write(f"dependencies:\n  - pip:\n{wheels}"))
+    cards = Cards("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
+    facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
+    host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+    return making.make(spec, host, facts, cards, (3, 11), bench.said.append)
 
 
 def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):

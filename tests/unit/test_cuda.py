@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from clusterfn.environment import cuda
-from clusterfn.environment.cuda import Cards, choose, companions
+from clusterfn.environment.cuda import Cards, Wish, choose, companions
 from clusterfn.errors import EnvironmentBuildError
 
 ROWS = yaml.safe_load(Path(__file__).with_name("cuda_rows.yml").read_text())
@@ -100,3 +100,43 @@ def test_a_users_rows_come_first(tmp_path: Path) -> None:
 def test_companions_belong_together() -> None:
     assert companions("2.8.0") == {"torchvision": "0.23.*", "torchaudio": "2.8.*"}
     assert companions("2.99") == {}
+
+
+@pytest.mark.parametrize(
+    ("versions", "torch"),
+    [
+        (">=2.4,<2.8", "2.7"),
+        ("~=2.6.0", "2.6"),
+        ("<2.8", "2.7"),
+        ("==2.5.*", "2.5"),
+        ("!=2.14.*", "2.13"),
+        ("", "2.14"),
+    ],
+)
+def test_of_a_range_the_newest_that_runs_is_chosen(versions: str, torch: str) -> None:
+    assert choose(Cards("595.45.04", ("8.6",)), versions).torch == torch
+
+
+def test_a_range_of_which_the_driver_runs_only_old_ones_gets_an_old_one() -> None:
+    assert choose(Cards("470.57.02", ("8.6",)), ">=2.4").torch == "2.7"
+    with pytest.raises(EnvironmentBuildError, match=r"no build of PyTorch >=2\.8,<2\.11 runs on tensor01"):
+        choose(Cards("470.57.02", ("8.6",)), ">=2.8,<2.11", host="tensor01")
+
+
+def test_the_build_that_the_user_names_is_the_one() -> None:
+    choice = choose(Cards("575.57.08", ("8.6",)), Wish("", "11.8", "https://e.org/cu118"))
+    assert (choice.torch, choice.cuda) == ("2.7", "11.8")
+    assert "CUDA 11.8 for PyTorch 2.7, because https://e.org/cu118 asks for it" in choice.because
+
+
+def test_a_build_that_the_table_does_not_know_is_left_to_the_user_unless_the_driver_is_too_old() -> None:
+    named = Wish("==2.7.1+cu129", "12.9", "torch==2.7.1+cu129")
+    choice = choose(Cards("575.57.08", ("8.6",)), named)
+    assert (choice.cuda, choice.torch) == ("12.9", "")
+    assert "no such build" in choice.warnings[0]
+    with pytest.raises(EnvironmentBuildError, match=r"CUDA 12\.9 needs driver 525\.60\.13 or newer"):
+        choose(Cards("470.57.02", ("8.6",)), named)
+
+
+def test_a_companion_of_one_pytorch_decides_for_that_one() -> None:
+    assert choose(Cards("595.45.04", ("8.6",)), Wish(companions={"torchvision": "==0.21.0"})).torch == "2.6"

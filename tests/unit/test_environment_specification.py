@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from clusterfn import ConfigError
 from clusterfn.config.advice import names_a_file
 from clusterfn.environment.environmentyml import from_file, located
-from clusterfn.environment.specification import Specification, from_packages
+from clusterfn.environment.specification import Specification, admits, from_packages
 
 
 @pytest.mark.parametrize(
@@ -66,6 +67,38 @@ def test_versions_of_wheels_and_an_index_before_the_others_can_be_set():
     assert spec.indexes == ("https://e.org/cu118",)
     assert spec.wheel("torch").text == "torch==2.7.1+cu118"
     assert spec.wheel("numpy") is None
+
+
+@pytest.mark.parametrize("index", [["--index-url https://e.org/whl/cu118"], ["--index-url", "https://e.org/whl/cu118"]])
+def test_pips_own_words_may_stand_among_packages(index: list[str]):
+    spec = from_packages(
+        ["python=3.11", "torch", "uvicorn[standard]", *index, "--extra-index-url=https://e.org/simple"]
+    )
+
+    assert [each.text for each in spec.pip] == ["torch", "uvicorn[standard]"]
+    assert spec.indexes == ("https://e.org/whl/cu118", "https://e.org/simple")
+    assert spec.replaces_index
+    assert spec.input_hash != replace(spec, replaces_index=False).input_hash
+    with pytest.raises(ConfigError, match="--index-url has no value"):
+        from_packages(["torch", "--index-url"])
+
+
+@pytest.mark.parametrize(
+    ("versions", "minors"),
+    [
+        (">=2.4,<2.8", [4, 5, 6, 7]),
+        ("~=2.7.0", [7]),
+        ("~=2.6", [6, 7, 8, 9]),
+        ("==2.7.*", [7]),
+        ("==2.7.1+cu118", [7]),
+        ("2.7.1", [7]),
+        ("!=2.8.*,>2.7.0,<=2.9", [7, 9]),
+        ("<2.1", [0]),
+        ("", list(range(10))),
+    ],
+)
+def test_the_minor_versions_that_pip_would_take(versions: str, minors: list[int]):
+    assert [minor for minor in range(10) if admits(versions, (2, minor))] == minors
 
 
 def test_the_same_wishes_have_the_same_hash():
@@ -166,7 +199,7 @@ def test_one_build_that_was_asked_for_stays(read):
         ("dependencies:\n  numpy: 2", "a mapping stands where a list", 'begin each line with "- "'),
         ("dependencies:\n- numpy\n- 3.10", 'environment.yml:3:3: dependencies[1]: "3.10" is a number', "quotes"),
         ("dependencies:\n- numpy\n- '=1'", "environment.yml:3: '=1' names no package of conda", "channel::package"),
-        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3:5: dependencies[0].pip[0]", "write the"),
+        ("dependencies:\n- pip:\n  - -r requirements.txt", "environment.yml:3: \"-r requirements", "write the"),
         ("dependencies:\n- pip:\n  - ./wheel.whl", '"./wheel.whl" cannot be locked', "name a project"),
         ("dependencies:\n- pip:\n  - x @ git+ssh://e.org/x", "environment.yml:3: 'x @ git", "editable"),
         ("", "is empty", "dependencies:"),
@@ -181,11 +214,34 @@ def test_a_file_is_refused_with_its_line_and_a_hint(read, text: str, message: st
     assert hint in (caught.value.hint or "")
 
 
-def test_a_requirements_txt_is_refused_with_how_to_write_it(read):
-    with pytest.raises(ConfigError, match="is no environment.yml") as caught:
-        read("numpy\n", "requirements.txt")
+def test_a_requirements_txt_is_read_as_pip_reads_it(read):
+    spec = read(
+        "# ours\n--extra-index-url https://e.org/simple\n-f wheels\nnumpy>=2,<3  # fast\n-e .\n"
+        "uvicorn[standard] \\\n  >=0.3\n",
+        "requirements.txt",
+    )
 
-    assert caught.value.hint.startswith('write an environment.yml that has "- pip:" below "dependencies:"')
+    assert [each.text for each in spec.pip] == ["numpy>=2,<3", "uvicorn[standard] >=0.3"]
+    assert (spec.conda, spec.indexes, spec.replaces_index) == ((), ("https://e.org/simple",), False)
+    assert spec.find_links == (str(spec.file.parent / "wheels"),)
+    assert "a project of yours travels as source" in spec.sentences[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("numpy\n-r more.txt", 'requirements.txt:2: "-r more.txt" names another file'),
+        ("numpy==2.0 --hash=sha256:00", "requirements.txt:1: hashes in requirements.txt are not compared"),
+        ("numpy\n--no-deps", 'requirements.txt:2: "--no-deps" cannot be locked'),
+        ("# nothing", "names no package"),
+    ],
+)
+def test_a_line_of_requirements_txt_that_no_lock_can_hold_is_refused_with_its_number(read, text: str, message: str):
+    with pytest.raises(ConfigError) as caught:
+        read(text, "requirements.txt")
+
+    assert message in caught.value.message
+    assert caught.value.hint
 
 
 def test_a_lock_can_be_named_itself(read):

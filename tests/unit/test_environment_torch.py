@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment.cuda import table
+from clusterfn.environment import making
+from clusterfn.environment.cuda import Cards, choose, table
 from clusterfn.environment.lock import Lock, Package
 from clusterfn.environment.making import Made, torch_of
+from clusterfn.environment.specification import from_packages
+from clusterfn.errors import EnvironmentBuildError
 from clusterfn.spec import Host
+
+HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
 
 def locked(name: str, version: str, build: str = "", manager: str = "conda") -> Lock:
@@ -38,7 +43,58 @@ def test_the_cuda_of_a_build(lock: Lock, cuda: str | None):
 
 
 def test_a_build_of_which_nothing_is_known_is_asked_on_the_card():
-    lock, host = locked("pytorch", "2.7.1", "py311_0"), Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
+    lock, host = locked("pytorch", "2.7.1", "py311_0"), HOST
 
     assert Made("e", lock, "linux-64", "/root", host, on_cards=True).building.cuda == "unknown"
     assert Made("e", lock, "linux-64", "/root", host).building.cuda == ""
+
+
+A6000 = Cards("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
+
+
+def pinned(*packages: str, cards: Cards = A6000) -> tuple[list[str], tuple[str, ...], str]:
+    """What is solved where cards are asked for: the wheels, the indexes, and CUDA."""
+    spec = from_packages(packages)
+    wheel = spec.wheel("torch")
+    choice = choose(cards, making._wish(spec, wheel, HOST), table(), "tensor01")
+    solved = making._pinned(spec, wheel, choice, table())
+    return [each.text for each in solved.pip], solved.indexes, choice.cuda
+
+
+def test_a_range_of_versions_is_narrowed_and_never_replaced():
+    assert pinned("torch>=2.4,<2.8") == (["torch>=2.4,<2.8,==2.7.*"], (), "12.6")
+    assert pinned("pip:torch[opt]~=2.7.0; python_version>'3'") == (
+        ["torch[opt]~=2.7.0,==2.7.*; python_version>'3'"], (), "12.6",
+    )  # fmt: skip
+
+
+def test_an_exact_version_gets_the_build_that_runs():
+    older = Cards("520.61.05", ("8.6",))
+
+    assert pinned("torch==2.7.1", "torchvision", cards=older) == (
+        ["torch==2.7.1+cu118", "torchvision==0.22.*"], ("https://download.pytorch.org/whl/cu118",), "11.8",
+    )  # fmt: skip
+
+
+def test_the_build_in_the_users_version_decides_and_nothing_is_added_to_it():
+    assert pinned("torch==2.7.1+cu118") == (["torch==2.7.1+cu118"], (), "11.8")
+
+
+@pytest.mark.parametrize(
+    ("index", "torch"),
+    [
+        ("--index-url https://download.pytorch.org/whl/cu118", "torch"),
+        ("--extra-index-url https://m.example/whl/cu118/", "torch==2.7.*"),
+    ],
+)
+def test_the_index_that_the_user_names_decides(index: str, torch: str):
+    wheels, indexes, cuda = pinned("torch", index)
+
+    assert (wheels, indexes, cuda) == ([torch], (index.split()[1],), "11.8")
+
+
+def test_a_build_without_cuda_is_refused_before_anything_is_solved():
+    with pytest.raises(EnvironmentBuildError, match=r"torch==2.7.1\+cpu is a build of PyTorch without CUDA"):
+        pinned("torch==2.7.1+cpu")
+    with pytest.raises(EnvironmentBuildError, match=r"whl/cpu is a build of PyTorch without CUDA"):
+        pinned("torch", "--index-url", "https://download.pytorch.org/whl/cpu")
