@@ -1,4 +1,4 @@
-"""Removes jobs that ended longer ago than their host keeps them (`keep:`).
+"""Removes jobs that ended longer ago than their host kept them for (`keep:`).
 
 Touches nothing but folders of jobs with a final outcome. Called by `main` when a job is over, once a day for a root.
 """
@@ -18,23 +18,30 @@ _ASIDE = ".expired-"
 
 
 def once_a_day(job: Job) -> None:
-    """Remove what is due, unless somebody looked within a day."""
+    """Remove what was due when somebody looked last, unless that was within a day.
+
+    A clock that jumps ahead for a moment makes every job look old. So a job goes only once two looks, a day apart and
+    in order, agree on it.
+    """
     stamp = os.path.join(job.root, _STAMP)
     try:
-        if time.time() - os.stat(stamp).st_mtime < _DAY_S:
-            return
+        looked = os.stat(stamp).st_mtime
     except FileNotFoundError:
-        pass
+        looked = None
+    ahead = 0.0 if looked is None else looked - time.time()
+    if looked is not None and abs(ahead) < _DAY_S:
+        return
     with open(stamp, "w"):
         os.utime(stamp)
-    expire(job.root, job.spec["keep_days"])
+    if looked is not None and ahead < 0:
+        expire(job.root, looked)
 
 
-def expire(root: str, days: float) -> None:
-    """Remove what ended more than `days` ago, by this host's own clock."""
+def expire(root: str, when: float) -> None:
+    """Remove what was due at `when`: each job says itself how long it is kept."""
     for folder in job_folders(root):
         try:
-            over = _ended_s_ago(folder) > days * _DAY_S
+            over = _is_due(folder, when)
         except DAMAGED as error:
             say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
             continue
@@ -43,15 +50,15 @@ def expire(root: str, days: float) -> None:
     _finish(os.path.join(root, JOBS))
 
 
-def _ended_s_ago(folder: str) -> float:
-    """Seconds since the final outcome was written; 0 while there is none."""
+def _is_due(folder: str, when: float) -> bool:
+    """Whether its final outcome was older than the job's own `keep_days` then."""
     job = Job(folder)
     for number in job.attempts():
         attempt = Attempt(job, number)
         outcome = attempt.outcome()
         if outcome is not None and outcome["final"]:
-            return time.time() - os.stat(attempt.path(OUTCOME)).st_mtime
-    return 0.0
+            return bool(when - os.stat(attempt.path(OUTCOME)).st_mtime > job.spec["keep_days"] * _DAY_S)
+    return False
 
 
 def _finish(folder: str) -> None:
