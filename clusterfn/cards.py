@@ -1,6 +1,6 @@
 """Which cards a host has, as its nvidia-smi or its SLURM says; refuses a call that asks for others.
 
-Asks the host once. Called by `session`; which of the cards are free is the host's own business.
+Which of the cards are free is the host's own business.
 """
 
 from __future__ import annotations
@@ -9,25 +9,43 @@ import difflib
 from collections.abc import Sequence
 
 from clusterfn.bridge.supervisor.eligible import Card, asked, eligible, hint, in_words, is_of
+from clusterfn.bridge.supervisor.text import number
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.host import HostConnection
 from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import INHERITED, clusters
 from clusterfn.spec import Host, Resources
 
+_PATIENCE_S = 20.0
 _QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
 
 
 def ask(connection: HostConnection) -> tuple[Card, ...] | None:
-    """All cards, none where there is no nvidia-smi; None if it cannot say, which the supervisor then explains."""
+    """All GPUs of a host; none only where nvidia-smi is not installed.
+
+    Returns:
+        None if nvidia-smi hangs, fails or prints something else: the supervisor asks again and reports that.
+
+    Raises:
+        HostError: The connection failed.
+    """
     try:
-        answer = connection.run(_QUESTION, timeout_s=20.0).result(30.0)
-    except HostError:
-        return ()
-    rows = [line.split(", ", 3) for line in answer.out.decode("utf-8", "replace").splitlines()]
-    if answer.rc != 0 or not all(len(row) == 4 and row[0].isdigit() for row in rows):
+        answer = connection.run(_QUESTION, timeout_s=_PATIENCE_S).result(_PATIENCE_S + 10.0)
+    except HostError as error:
+        if error.kind == "missing":
+            return ()
+        if not error.kind:  # not from the agent
+            raise
         return None
-    return tuple(Card(int(index), uuid, name, int(mib) if mib.isdigit() else 0) for index, uuid, mib, name in rows)
+    return read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+
+
+def read(text: str) -> tuple[Card, ...] | None:
+    """The GPUs in a table of nvidia-smi; None for anything else. Pure."""
+    rows = [line.strip().split(", ", 3) for line in text.split("\n") if line.strip()]
+    if not rows or not all(len(row) == 4 and row[1].startswith(("GPU-", "MIG-")) for row in rows):
+        return None
+    return tuple(Card(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
 
 
 def ask_types(connection: HostConnection, host: Host) -> Sequence[str] | None:

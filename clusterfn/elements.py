@@ -252,8 +252,8 @@ def _attempt_of(path: str) -> tuple[int, int]:
 
 def _with(paths: Iterable[str], name: str) -> list[int]:
     """The elements that have this in their folder; "" for the folder itself."""
-    found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name and number.isdigit()]
-    return sorted(map(int, found))
+    found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name]
+    return sorted(int(number) for number in found if number.isdecimal())
 
 
 def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
@@ -263,7 +263,7 @@ def listed(connection: HostConnection, folder: str) -> Reply[Completed]:
 
 def numbers(answer: Completed) -> list[int]:
     """Those of the elements that are there."""
-    return [int(name) for name in answer.out.decode().split() if name.isdigit()]
+    return [int(name) for name in answer.out.decode().split() if name.isdecimal()]
 
 
 def _read(line: bytes) -> dict[str, Any]:

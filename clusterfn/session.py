@@ -16,7 +16,7 @@ from clusterfn import host as hosts
 from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.environment import existing
 from clusterfn.environments import Environments, Ready, Wanted
-from clusterfn.errors import HostError, Unsatisfiable
+from clusterfn.errors import Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
@@ -44,6 +44,7 @@ class Session:
         self.limits: list[str] | None = None
         self._anew = ""
         self._has_warned = False
+        self._cards: tuple[Card, ...] | None = None
         self._watch: Watch | None = None
         self._watched: hosts.HostConnection | None = None
         self._watching = threading.Lock()
@@ -192,10 +193,11 @@ class Session:
         self._refuse_over_limit(asked)
         self._refuse_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
         self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
-        if asked.gpus and self.gpu_count is not None:
-            self._refuse_above("gpus", asked.gpus, self.gpu_count, str)
+        there = self.cards if asked.gpus else None
+        if there is not None:
+            self._refuse_above("gpus", asked.gpus, len(there), str)
             if asked.gpu_type or asked.gpu_memory_bytes:
-                cards.enough(self.cards, asked, self.host.name)
+                cards.enough(there, asked, self.host.name)
 
     def warning(self) -> str:
         """What its user should know before a job goes there; "" if there is nothing, and after the first time."""
@@ -230,10 +232,12 @@ class Session:
                 hint=f"ask for at most {shown(there)}" if there else "use another host",
             )
 
-    @functools.cached_property
+    @property
     def cards(self) -> tuple[Card, ...] | None:
-        """What each card is, by nvidia-smi; None if it cannot say."""
-        return cards.ask(self.connection)
+        """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
+        if not self._cards:
+            self._cards = cards.ask(self.connection)
+        return self._cards
 
     @functools.cached_property
     def card_types(self) -> Sequence[str] | None:
@@ -242,18 +246,7 @@ class Session:
 
     def cards_for(self, asked: Resources) -> int:
         """How many cards it has of the type and size that is asked for; 0 if nobody can say."""
-        if asked.gpu_type or asked.gpu_memory_bytes:
-            return len(cards.suitable(self.cards or (), asked))
-        return self.gpu_count or 0
-
-    @functools.cached_property
-    def gpu_count(self) -> int | None:
-        """Cards that nvidia-smi lists; None if it cannot say, which the supervisor then explains."""
-        try:
-            answer = self.connection.run(["nvidia-smi", "-L"], timeout_s=20.0).result(30.0)
-        except HostError:
-            return 0
-        return answer.out.count(b"UUID:") if answer.rc == 0 else None
+        return len(cards.suitable(self.cards or (), asked))
 
 
 _sessions: dict[str, Session] = {}

@@ -95,11 +95,13 @@ def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
 def _row(line: str) -> Row | None:
     """One line of the table; None for a line that is no card."""
     cells = [cell.strip() for cell in line.split(",")]
-    if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[0].isdigit() or not cells[1].startswith("GPU-"):
+    if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[1].startswith("GPU-"):
+        return None
+    if not re.fullmatch("[0-9]{1,9}", cells[0]):
         return None
     total, used, use = (_number(cell) for cell in cells[3:6])
     used_gb = None if used is None else used / _MIB_PER_GB
-    capability = re.fullmatch(r"(\d+)\.(\d+)", cells[7]) if len(cells) == len(_FIELDS) else None
+    capability = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", cells[7]) if len(cells) == len(_FIELDS) else None
     return Row(
         int(cells[0]), cells[1], cells[2], (total or 0.0) / _MIB_PER_GB, used_gb, use or 0.0, cells[6],
         (int(capability[1]), int(capability[2])) if capability else None,

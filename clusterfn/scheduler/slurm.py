@@ -51,7 +51,7 @@ _EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXI
 _MB = 2**20
 _ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
 _ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
-_NODES = re.compile(r"(.*)\|([0-9]+)")
+_NODES = re.compile(r"(.*)\|([0-9]{1,9})")
 _MAYBE_SUBMITTED = re.compile(
     r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
     r"|communication|transport endpoint|slurm_receive_msg",
@@ -206,7 +206,7 @@ class Slurm:
             first, _, name = line.strip().rpartition("|")
             number, _, state_and_reason = first.partition("|")
             state, _, reason = state_and_reason.partition("|")
-            if not number[:1].isdigit() or not state:
+            if not number[:1].isdecimal() or not state:
                 continue
             seen = _state(number, state, reason)
             if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 from clusterfn.scheduler.base import Limits
 
-_CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]+)", re.MULTILINE)
+_CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
-_TIME = re.compile(r"(?:([0-9]+)-)?([0-9]+):([0-9]+):([0-9]+)")
+_COUNT = re.compile(r"(?<![0-9])[0-9]{1,18}(?![0-9])")  # what is longer is no count
+_TIME = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9}):([0-9]{1,9}):([0-9]{1,9})")
 
 
 def commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str, ...]]:
@@ -35,7 +36,7 @@ def read(told: Sequence[str], partition: str | None) -> Limits:
     config, partitions, associations = told
     known = {name: int(value) for name, value in _CONFIG.findall(config)}
     array = known.get("MaxArraySize")
-    jobs = [int(word) for word in re.findall(r"[0-9]+", associations)]
+    jobs = [int(word) for word in _COUNT.findall(associations)]
     jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
     return Limits(array - 1 if array else None, min(jobs, default=None), _time_s(partitions, partition))
 

@@ -191,7 +191,7 @@ MUTATIONS: list[Mutation] = [
          "        remove(tracker.connection, tracker.folder)\n",
          "        pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
-    _one("cards are not counted", SESSION, "if asked.gpus and self.gpu_count", "if False and self.gpu_count",
+    _one("cards are not counted", SESSION, "self.cards if asked.gpus", "self.cards if False",
          "too many GPUs, bare-bare"),
     _one("nobody concludes from outside, SLURM", WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if True:",
          "job.sh killed, SLURM-slurm", "supervisor and job.sh killed-slurm", "all killed together-slurm"),

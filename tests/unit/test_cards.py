@@ -1,10 +1,18 @@
-"""What a call for cards of a type is told where a cluster has none of it."""
+"""What a call for GPUs is told: by a cluster that has none of the type, and by an nvidia-smi that fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from clusterfn import cards
+from clusterfn.bridge.supervisor import nvidia
 from clusterfn.errors import Unsatisfiable
-from clusterfn.spec import Resources
+from clusterfn.session import Session
+from clusterfn.spec import Host, Resources
 
 WANTED = Resources(gpus=2, gpu_type="a6000")
 
@@ -32,3 +40,87 @@ def test_a_type_that_is_not_there_is_refused_with_those_that_are(types, says, hi
     assert caught.value.message.startswith("the call asks for 2 GPUs of type a6000, and ")
     assert caught.value.message.endswith(says)
     assert caught.value.hint == hint
+
+
+TABLE = "echo '0, GPU-1, 49140, NVIDIA RTX A6000'"
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make the nvidia-smi of this machine do what these lines of sh say."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    def become(lines: str) -> None:
+        (folder / "new").write_text(f"#!/bin/sh\n{lines}\n")
+        (folder / "new").chmod(0o755)
+        (folder / "new").rename(folder / "nvidia-smi")
+
+    return become
+
+
+@pytest.fixture
+def session(smi: object, tmp_path: Path) -> Iterator[Session]:
+    session = Session(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
+    yield session
+    session.connection.close()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    ["sleep 20", "echo '<html>502</html>'", "true", "echo 'Failed to initialize NVML'; exit 18",
+     "echo '²²²'", "echo 'No devices were found'; exit 6"],
+)  # fmt: skip
+def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
+    session: Session, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
+):
+    monkeypatch.setattr(cards, "_PATIENCE_S", 0.5)
+    smi(failure)
+    session.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
+
+    smi(TABLE)
+    with pytest.raises(Unsatisfiable, match="gpus=2 is more than here has: 1"):
+        session.enough(Resources(gpus=2))
+
+
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Session, smi: Callable[[str], None]):
+    with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0"):
+        session.enough(Resources(gpus=1))
+
+    smi(TABLE)
+    session.enough(Resources(gpus=1))
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
+def test_numbers_that_are_none_leave_a_gpu_of_unknown_size(number: str):
+    (card,) = cards.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n") or ()
+
+    assert (card.index, card.total_mib, card.uuid) == (0, 0, "GPU-1")
+
+
+@pytest.mark.parametrize(
+    "name", ["/tmp/a\nfoo", "/tmp/a\n\nGPU-", "/tmp/a\rb", "/tmp/a\x1b]0;owned\x07b", "/tmp/a\u2028b", "/tmp/\nGPU-2, "]
+)
+def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path, name: str):
+    """Any user of the machine chooses names."""
+    (tmp_path / "rows").write_text(f"GPU-1, {os.getpid()}, {name}\nGPU-2, 7, /usr/bin/b\n", newline="")
+    smi(f"cat {tmp_path / 'rows'}")
+
+    found = nvidia.processes()
+
+    assert (found["GPU-2"][-1].name, found["GPU-1"][0].pid) == ("b", str(os.getpid()))
+    assert found["GPU-1"][0].name.isprintable()
+
+
+def test_what_is_no_table_is_asked_for_again(smi: Callable[[str], None], tmp_path: Path):
+    smi(f"mkdir {tmp_path / 'asked'} 2>/dev/null && echo garbage || {TABLE.replace('0, ', '0, 0, ', 1)}")
+
+    assert [card.uuid for card in nvidia.cards()] == ["GPU-1"]
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
+def test_the_supervisor_reads_numbers_that_are_none(smi: Callable[[str], None], number: str):
+    smi(f"echo '{number}, {number}, GPU-1, {number}, NVIDIA RTX A6000'")
+
+    assert [(card.index, card.total_mib) for card in nvidia.cards()] == [(0, 0)]

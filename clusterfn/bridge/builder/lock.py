@@ -103,7 +103,7 @@ def _numbers(folder: str) -> "list[int]":
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return [int(name) for name in names if name.isdigit()]
+    return [int(name) for name in names if name.isdecimal()]
 
 
 def _remove(path: str) -> None:

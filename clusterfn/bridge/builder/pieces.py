@@ -49,7 +49,7 @@ def complete(folder: str) -> "list[str]":
         found = [name.partition("-of-") for name in os.listdir(folder)]
     except FileNotFoundError:
         return []
-    counts = {int(count) for number, _, count in found if number.isdigit() and count.isdigit()}
+    counts = {int(count) for number, _, count in found if number.isdecimal() and count.isdecimal()}
     for count in counts:
         names = ["%d-of-%d" % (number, count) for number in range(count)]
         if set(names) <= {"".join(parts) for parts in found}:

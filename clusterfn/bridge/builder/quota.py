@@ -30,7 +30,7 @@ def parse(said: str, names: "tuple[str, ...]") -> "Left":
     for line in said.splitlines():
         words = line.split()
         if len(words) >= 8 and words[0] in names:
-            files = words[5:] if not words[4].isdigit() or len(words) >= 9 else words[4:]
+            files = words[5:] if not words[4].isdecimal() or len(words) >= 9 else words[4:]
             return _rest(words[1:4], 1024), _rest(files[:3], 1)
     return _NONE
 

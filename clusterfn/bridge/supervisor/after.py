@@ -54,7 +54,7 @@ def after(folder: str, status: str) -> int:
     """
     let_in(folder)
     job = Job(folder)
-    if status.isdigit() and _is_left_to_the_queue(job):  # it died on its way out of the door
+    if status.isdecimal() and _is_left_to_the_queue(job):  # it died on its way out of the door
         launch.revive(job.root, job.spec["bridge"])
         return EXIT_RETURNED
     if claim(job) is not None:
@@ -114,7 +114,7 @@ def _why(job: Job, status: str) -> Verdict:
     found = scheduler_verdict(job)
     if found is not None:
         return found
-    if not status.isdigit():
+    if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))
     oom = judge.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
     if oom is not None:

@@ -93,7 +93,7 @@ class Chunks:
         found: "dict[int, int]" = {}
         for name in os.listdir(os.path.join(self.home, CLAIMS)):
             chunk, _, turn = name.partition(".")
-            if chunk.isdigit() and (turn.isdigit() or not turn):
+            if chunk.isdecimal() and (turn.isdecimal() or not turn):
                 found[int(chunk)] = max(found.get(int(chunk), 1), int(turn or 1))
         return found
 
@@ -139,7 +139,7 @@ class Chunks:
         """What one of its items had used when it was last heard of."""
         for holder in reversed(self.holders(chunk)):
             folder = os.path.join(element_dir(self.home, holder), ATTEMPTS)
-            for number in sorted(map(int, filter(str.isdigit, _names(folder))), reverse=True):
+            for number in sorted(map(int, filter(str.isdecimal, _names(folder))), reverse=True):
                 usage = lastuse.read(os.path.join(folder, str(number), item_usage(index)))
                 if usage is not None:
                     return usage

@@ -249,7 +249,7 @@ class Element(Teller):
         if self._until is not None:
             return time.monotonic() > self._until
         ends = os.environ.get("SLURM_JOB_END_TIME", "") if self.job.slurm else ""
-        return ends.isdigit() and time.time() + max(self._took, default=0.0) + _SPARE_S > int(ends)
+        return ends.isdecimal() and time.time() + max(self._took, default=0.0) + _SPARE_S > int(ends)
 
     def _no_item_after(self) -> "Optional[float]":
         """The last moment at which an item can begin and still have its time before SLURM ends the element."""

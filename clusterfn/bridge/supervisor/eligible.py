@@ -76,7 +76,7 @@ def hint(cards: "Sequence[Card]", kind: "Optional[str]") -> str:
     """What to do if too few of the cards are such: the type that was perhaps meant."""
     import difflib  # only a refusal needs it
 
-    words = {word for card in cards for word in _words(card.name) if any(sign.isdigit() for sign in word)}
+    words = {word for card in cards for word in _words(card.name) if any(sign.isdecimal() for sign in word)}
     near = difflib.get_close_matches(squeezed(kind), sorted(words), n=1, cutoff=0.6) if kind else []
     if near and kind and not any(is_of(card.name, kind) for card in cards):
         return 'did you mean gpu_type="%s"?' % near[0]

@@ -9,6 +9,8 @@ import os
 import signal
 import time
 
+from .text import number
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
@@ -38,10 +40,11 @@ class Card:
     def see(self, name: str, used_mib: str, use: str) -> None:
         """One sample, as nvidia-smi writes it; a number that the driver does not know is "[N/A]"."""
         self.name = name
-        if used_mib.isdigit():
-            self._peak = max(self._peak or 0, int(used_mib) * _MIB)
-        if use.isdigit():
-            self._uses.append(int(use))
+        used, percent = number(used_mib), number(use)
+        if used is not None:
+            self._peak = max(self._peak or 0, used * _MIB)
+        if percent is not None:
+            self._uses.append(percent)
 
     def as_dict(self) -> "dict[str, Any]":
         """As outcome.json has it."""

@@ -26,7 +26,7 @@ def kinds(home: str) -> "dict[int, str]":
     found: "dict[int, str]" = {}
     folder = os.path.join(home, ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    for number in sorted(int(name) for name in names if name.isdigit()):
+    for number in sorted(int(name) for name in names if name.isdecimal()):
         for line in journal.lines(home, number):
             if "index" in line:
                 found.setdefault(line["index"], line["kind"])

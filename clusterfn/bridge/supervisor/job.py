@@ -75,7 +75,7 @@ class Job:
             names = os.listdir(self.path(ATTEMPTS))
         except FileNotFoundError:
             return []
-        return sorted(int(name) for name in names if name.isdigit())
+        return sorted(int(name) for name in names if name.isdecimal())
 
     def cancelled(self) -> bool:
         """Whether somebody asked for its end."""

@@ -88,7 +88,7 @@ def lines(home: str, element: int) -> "Iterator[dict[str, Any]]":
     """All whole lines of one element of a group, attempt after attempt."""
     folder = os.path.join(element_dir(home, element), ATTEMPTS)
     try:
-        numbers = sorted(int(name) for name in os.listdir(folder) if name.isdigit())
+        numbers = sorted(int(name) for name in os.listdir(folder) if name.isdecimal())
     except OSError:  # it has not begun
         return
     for number in numbers:

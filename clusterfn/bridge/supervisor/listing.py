@@ -90,7 +90,7 @@ def _of_items(job: Job) -> "tuple[str, str]":
 def _elements(job: Job) -> "list[Job]":
     folder = job.path(ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [Job(os.path.join(folder, name)) for name in names if name.isdigit()]
+    return [Job(os.path.join(folder, name)) for name in names if name.isdecimal()]
 
 
 def _has_ended(job: Job) -> bool:

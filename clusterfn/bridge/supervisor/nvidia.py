@@ -4,22 +4,28 @@ Reads only; called by whoever gives cards out or shows them, and by `cuda`.
 """
 
 import os
+import re
+import time
 from collections import namedtuple
 
 from ...layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible import Card
-from .text import last_lines, printable
+from .text import last_lines, number, printable
 from .tree import PROC
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Iterable
 
 Load = namedtuple("Load", ("uuid", "name", "index", "total_mib", "used_mib", "use_percent"))
 OnCard = namedtuple("OnCard", ("name", "pid", "user"))
 
 _LIMIT_S = 10.0
+_TRIES, _AGAIN_S = 3, 0.5  # what is no table may be one a moment later
+_PROCESSES = "--query-compute-apps="
+_UUIDS = ("GPU-", "MIG-")
+_ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
 QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
 
 
@@ -30,10 +36,7 @@ def cards() -> "list[Card]":
         Verdict: nvidia-smi is missing, hangs, or answers something else.
     """
     rows = query("--query-gpu=pci.bus_id,index,uuid,memory.total,name", 5)
-    return [
-        Card(int(index) if index.isdigit() else 0, uuid, name, int(mib) if mib.isdigit() else 0)
-        for _, index, uuid, mib, name in sorted(rows)
-    ]
+    return [Card(number(index) or 0, uuid, name, number(mib) or 0) for _, index, uuid, mib, name in sorted(rows)]
 
 
 def loads() -> "list[Load]":
@@ -43,11 +46,7 @@ def loads() -> "list[Load]":
         Verdict: As `cards`.
     """
     rows = query("--query-gpu=pci.bus_id,index,memory.total,memory.used,utilization.gpu,uuid,name", 7)
-    return [Load(uuid, name, *map(_number, numbers)) for _, *numbers, uuid, name in sorted(rows)]
-
-
-def _number(cell: str) -> "Optional[int]":
-    return int(cell) if cell.isdigit() else None
+    return [Load(uuid, name, *map(number, numbers)) for _, *numbers, uuid, name in sorted(rows)]
 
 
 def processes() -> "dict[str, list[OnCard]]":
@@ -57,7 +56,7 @@ def processes() -> "dict[str, list[OnCard]]":
         Verdict: As `cards`.
     """
     found: "dict[str, list[OnCard]]" = {}
-    for uuid, pid, name in query("--query-compute-apps=gpu_uuid,pid,process_name", 3):
+    for uuid, pid, name in query(_PROCESSES + "gpu_uuid,pid,process_name", 3):
         found.setdefault(uuid, []).append(OnCard(os.path.basename(name), pid, user_of(pid)))
     return found
 
@@ -77,7 +76,7 @@ def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
     """
     found: "dict[str, str]" = {}
     for uuid, used in query("--query-gpu=uuid,memory.used", 2):
-        if used.isdigit() and int(used) > QUIET_MIB:
+        if (number(used) or 0) > QUIET_MIB:
             found[uuid] = "%s MiB in use by nobody visible" % used
     found.update((uuid, in_words(there[-1])) for uuid, there in processes().items())
     return {uuid: found[uuid] for uuid in wanted if uuid in found}
@@ -108,18 +107,31 @@ def query(question: str, columns: int) -> "list[list[str]]":
         Verdict: As `cards`.
     """
     argv = ["nvidia-smi", question, "--format=csv,noheader,nounits"]
-    text = _ask(argv)
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
-    if any(len(row) < columns or not all(row[: columns - 1]) for row in rows) or _unlike(question, rows):
-        raise _failed("answered what is not a table", text.encode("utf-8", "replace"))
-    return [row[: columns - 1] + [", ".join(row[columns - 1 :])] for row in rows]
+    for left in reversed(range(_TRIES)):
+        text = _ask(argv)
+        rows = [[cell.strip() for cell in line.split(",")] for line in _lines(question, text)]
+        if all(len(row) >= columns and all(row[: columns - 1]) for row in rows) and not _unlike(question, rows):
+            return [row[: columns - 1] + [", ".join(row[columns - 1 :])] for row in rows]
+        time.sleep(_AGAIN_S if left else 0)
+    raise _failed("answered what is not a table", text.encode("utf-8", "replace"))
+
+
+def _lines(question: str, text: str) -> "list[str]":
+    """One for each row: the name of a process may hold line ends, and its row continues after them."""
+    lines = []  # type: list[str]
+    for line in filter(str.strip, text.split("\n")):
+        if lines and question.startswith(_PROCESSES) and not _ROW.match(line):
+            lines[-1] += " " + line
+        else:
+            lines.append(line)
+    return lines
 
 
 def _unlike(question: str, rows: "list[list[str]]") -> bool:
     """Whether rows name no card, where they should."""
     fields = question.partition("=")[2].split(",")
     columns = [column for column, field in enumerate(fields) if field in ("uuid", "gpu_uuid")]
-    return any(not row[column].startswith(("GPU-", "MIG-")) for row in rows for column in columns)
+    return any(not row[column].startswith(_UUIDS) for row in rows for column in columns)
 
 
 def _ask(argv: "list[str]") -> str:

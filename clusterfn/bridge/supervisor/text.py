@@ -10,13 +10,14 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Optional
 
 _ESCAPES = re.compile(
     "\x1b(?:\\[[0-9;?]*[ -/]*[@-~]|[]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\\\))"  # whole sequences, with what they say
     # what is left of others, and signs that are not seen but turn the text around
     "|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
 )
+_COUNT = re.compile(r"[0-9]{1,18}\Z")
 _EVIDENCE_LINES = 20
 _LINE_LENGTH = 500
 
@@ -50,6 +51,11 @@ def _each(value: "Any", convert: "Any") -> "Any":
     if isinstance(value, dict):
         return {convert(key): convert(item) for key, item in value.items()}
     return [convert(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def number(text: str) -> "Optional[int]":
+    """A count as programs write it; None for anything else, such as what is too long to be one."""
+    return int(text) if _COUNT.match(text) else None
 
 
 def last_lines(raw: bytes, count: int = _EVIDENCE_LINES) -> "list[str]":

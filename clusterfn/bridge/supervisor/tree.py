@@ -78,7 +78,7 @@ def _by_parents(pid: int) -> "list[int]":
 
 def _all() -> "list[int]":
     try:
-        return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+        return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
     except FileNotFoundError:  # not Linux: only the worker itself is known then
         return []
 
