@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterfn import config, demand, describe, layout, ledger, live, send
+from clusterfn import config, demand, describe, files, layout, ledger, live, modules, send
 from clusterfn import payload as payloads
 from clusterfn.edge import edge
 from clusterfn.environments import Ready, Wanted
@@ -123,6 +123,7 @@ def prepare_packed(
     host, because = known.resolve(options.host)
     resources = demand.resources_of(options, host)
     payload = pack(None)
+    tell_credentials(payload)
     hidden = secret_values(options)
     session = open_session(host)
     ready = session.environment(wanted_environment(payload, options, resources), tell)
@@ -153,6 +154,20 @@ def prepare_packed(
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
+
+
+def tell_credentials(payload: payloads.Payload) -> None:
+    """Name once the files that look like keys or passwords: withheld from modules, sent where the user passed them."""
+    withheld = files.not_told(sorted(modules.withheld))
+    if withheld:
+        tell(
+            f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
+            "To send one, pass clusterfn.File(PATH); for a variable of this process use secrets=[NAME]"
+        )
+    folders = [each for each in payload.shipments if each.is_directory]
+    sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
+    for path in files.not_told(sent):
+        tell(f"{path} looks like a key or a password, and is sent with its Directory")
 
 
 def wanted_environment(payload: payloads.Payload, options: Options, resources: Resources) -> Wanted:

@@ -11,14 +11,24 @@ from __future__ import annotations
 import hashlib
 import os
 import pathlib
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from clusterfn.errors import PayloadError
 
 _CHUNK = 1 << 20
 _digests: dict[tuple[str, int, int, int, int], str] = {}
+_CREDENTIALS = re.compile(
+    r"\.env(?:\.(?!example|sample|template|dist).+)?|[._]netrc|\.(?:pypirc|npmrc|pgpass|git-credentials|htpasswd)"
+    r"|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?|.+\.(?:p12|pfx|jks|keystore|kdbx|ppk)"
+    r"|(?:credentials|client_secret.*|service[-_]account.*)(?:\.json|\.ini|\.csv)?|secrets?\.(?:json|ya?ml|toml|ini)",
+    re.IGNORECASE,
+)
+_PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
+_HEAD = 4096  # bytes, in which the first line of a private key is looked for
+_told: set[pathlib.Path] = set()
 
 
 class File(type(pathlib.Path())):  # type: ignore[misc]
@@ -62,6 +72,24 @@ class Shipment:
     members: tuple[tuple[str, pathlib.Path], ...]
     size: int
     is_directory: bool
+
+
+def holds_credentials(path: pathlib.Path) -> bool:
+    """Whether a file looks like a key or a password: by its name, or as a private key by its first lines."""
+    if path.suffix.lower() in (".pem", ".key"):
+        try:
+            with path.open("rb") as file:
+                return _PRIVATE_KEY.search(file.read(_HEAD)) is not None
+        except OSError:  # reading it whole gives the error
+            return False
+    return _CREDENTIALS.fullmatch(path.name) is not None
+
+
+def not_told(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
+    """Those of these files that this has not returned before in this process."""
+    fresh = [path for path in dict.fromkeys(paths) if path not in _told]
+    _told.update(fresh)
+    return fresh
 
 
 def shipment(path: File | Directory) -> Shipment:

@@ -2,7 +2,7 @@
 
 The user's own are those outside the standard library and outside site-packages: beside the script or notebook, below
 the project's root, on PYTHONPATH, or installed as editable. Whole top-level packages travel, with what they import
-in turn. Nothing is executed or imported here. Called by `payload`.
+in turn, but for files that look like keys or passwords. Nothing is executed or imported here. Called by `payload`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from clusterfn.errors import PayloadError
+from clusterfn.files import holds_credentials
 from clusterfn.parcel import Parcel, make
 
 _MAX_DATA_FILE = 1 << 20
@@ -31,6 +32,7 @@ _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
 _seen: dict[Path, tuple[int, int]] = {}
 _told: set[tuple[Path, tuple[int, int]]] = set()
+withheld: set[Path] = set()  # what looks like a key or a password and was left out
 
 
 def sources(wanted: Iterable[str]) -> Parcel | None:
@@ -179,7 +181,12 @@ def _package_files(package: Path) -> Iterator[Path]:
 def _travels(path: Path) -> bool:
     if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
         return True
-    return path.suffix not in (".pyc", ".pyo") and path.is_file() and path.stat().st_size <= _MAX_DATA_FILE
+    if path.suffix in (".pyc", ".pyo") or not path.is_file() or path.stat().st_size > _MAX_DATA_FILE:
+        return False
+    if holds_credentials(path):
+        withheld.add(path)
+        return False
+    return True
 
 
 def _check(relative: str, path: Path) -> None:

@@ -60,6 +60,7 @@ class Holding:
     ) -> Call[R]:
         """Send one call."""
         payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
+        dispatch.tell_credentials(payload)
         tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
         call: Call[R] = Call(self.job, payload, tracker)
         self._put(call, payload)

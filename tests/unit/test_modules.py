@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib
 import py_compile
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from clusterfn import modules, wire
+from clusterfn import dispatch, modules, wire
 from clusterfn.errors import PayloadError
+from clusterfn.files import Directory, shipment
+from clusterfn.payload import Payload
+
+PAYLOAD = Payload(b"", {}, None, (), ())
 
 
 @pytest.fixture
@@ -62,6 +67,50 @@ def test_a_package_travels_whole_with_its_data(project):
         (project / "mine" / left_out / "x.py").touch()
 
     assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv"}
+
+
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *[(name, "x") for name in (
+            ".env", ".env.local", ".netrc", "_netrc", ".pypirc", "id_rsa", "id_ed25519", "credentials", "secrets.yaml",
+            "credentials.json", "service-account-7.json", "client_secret_1.json", "store.P12",
+        )],
+        ("server.key", PRIVATE), ("mine.pem", "# of mine\n-----BEGIN RSA PRIVATE KEY-----\n"),
+    ],
+)  # fmt: skip
+def test_a_key_or_a_password_in_a_package_does_not_travel_and_is_named_once(project, capsys, name, content):
+    write(project, mine__init="")
+    (project / "mine" / name).write_text(content)
+
+    assert sent("mine") == {"mine/__init__.py"}
+    dispatch.tell_credentials(PAYLOAD)
+    dispatch.tell_credentials(PAYLOAD)
+    told = capsys.readouterr().err
+    assert told.count("not sent, because they look like keys or passwords") == 1 and f"{project}/mine/{name}. " in told
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "a.key", ".env.example", "secrets.py", "id_rsa.pub", "tokens.json", "env"])
+def test_what_only_sounds_like_a_key_travels(project, name):
+    write(project, mine__init="")
+    (project / "mine" / name).write_text("-----BEGIN CERTIFICATE-----\n")
+
+    assert sent("mine") == {"mine/__init__.py", f"mine/{name}"}
+
+
+def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
+    (project / "data").mkdir()
+    (project / "data" / ".env").touch()
+    payload = replace(PAYLOAD, shipments=(shipment(Directory(project / "data")),))
+
+    dispatch.tell_credentials(payload)
+    dispatch.tell_credentials(payload)
+    assert capsys.readouterr().err == (
+        f"clusterfn: {project}/data/.env looks like a key or a password, and is sent with its Directory\n"
+    )
 
 
 def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(project, monkeypatch, tmp_path_factory):
