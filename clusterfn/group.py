@@ -42,6 +42,8 @@ class JobGroup(Generic[R]):
         folder: The group's folder on the host.
     """
 
+    _as_argument = "pass the values of its calls: group.results()"
+
     def __init__(self, known: GroupState) -> None:
         self.id = known.id
         self.name = known.name
@@ -247,6 +249,9 @@ class JobGroup(Generic[R]):
     def label(self, index: int) -> str:
         """What a person calls an item."""
         return self._known.label(self._known.at(index))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"this is the JobGroup {self.id} itself, which belongs to this process, and not its values")
 
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"

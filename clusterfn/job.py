@@ -51,6 +51,8 @@ class Job(concurrent.futures.Future[R]):
         folder: The job's folder on the host.
     """
 
+    _as_argument = "pass the value of that job: job.result()"
+
     def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: Tracker) -> None:
         super().__init__()
         self.id = job_id
@@ -199,6 +201,9 @@ class Job(concurrent.futures.Future[R]):
     def __dir__(self) -> list[str]:
         """What a user may call."""
         return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"this is the Job {self.id} itself, which belongs to this process, and not its value")
 
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"

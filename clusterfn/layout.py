@@ -52,6 +52,7 @@ CLAIM = "claim"
 CANCEL = "cancel"
 STACK = "stack"  # who wants to know where the job is, as 16 hex digits; answered by stack.<digits>
 SECRETS = "secrets"
+REMOVED = ".expired-"  # before its id: a job's folder that is being removed
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
 ATTEMPTS = "attempts"

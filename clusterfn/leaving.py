@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import posixpath
 import threading
 import time
 from typing import Any
 
+from clusterfn import layout
 from clusterfn.errors import ClusterfnError
 from clusterfn.host import HostConnection, Reply
 
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
+_REMOVE = 'mv -- "$1" "$2" && rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
 _unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
 
@@ -34,8 +37,12 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
 
 
 def remove(connection: HostConnection, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once."""
-    await_at_exit(connection.run(["rm", "-rf", "--", folder]), _REMOVAL_TIMEOUT_S)
+    """Remove the folder of a job that never was, also where the program ends at once.
+
+    It is renamed first: what the host still writes there, such as a conclusion, then fails and cannot come back.
+    """
+    aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
+    await_at_exit(connection.run(["/bin/sh", "-c", _REMOVE, "sh", folder, aside]), _REMOVAL_TIMEOUT_S)
 
 
 @atexit.register

@@ -291,10 +291,11 @@ def cannot_travel(
     for name, part in parts:
         path, found = find(part, name, target)
         if not path.endswith(": cannot be pickled"):
+            plain = _A_FILE if isinstance(found, io.IOBase) else _PLAIN
             return PayloadError(
                 f"the call cannot travel: {path}",
                 stage="submit",
-                hint=_A_FILE if isinstance(found, io.IOBase) else _PLAIN,
+                hint=getattr(found, "_as_argument", plain),
             )
     return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.supervisor import after
 from tests.bridge.host import Bench, is_running, until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"
@@ -313,3 +317,17 @@ def test_an_oom_that_only_the_scheduler_saw(bench: Bench):
 
     assert job.outcome()["kind"] == "memory"
     assert "oom-kill event" in job.outcome()["message"]
+
+
+def test_a_conclusion_that_is_late_does_not_bring_a_removed_job_back(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """The client removes a refused job while the host still concludes it."""
+    job = bench.job("def f():\n    pass\n")
+
+    verdict = {"kind": "lost", "message": "never began", "stage": "submit"}
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(verdict)))
+    monkeypatch.setattr(after, "claim", lambda *_: shutil.rmtree(job.folder))  # right after its claim
+
+    with pytest.raises(FileNotFoundError):
+        after.conclude(str(job.folder))
+
+    assert not job.folder.exists()

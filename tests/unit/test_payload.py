@@ -18,6 +18,9 @@ import pytest
 
 from clusterfn import PayloadError, payload, wire
 from clusterfn.files import Directory, File
+from clusterfn.group import JobGroup
+from clusterfn.groupstate import GroupState
+from clusterfn.job import Job
 from tests.fixtures import roundtrip
 
 BIG = b"x" * (2 << 20)
@@ -73,6 +76,25 @@ def test_a_plain_call_needs_nothing_else():
 
     assert (packed.sources, packed.shipments, packed.edited, dict(packed.blobs)) == (None, (), (), {})
     assert wire.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
+
+
+JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
+GROUP = JobGroup(GroupState("8fb3000011112222", "train", "tensor01", "/root/jobs/8fb3", 2))
+
+
+@pytest.mark.parametrize(
+    ("argument", "message", "hint"),
+    [
+        (JOB, "args[0]: this is the Job 7f3a000011112222 itself", "pass the value of that job: job.result()"),
+        ([GROUP], "args[0][0]: this is the JobGroup 8fb3000011112222 itself", "group.results()"),
+    ],
+)
+def test_a_job_as_an_argument_is_refused_by_its_name_with_what_to_pass_instead(argument, message, hint):
+    with pytest.raises(PayloadError) as caught:
+        pack(argument)
+
+    assert message in caught.value.message
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize("value", [BIG, bytearray(BIG)], ids=["bytes", "bytearray"])

@@ -57,7 +57,7 @@ class Attempt:
     @classmethod
     def new(cls, job: "Job") -> "Attempt":
         """The next free attempt, its owner written first."""
-        os.makedirs(job.path(ATTEMPTS), mode=0o700, exist_ok=True)
+        make_folder(job.path(ATTEMPTS))
         number = 1 + max(job.attempts() or [0])
         while True:
             try:
@@ -174,7 +174,10 @@ class Attempt:
         return [outcome for outcome in (attempt.outcome() for attempt in before) if outcome is not None]
 
     def _put(self, outcome: "dict[str, Any]") -> bool:
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        if self.reserve is not None:  # it runs here, and the function may have removed the folder
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        make_folder(self.job.path(ATTEMPTS))
+        make_folder(self.folder)
         data = (json.dumps(outcome) + "\n").encode()
         won = publish.publish(self.folder, OUTCOME, data, self.reserve)
         if won:
@@ -202,6 +205,14 @@ class Attempt:
             if (earlier.outcome() or {}).get("final"):
                 return number
         return None
+
+
+def make_folder(path: str) -> None:
+    """Make it unless it is there, but never the job's own folder above it: a removed job must stay removed."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
 
 
 def unclaim(job: "Job") -> None:

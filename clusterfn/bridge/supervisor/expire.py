@@ -7,14 +7,13 @@ import os
 import shutil
 import time
 
-from ...layout import JOBS, OUTCOME
+from ...layout import JOBS, OUTCOME, REMOVED
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
 from .log import say
 
 _DAY_S = 86400.0
 _STAMP = "expired"
-_ASIDE = ".expired-"
 
 
 def once_a_day(job: Job) -> None:
@@ -64,13 +63,13 @@ def _is_due(folder: str, when: float) -> bool:
 def _finish(folder: str) -> None:
     """Remove what somebody was ended while removing."""
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name.startswith(_ASIDE):
+        if name.startswith(REMOVED):
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def _remove(folder: str) -> None:
     """Aside first: a job that is half removed must not be taken for one."""
-    aside = os.path.join(os.path.dirname(folder), _ASIDE + os.path.basename(folder))
+    aside = os.path.join(os.path.dirname(folder), REMOVED + os.path.basename(folder))
     try:
         os.rename(folder, aside)
         shutil.rmtree(aside)

@@ -9,7 +9,7 @@ import sys
 
 from ...layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
 from . import journal, publish
-from .attempt import Attempt
+from .attempt import Attempt, make_folder
 from .chunks import Chunks
 from .element import Teller
 from .job import Job
@@ -80,7 +80,8 @@ def bury(folder: str) -> int:
         folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin
             when it was first asked for. Elements that begin later find nothing that is left.
     """
-    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for each in (os.path.dirname(folder), folder):
+        make_folder(each)
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
     job = Job(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
