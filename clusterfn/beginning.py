@@ -12,7 +12,7 @@ from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.host import Completed, Reply, SpawnReply
 from clusterfn.leaving import await_at_exit
 from clusterfn.scheduler.base import Answer, Submission
-from clusterfn.send import answer_of, first_of
+from clusterfn.send import answer_of
 from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 
@@ -43,9 +43,11 @@ class Beginning:
         self._refused = refused
         self._queued = queued
         self._open: list[Reply[Any]] = []
+        self._wanted = range(0)
 
     def start(self, numbers: range, largest: int | None, after: Sequence[Reply[Any]]) -> None:
         """Start these elements, in arrays of at most `largest`; a script that ends now waits until they are."""
+        self._wanted = numbers
         for some, request in self._session.scheduler.elements(self._job, numbers, largest or _LARGEST_ARRAY):
             reply = self._start(some, request, after)
             self._open.append(reply)
@@ -71,7 +73,7 @@ class Beginning:
     def _spawned(self, number: int, reply: SpawnReply, after: Sequence[Reply[Any]]) -> None:
         error = reply.exception()
         if error is not None:
-            self._refused(range(number, number + 1), first_of(after, error))
+            self._never_were(range(number, number + 1), after, error)
             return
         process, tracker = reply.result(0), self._tracker_of(number)
         tracker.scheduler_id = self._session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
@@ -94,4 +96,9 @@ class Beginning:
             if not scheduler.ambiguous(answer):
                 self._refused(some, refusal)
         except ClusterfnError as error:
-            self._refused(some, first_of(after, error))
+            self._never_were(some, after, error)
+
+    def _never_were(self, some: range, after: Sequence[Reply[Any]], error: BaseException) -> None:
+        """These were not started; none was, if what all of them need did not arrive."""
+        none = any(reply.done() and reply.exception(0) is not None for reply in after)
+        self._refused(self._wanted if none else some, error)

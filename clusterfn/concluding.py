@@ -15,6 +15,7 @@ from clusterfn.groupstate import GroupState
 from clusterfn.host import Completed, Reply
 from clusterfn.scheduler.base import Evidence, Verdict
 from clusterfn.session import Session
+from clusterfn.witness import standing
 
 _BURY_S = 600.0  # thousands of items
 STOPPED = Verdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
@@ -38,15 +39,17 @@ def bury(session: Session, group: GroupState, folder: str, bridge: str, verdict:
     """Give every item that nobody has this verdict, in the journal of the element of that folder; does not wait."""
     asked = json.dumps(verdict.as_dict()).encode()
     reply = session.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_BURY_S)
-    reply.add_done_callback(lambda answer: _buried(group, answer))
+    reply.add_done_callback(lambda answer: _buried(session, group, answer))
     return reply
 
 
-def _buried(group: GroupState, reply: Reply[Completed]) -> None:
+def _buried(session: Session, group: GroupState, reply: Reply[Completed]) -> None:
     error = reply.exception()
     if error is None and reply.result(0).rc != 0:
-        said = reply.result(0).err.decode("utf-8", "replace").splitlines()[-5:]
-        error = helpless(group, "the host could not conclude the group", said)
+        try:
+            standing(reply.result(0), session.host, group.folder, "group")
+        except ClusterfnError as unable:
+            error, unable.job = unable, group.id
     if error is not None:
         group.on_refused(error if isinstance(error, ClusterfnError) else helpless(group, str(error)))
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn import hearing, layout
-from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
 from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.job import PENDING, Job
 from clusterfn.tracker import Tracker
@@ -43,6 +43,7 @@ class Element:
 
     def begin_when_claimed(self) -> None:
         """Follow it once it has a claim: until then there is nothing of it."""
+        self.tracker.witness.call_if_helpless(self.on_refused)
         claim = self.gathering.connection.wait(posixpath.join(self.tracker.folder, layout.CLAIM))
         self.tracker.awaited = claim
         claim.add_done_callback(self._claimed)
@@ -57,7 +58,7 @@ class Element:
         claim = reply.result(0)
         self.tracker.scheduler_id = claim.decode("ascii", "replace").strip() or self.tracker.scheduler_id
         self.follow()
-        self.tracker.witness.listen(self.on_refused)
+        self.tracker.witness.listen()
 
     def follow(self) -> None:
         """From its first attempt on."""
@@ -69,7 +70,7 @@ class Element:
         if not self.begun:
             awaited = self.tracker.awaited
             self.follow()
-            self.tracker.witness.listen(self.on_refused)
+            self.tracker.witness.listen()
             if awaited is not None:
                 awaited.cancel()
 
@@ -101,10 +102,11 @@ class Element:
             self.gathering.group.on_refused(error)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """It cannot be concluded: its script is gone, and the host has lost the means to say how it ended."""
-        self.tracker.session.distrust()
+        """It cannot be concluded: its script is gone, and the host has no room, or has lost the means, to say why."""
+        if not isinstance(error, HostDiskFull):
+            self.tracker.session.distrust()
         error.host, error.job = self.host, self.id
-        self.gathering.group.on_refused(error)
+        self.gathering.helpless(error)
 
 
 class ElementTracker(Tracker):

@@ -85,8 +85,11 @@ class Gathering:
         """Elements wait in the scheduler's hands: look at them there."""
         self.session.watch.add(self.scheduler_name, self.on_scheduler)
 
-    def _refused(self, numbers: range, error: BaseException) -> None:
+    def _refused(self, numbers: Iterable[int], error: BaseException) -> None:
         """These elements never were; the group ends if none was."""
+        numbers = [number for number in numbers if number in self._elements]
+        if not numbers:
+            return
         refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error))
         refused.host, refused.stage = self.session.host.name, refused.stage or "submit"
         for number in numbers:
@@ -252,6 +255,12 @@ class Gathering:
     def _next(self, count: int) -> range:
         first = 1 + max(self._elements, default=self.spec.elements)
         return range(first, first + count)
+
+    def helpless(self, error: ClusterfnError) -> None:
+        """The host cannot conclude one of its elements."""
+        if not any(element.begun and not element.over for element in self._elements.values()):
+            live.forget_going(self.group)
+        self.group.on_refused(error)
 
     def _verdict(self) -> Verdict:
         return concluding.STOPPED if self._stopping else concluding.verdict_of(self._last)

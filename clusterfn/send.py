@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import posixpath
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -46,14 +46,14 @@ def send(
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)
-    sent, start = [*before, folder], session.scheduler.submission(job)
+    start = session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply, sent))
+        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply))
         finish_before_exit(spawned, tracker)
     else:
         ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply, sent))
+        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
         finish_before_exit(ran, tracker)
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
             shipped.tell(tracker, made)
@@ -201,11 +201,11 @@ def spec_json(job: JobSpec) -> bytes:
     return json.dumps(record, indent=1).encode()
 
 
-def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply, sent: Sequence[Reply[Any]]) -> None:
+def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
     tracker.submission = None
     error = reply.exception()
     if error is not None:
-        made.on_refused(_refused(first_of(sent, error), tracker))
+        made.on_refused(_refused(error, tracker))
         tracker.end()
         return
     process = reply.result(0)
@@ -224,7 +224,7 @@ def _script_ended(tracker: Tracker, made: Job[Any], exited: Reply[int | None]) -
         tracker.witness.process_ended()
 
 
-def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: Sequence[Reply[Any]]) -> None:
+def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
     tracker.submission = None
     scheduler, scheduler_id = tracker.session.scheduler, ""
     try:
@@ -237,7 +237,7 @@ def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed], sent: 
             return
         tracker.doubt = refusal
     except ClusterfnError as error:
-        made.on_refused(_refused(first_of(sent, error), tracker))
+        made.on_refused(_refused(error, tracker))
         tracker.end()
         return
     tracker.started(made, scheduler_id)
@@ -252,12 +252,6 @@ def answer_of(reply: Reply[Completed]) -> Answer:
             raise
         return Answer(None, "", error.message)
     return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
-
-
-def first_of(sent: Sequence[Reply[Any]], error: BaseException) -> BaseException:
-    """What failed first: what comes after it is only skipped, and its error is of no kind."""
-    failed = [reply.exception(0) for reply in sent if reply.done()]
-    return next((each for each in failed if each is not None), error)
 
 
 def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:

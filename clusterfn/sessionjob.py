@@ -100,7 +100,7 @@ class Holding:
         sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
-        sent.add_done_callback(lambda reply: self._refused(call, [*before, reply], reply))
+        sent.add_done_callback(lambda reply: self._refused(call, reply))
         call.tracker.follow(call, 1)
 
     def _await_folder(self) -> None:
@@ -110,12 +110,11 @@ class Holding:
             laid_out.exception(_TIMEOUT_S)
             self._tracker.laid_out = None
 
-    def _refused(self, call: Call[Any], sent: Sequence[Reply[Any]], reply: Reply[bool]) -> None:
+    def _refused(self, call: Call[Any], reply: Reply[bool]) -> None:
         error = reply.exception()
         if error is not None and not self.job.done():
             self._never_comes(call)
-            first = send.first_of(sent, error)
-            call.on_refused(first if isinstance(first, ClusterfnError) else ClusterfnError(str(first)))
+            call.on_refused(error if isinstance(error, ClusterfnError) else ClusterfnError(str(error)))
 
     def _never_comes(self, call: Call[Any]) -> None:
         """The session waits for its number no longer: calls are served in order."""

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout, leaving, witness
-from clusterfn.errors import ClusterfnError, HostError, JobError, SubmitError
+from clusterfn import layout, leaving
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
@@ -93,16 +93,18 @@ class Tracker:
         self.scheduler_id = self.scheduler_id or scheduler_id
         if self.session.scheduler.knows_all:
             self.queued(job)
-        self.witness.listen(lambda error: self._cannot_conclude(job, error))
+        self.witness.call_if_helpless(lambda error: self._cannot_conclude(job, error))
+        self.witness.listen()
 
     def queued(self, job: Job[Any]) -> None:
         """It is in the scheduler's hands: look at it there."""
         self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
 
     def _cannot_conclude(self, job: Job[Any], error: ClusterfnError) -> None:
-        """The job's script is gone, and the host has lost the means to say how it ended."""
+        """The job's script is gone, and the host has no room, or has lost the means, to say how it ended."""
         self.end()
-        self.session.distrust()
+        if not isinstance(error, HostDiskFull):
+            self.session.distrust()
         error.host, error.job = self.session.host.name, job.id
         job.on_refused(error)
 
@@ -249,7 +251,7 @@ class Tracker:
         elif following > self.attempt:
             job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
         self.follow(job, following)
-        self.witness.listen_again()
+        self.witness.listen()
 
     def end(self) -> None:
         """The job needs no more looks, and nothing of it is held any longer."""
@@ -265,7 +267,7 @@ class Tracker:
         verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
         self._await_submission()
         standing = self.witness.conclude(verdict).result(_TIMEOUT_S)
-        won = witness.standing(standing).get("won") is True
+        won = self.witness.standing(standing).get("won") is True
         if won:
             self._leave_queue()
         return won

@@ -14,10 +14,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, HostDiskFull
 from clusterfn.host import Completed, Reply
+from clusterfn.hostlink.failures import error_of
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Evidence, Verdict
+from clusterfn.spec import Host
 from clusterfn.watch import Seen, Silent
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _LOOKS = 2
 _LOOKS_UNSEEN = 4  # of a job that somebody else may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
 _BEGIN_S = 15.0
+_ROOM_S = 5.0  # between two tries on a full disk
 
 
 class Witness:
@@ -46,13 +49,12 @@ class Witness:
         self._unanswered = 0
         self._on_helpless: Callable[[ClusterfnError], None] | None = None
 
-    def listen(self, on_helpless: Callable[[ClusterfnError], None]) -> None:
-        """Hear of it when the heartbeat stands still; `on_helpless` hears when the host cannot conclude the job."""
+    def call_if_helpless(self, on_helpless: Callable[[ClusterfnError], None]) -> None:
+        """Whom to tell that the host cannot conclude the job."""
         self._on_helpless = on_helpless
-        self.listen_again()
 
-    def listen_again(self) -> None:
-        """The same for another attempt."""
+    def listen(self) -> None:
+        """Hear of it when the heartbeat of the present attempt stands still."""
         if self._still is not None:
             self._still.cancel()
         self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent)
@@ -132,32 +134,49 @@ class Witness:
 
     def _never_began(self, message: str) -> None:
         verdict = Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-        _then(self.conclude(verdict), self._hear)
+        self.conclude(verdict).add_done_callback(self._hear)
 
     def _explain(self, said: Completed, log: Completed, submission: str) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")
         evidence = Evidence(text, log.out.decode("utf-8", "replace"), submission)
         verdict = self._tracker.session.scheduler.explain(evidence)
         if verdict is not None and not self._ended:
-            _then(self.conclude(verdict), self._hear)
+            self.conclude(verdict).add_done_callback(self._hear)
 
     def conclude_and_cancel(self, verdict: Verdict) -> None:
         """Have it published, and the job taken out of the queue; one that has begun meanwhile goes on."""
         concluded = self.conclude(verdict)
         _then(concluded, lambda answer: None if _has_begun(answer) else self._tracker.cancel_at_scheduler())
-        _then(concluded, self._hear)
+        concluded.add_done_callback(self._hear)
 
-    def _hear(self, answer: Completed) -> None:
-        """A host that twice in a row cannot conclude has lost the bridge or the job's folder: nobody will."""
-        try:
-            standing(answer)
-            self._unanswered = 0
-        except ClusterfnError as error:
-            self._unanswered += 1
-            if self._on_helpless is not None and self._unanswered >= _LOOKS:
+    def _hear(self, concluded: Reply[Completed]) -> None:
+        """What came of it; where the host gave no answer, the next silence asks again."""
+        error = concluded.exception()
+        if isinstance(error, HostDiskFull):  # the bridge that it needs finds no room
+            self._cannot(error)
+        elif error is None:
+            try:
+                self.standing(concluded.result(0))
+                self._unanswered = 0
+            except ClusterfnError as unable:
+                self._cannot(unable)
+
+    def _cannot(self, error: ClusterfnError) -> None:
+        """A host that twice in a row cannot conclude has no room, or has lost the bridge or the job's folder."""
+        self._unanswered += 1
+        if self._ended or self._unanswered > _LOOKS:
+            return
+        if self._unanswered == _LOOKS:
+            if self._on_helpless is not None:
                 self._on_helpless(error)
-            else:
-                self.process_ended()
+            return
+        again = threading.Timer(_ROOM_S if isinstance(error, HostDiskFull) else 0.0, self.process_ended)
+        again.daemon = True
+        again.start()
+
+    def standing(self, answer: Completed) -> dict[str, Any]:
+        """What `conclude` said now stands; raises as `standing`."""
+        return standing(answer, self._tracker.session.host, self._tracker.folder)
 
     def conclude(self, verdict: Verdict) -> Reply[Completed]:
         """Ask the host to publish this verdict, unless the job has spoken."""
@@ -178,20 +197,28 @@ def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
 def _has_begun(answer: Completed) -> bool:
     """Whether nothing was published because the job runs."""
     try:
-        return standing(answer)["attempt"] is None
-    except (ClusterfnError, KeyError):
+        told = json.loads(answer.out.splitlines()[-1])
+        return told["attempt"] is None and "full" not in told
+    except (ValueError, IndexError, KeyError):
         return False
 
 
-def standing(answer: Completed) -> dict[str, Any]:
+def standing(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
     """What `conclude` said now stands.
 
     Raises:
+        HostDiskFull: The host had no room to write it down.
         ClusterfnError: It said nothing that can be read.
     """
+    said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:
         told: dict[str, Any] = json.loads(answer.out.splitlines()[-1])
     except (ValueError, IndexError):
-        said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not conclude the job", stage="supervisor", evidence=said) from None
+        log = posixpath.join(folder, layout.SCHEDULER_LOG)
+        raise ClusterfnError(
+            f"the host could not conclude the {what}", host=host.name, stage="supervisor", evidence=said, log=log,
+            hint=f"look at the log on {host.name}, and call again",
+        ) from None  # fmt: skip
+    if "full" in told:
+        raise error_of(host, told["full"])
     return told

@@ -24,14 +24,19 @@ def error_of(host: Host, data: Header) -> HostError:
 
 def _full(host: Host, data: Header, path: str) -> HostError:
     amounts = [("free", data.get("free")), ("needed", data.get("needed"))]
-    seen = ", ".join(f"{amount / 2**20:.1f} MB {word}" for word, amount in amounts if amount is not None)
+    seen = ", ".join(f"{_shown(amount)} {word}" for word, amount in amounts if amount is not None)
     return HostDiskFull(
         f"No space is left on {host.name} for {path}",
         host=host.name,
         evidence=[data["message"], *([seen] if seen else [])],
-        hint=f"free some there, or set root: of host {host.name} ({host.source}) to a larger file system",
+        hint=f"free some there (old jobs are in {host.root}/jobs), and call again; or set root: of host {host.name}"
+        f" ({host.source}) to a larger file system",
         retryable=True,
     )
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**20:.1f} MB" if size >= 2**20 else f"{-(-size // 1024)} KB"
 
 
 def _denied(host: Host, data: Header, path: str) -> HostError:

@@ -33,6 +33,7 @@ LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine a
 GARBLED = 3  # streams in a row that broke soon, on what was no frame
 SOON_S = 10.0
 _MOST_WAITS = 20
+_CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 
 class Link:
@@ -88,7 +89,7 @@ class Link:
                 self._requests.unsent.add(number)
             self.line.changed.notify_all()
         if skipped is not None:
-            self._end(request, {"ok": False, "error": {"kind": "skipped", "message": skipped}}, b"")
+            request.fail(skipped)
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and tell the host to stop it."""
@@ -97,7 +98,7 @@ class Link:
         with self.line.changed:
             if number not in self._requests:
                 return
-            request = self._requests.remove(number, "it was cancelled")
+            request = self._requests.remove(number, error_of(self.host, _CANCELLED))
             if self.line.connected:
                 self._sender.say({"id": self._requests.number(), "do": "stop", "target": number})
         if request is not None:
@@ -190,15 +191,23 @@ class Link:
             self._give_up(request, error)
 
     def _end(self, request: Request[Any], header: Header, body: bytes) -> None:
-        with self.line.changed:
-            self._requests.remove(request.id, None if header["ok"] else header["error"]["message"])
+        senseless = f"{self.host.name} answered `{request.do}` with what makes no sense"
+        error: ClusterfnError | None
         try:
-            if header["ok"]:
-                request.finish(header, body)
-            else:
-                request.fail(error_of(self.host, header["error"]), header)
-        except Exception as error:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
-            request.fail(self._in_words(error, f"{self.host.name} answered `{request.do}` with what makes no sense"))
+            error = None if header["ok"] else error_of(self.host, header["error"])
+        except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
+            error = self._in_words(odd, senseless)
+        with self.line.changed:
+            if getattr(error, "kind", "") == "skipped":  # what failed before it says why
+                error = self._requests.failed_before(request) or error
+            self._requests.remove(request.id, error)
+        if error is not None:
+            request.fail(error, header)
+            return
+        try:
+            request.finish(header, body)
+        except Exception as odd:  # noqa: BLE001 - as above
+            request.fail(self._in_words(odd, senseless))
 
     def _give_up(self, request: Request[Any], error: BaseException) -> None:
         """End the request with an error of this side."""

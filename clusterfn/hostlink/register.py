@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from clusterfn.errors import ClusterfnError
 from clusterfn.hostlink.boot import HELLO_ID
 from clusterfn.hostlink.requests import Request
 
@@ -26,7 +27,7 @@ class Register:
         self.last = HELLO_ID
         self.unsent: set[int] = set()
         self._open: dict[int, Request[Any]] = {}
-        self._failures: collections.OrderedDict[int, str] = collections.OrderedDict()
+        self._failures: collections.OrderedDict[int, ClusterfnError] = collections.OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -47,16 +48,16 @@ class Register:
         """The open request of that number."""
         return self._open.get(number)
 
-    def remove(self, number: int, failure: str | None = None) -> Request[Any] | None:
-        """It has ended; with a message if it failed, for those that come after it."""
+    def remove(self, number: int, failure: ClusterfnError | None = None) -> Request[Any] | None:
+        """It has ended; with its error if it failed, for those that come after it."""
         if failure is not None:
             self._failures[number] = failure
         while len(self._failures) > FAILURES_KEPT:
             self._failures.popitem(last=False)
         return self._open.pop(number, None)
 
-    def failed_before(self, request: Request[Any]) -> str | None:
-        """How the first failed that it comes after; None if none did."""
+    def failed_before(self, request: Request[Any]) -> ClusterfnError | None:
+        """The error of the first that it comes after and that failed; None if none did."""
         return next((self._failures[number] for number in request.after if number in self._failures), None)
 
     def all(self) -> list[Request[Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import clusterfn
+from clusterfn import HostDiskFull
 from clusterfn.bridge.supervisor import judge
 from tests.bridge.host import Bench, is_running, until
 
@@ -130,3 +133,41 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
 
     assert script.wait(20) == 10
     assert (job.outcome()["kind"], job.outcome()["by"]) == ("disk", "supervisor")
+
+
+@pytest.fixture
+def nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> Iterator[Path]:
+    """The root of a bare host, with room for what is sent and for little more; the file that takes the rest."""
+    root, config = tmp_path / "root", tmp_path / "clusterfn.yml"
+    root.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "none", str(root)], check=True)
+    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: bare\n    transport: local\n    root: {root}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    clusterfn.cluster(abs)(-1)  # what every call needs is there
+    fill(root / "ballast")
+    os.truncate(root / "ballast", (root / "ballast").stat().st_size - (40 << 10))
+    yield root / "ballast"
+    subprocess.run(["umount", "-l", str(root)], check=True)
+
+
+@pytest.mark.timeout(60)
+def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(nearly_full: Path):
+    group = clusterfn.cluster(abs).map(range(6), max_parallel=6)
+
+    with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/") as caught:
+        group.results()
+
+    assert "KB free" in caught.value.evidence[-1] and "free some there" in (caught.value.hint or "")
+    assert [path for path in Path(group.folder).rglob(".*")] == []
+    assert [info.state for info in clusterfn.jobs()].count("PENDING") == 1, "what is there can still be listed"
+
+
+@pytest.mark.timeout(60)
+def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(nearly_full: Path):
+    fill(nearly_full.parent / "more")
+    with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
+        clusterfn.cluster(abs)(-2)
+
+    nearly_full.unlink()
+
+    assert clusterfn.cluster(abs)(-3) == 3

@@ -105,7 +105,7 @@ def test_a_full_disk_says_how_much(connected: Connected) -> None:
     error = connection.put("/p", b"x").exception(WAIT_S)
 
     assert isinstance(error, HostDiskFull)
-    assert error.evidence == ("No such thing", "0.0 MB free, 1.0 MB needed")
+    assert error.evidence == ("No such thing", "0 KB free, 1.0 MB needed")
 
 
 @pytest.mark.parametrize("ask", ["result", "exception"])

@@ -54,7 +54,8 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        verdict = Verdict(HOST_DISK, "the disk of the host is full", hint="make room there", stage="start")
+        message = "the disk of the host is full: %s (%s)" % (os.strerror(error.errno), error.filename or attempt.folder)
+        verdict = Verdict(HOST_DISK, message, hint="free space there, then call map again", stage="start")
     if verdict.kind is None:
         say(verdict.facts["message"])
         return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER

@@ -19,6 +19,22 @@ def state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
     _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
 
 
+def full(error: OSError, folder: str) -> None:
+    """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
+    say("nothing can be published: %s" % error)
+    path, why = str(error.filename or folder), os.strerror(error.errno or 0)
+    told = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": _free_bytes(folder)}
+    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": told}))
+
+
+def _free_bytes(folder: str) -> "Optional[int]":
+    try:
+        disk = os.statvfs(folder)
+    except OSError:  # it is gone, or cannot be looked at
+        return None
+    return disk.f_bavail * disk.f_frsize
+
+
 def _write(fd: int, line: str) -> None:
     try:
         os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))

@@ -15,7 +15,7 @@ from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, syscalls
 from .attempt import Attempt, claim
 from .job import Job
-from .log import say, state
+from .log import full, say, state
 from .through import run_through
 from .verdict import Fenced, Verdict
 from .watch import Signals, Watch
@@ -41,7 +41,7 @@ def main(argv: "list[str]") -> int:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        say("nothing can be published: %s" % error)
+        full(error, argv[1])
         return EXIT_NO_ROOM
 
 
@@ -174,7 +174,7 @@ def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verd
         verdict, alive = run_through(work)
         return work, verdict, alive
     except OSError as error:
-        verdict = _refused_by_disk(error)
+        verdict = _refused_by_disk(error, attempt)
         if work is not None:
             work.end_tree()
         return work, verdict, False
@@ -219,10 +219,11 @@ def _run_of(job: Job) -> "type[Run]":
     return Run
 
 
-def _refused_by_disk(error: OSError) -> Verdict:
+def _refused_by_disk(error: OSError, attempt: Attempt) -> Verdict:
     if error.errno not in _FULL:
         raise error
-    message = "nothing can be written on the host any more: %s (%s)" % (os.strerror(error.errno), error.filename or "")
+    where = error.filename or attempt.folder
+    message = "nothing can be written on the host any more: %s (%s)" % (os.strerror(error.errno), where)
     return Verdict(HOST_DISK, message, stage="start", hint="make room there, or point root: to another file system")
 
 
