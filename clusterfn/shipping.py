@@ -273,6 +273,7 @@ def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
         "verify": [],
+        "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
         "installer": session.host.making.installer,
         "about": made.title,

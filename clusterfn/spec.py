@@ -80,6 +80,7 @@ class Making:
         build_on: "host", or "node": in a batch job of its own.
         partition: For that job.
         at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
+        timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that nobody reads for so long are removed there; None if they stay.
         installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the cards, if it is known beforehand.
@@ -92,6 +93,7 @@ class Making:
     build_on: str = "host"
     partition: str | None = None
     at: str = "root"
+    timeout_s: float = 1200.0
     purge_days: float | None = None
     installer: str = "clusterfn"
     driver: str | None = None

@@ -377,6 +377,7 @@ _KEYS: dict[str, _Key] = {
     "build_on": ("making.build_on", _choice("host", "node")),
     "build_partition": ("making.partition", _path),
     "environment_at": ("making.at", _where),
+    "build_timeout": ("making.timeout_s", _time),
     "purge_days": ("making.purge_days", _days),
     "installer": ("making.installer", _installer),
     "cuda": ("making.cuda", _cuda),

@@ -176,6 +176,32 @@ def test_a_post_link_script_that_fails(host: Host, shelf: Path, python: dict):
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
 
 
+@pytest.mark.parametrize("hangs", ["sleep 600", "while :; do echo busy; sleep 0.05; done"], ids=["idle", "busy"])
+def test_a_post_link_script_that_hangs_is_ended_with_all_that_it_started(
+    host: Host, shelf: Path, python: dict, hangs: str
+):
+    child = f"(trap '' TERM HUP; exec -a left-by-{shelf.parent.name} sleep 600) &\n"
+    files = {"bin/.linked-post-link.sh": Entry(f"echo waiting\n{child}{hangs}\n".encode(), 0o755)}
+    plan = host.plan([python, toys.conda(shelf, "linked", files)], timeout_s=1.0)
+
+    answer = host.build(plan)
+
+    assert answer.last["at"] == "script" and answer.last["evidence"][0] == "waiting"
+    assert "the post-link script of linked 1.0 failed: it " in answer.last["message"]
+    assert "1 s, and was ended (.linked-post-link.sh)" in answer.last["message"]
+    assert not [path for path in Path("/proc").glob("[0-9]*/cmdline") if f"left-by-{shelf.parent.name}" in words(path)]
+    assert {"stage": "scripts", "done": 0, "of": 1, "text": "post-link script of linked 1.0"} in answer.lines
+    assert host.leftovers() == []
+
+
+def words(path: Path) -> str:
+    """A process's command line; "" if it has ended."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
 def test_an_environment_that_does_not_import_what_was_asked_for(host: Host, shelf: Path, python: dict):
     package = toys.conda(shelf, "broken", {f"{SITE}/broken.py": b"raise OSError('libcuda.so.1: not found')\n"})
     plan = host.plan([python, package], verify=["broken"])

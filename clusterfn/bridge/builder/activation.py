@@ -6,7 +6,7 @@ The scripts run in a shell with the environment's prefix; variables that differ 
 import os
 
 from .failure import Failed
-from .running import Ended, run
+from .running import Ended, Patience, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ env -0
 """
 
 
-def variables(prefix: str, stopping: "Callable[[], None]") -> "dict[str, str]":
+def variables(prefix: str, stopping: "Callable[[], None]", timeout_s: float) -> "dict[str, str]":
     """Variables that activating sets or changes; PATH is known without."""
     folder = os.path.join(prefix, "etc", "conda", "activate.d")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
@@ -30,7 +30,7 @@ def variables(prefix: str, stopping: "Callable[[], None]") -> "dict[str, str]":
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
     try:
-        before, _, after = run(argv, prefix, {}, stopping).partition(_MARK)
+        before, _, after = run(argv, prefix, {}, stopping, Patience(timeout_s, timeout_s)).partition(_MARK)
     except Ended as error:
         raise Failed(
             "the environment cannot be activated: %s" % error, stage="script", evidence=error.evidence

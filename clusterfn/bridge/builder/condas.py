@@ -19,7 +19,7 @@ from .archives import members
 from .failure import Failed
 from .place import THERE, Target
 from .plan import CONDA, WHEEL
-from .running import Ended, run_with
+from .running import Ended, Patience, run_with
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Conda:
             file.write("@EXPLICIT\n" + "".join(map(self._line, self.share.packages)))
         argv = [self._path, "create", "-y", "--offline", "-p", prefix, "--file", listed]
         try:
-            run_with(argv, self._environ(), stopping)
+            run_with(argv, self._environ(), stopping, Patience(self._plan.timeout_s))
         except Ended as error:
             message = "%s (%s) could not make the environment: %s" % (self.said, self._path, error)
             raise Failed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
@@ -126,7 +126,8 @@ def find(plan: "Plan", holder: "Holder", stopping: "Callable[[], None]") -> Cond
             hint="name its path (installer: /opt/conda/bin/conda), or " + _OURS,
         )  # fmt: skip
     try:
-        said = run_with([path, "--version"], dict(os.environ), stopping).decode("utf-8", "replace").strip()
+        patience = Patience(plan.timeout_s)
+        said = run_with([path, "--version"], dict(os.environ), stopping, patience).decode("utf-8", "replace").strip()
     except Ended as error:
         message = "%s does not say its version: %s" % (path, error)
         raise Failed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error

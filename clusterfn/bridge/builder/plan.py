@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CLUSTERFN = "clusterfn"
+_TIMEOUT_S = 1200.0
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{3,63}\Z")
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*\Z")
@@ -56,6 +57,7 @@ class Plan(NamedTuple):
         about: What the user named, for people.
         compile: Whether to make byte code.
         purged: Whether files may be missing from an environment that is there.
+        timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
         installer: "clusterfn"; "conda", or the path of one: it makes what it can, and our linker the rest.
         document: The plan as it came.
     """
@@ -70,6 +72,7 @@ class Plan(NamedTuple):
     about: str
     compile: bool
     purged: bool
+    timeout_s: float
     installer: str
     document: "dict[str, Any]"
 
@@ -103,6 +106,7 @@ def parse(given: "dict[str, Any]") -> Plan:
         about=str(given.get("about", "")),
         compile=bool(given.get("compile", True)),
         purged=bool(given.get("purged", False)),
+        timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
         installer=str(given.get("installer") or CLUSTERFN),
         document=given,
     )

@@ -216,8 +216,8 @@ class _Build:
         if self.plan.compile:
             self._progress.tell("compile", 0, 1)
             self._timed("compile", self._compile, layout, maker)
-        self._messages = self._timed("scripts", postlink.run_all, self._ours, self._final, self._stop)
-        self._variables = activation.variables(self._final, self._stop)
+        self._messages = self._timed("scripts", postlink.run_all, self._ours, self._final, self._stop, self._progress)
+        self._variables = activation.variables(self._final, self._stop, self.plan.timeout_s)
         self._progress.tell("verify", 0, 1)
         self._found = self._timed("verify", verify.verify, self.plan, self._final, self._stop)
 

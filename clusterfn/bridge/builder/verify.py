@@ -8,7 +8,7 @@ import os
 
 from ..supervisor.text import native
 from .failure import Failed
-from .running import Ended, run
+from .running import Ended, Patience, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ def verify(plan: "Plan", prefix: str, stopping: "Callable[[], None]") -> "dict[s
         Failed: With the last lines that it printed.
     """
     argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _CODE.replace("MARK", repr(_MARK))]
+    patience = Patience(plan.timeout_s)
     try:
-        output = run(argv + plan.verify, prefix, {}, stopping).decode("utf-8", "replace")
+        output = run(argv + plan.verify, prefix, {}, stopping, patience).decode("utf-8", "replace")
     except Ended as error:
         raise _failed(
             "does not import %s: %s" % (", ".join(plan.verify) or "anything", error), error.evidence

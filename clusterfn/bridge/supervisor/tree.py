@@ -170,6 +170,12 @@ def of_session(script: str) -> "list[int]":
     return [pid for pid in _all() if pid not in spared and _is_in(pid, leader, uid)]
 
 
+def in_session(leader: int) -> "list[int]":
+    """Living processes of this user in the session of another process."""
+    uid = os.getuid()
+    return [pid for pid in _all() if _is_in(pid, leader, uid)]
+
+
 def _with_ancestors(pid: int) -> "list[int]":
     found = []
     while pid > 1:
