@@ -27,6 +27,7 @@ from . import children
 from .descriptors import keep_from_programs, out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
+_SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
 _ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
@@ -48,11 +49,22 @@ class Report:
     def __init__(self, fd: int) -> None:
         self._fd = out_of_reach(fd)
         self._pid = os.getpid()
+        self.secrets: list[str] = []
+
+    def hide(self, names: list[str]) -> None:
+        """Let no value of these variables be said from now on; the longest first, as one may be a part of another."""
+        values = [os.environ[name] for name in names if name in os.environ]
+        parts = {part for value in values for part in [value, *value.splitlines()] if len(part) >= _SHORTEST_SECRET}
+        self.secrets = sorted(parts, key=len, reverse=True)
 
     def say(self, **facts: Any) -> None:
         """Send one line. Nobody listens any more: nothing is lost, the supervisor has judged."""
         if os.getpid() != self._pid:
             return
+        if self.secrets:
+            from _clusterfn_wire import exceptions
+
+            facts = exceptions.masked(facts, self.secrets)
         data = (json.dumps(_shown(facts)) + "\n").encode()
         try:
             while data:
@@ -104,6 +116,7 @@ def last_word(report: Report, facts: dict[str, Any]) -> None:
 def _work(job: str, rest: list[str], report: Report, value_fd: int) -> dict[str, Any]:
     with open(os.path.join(job, SPEC), encoding="utf-8") as file:
         spec = _native(json.load(file))
+    report.hide(spec.get("secrets") or [])
     _check_version(spec)
     sys.meta_path.append(children.LastResort())
     if spec.get("session"):
@@ -121,13 +134,15 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
 
     Args:
         job: The folder that its payload lies in.
-        spec: `root`, the folders of the user's modules as `sys_path`, and whether it `discards` the value.
+        spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`, and
+            whether it `discards` the value.
         item: Where its arguments lie in items.pkl; empty if the payload holds them.
 
     Raises:
         Refused: It cannot be run here.
     """
     sys.path[:0] = spec["sys_path"]
+    report.hide(spec.get("secrets") or [])
     report.say(stage="load")
     call, caller = _load(job, spec["root"], item)
     report.say(stage="function")
@@ -300,7 +315,10 @@ def _keep(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report
         file = os.fdopen(value_fd, "w+b")
     except OSError as error:  # the function closed it
         return _described(result) if kind == RAISED else _not_written(error.errno or 0)
-    facts = (_keep_exception if kind == RAISED else _keep_value)(result, file, caller)
+    if kind == RAISED:
+        facts = _keep_exception(result, file, caller, report.secrets)
+    else:
+        facts = _keep_value(result, file, caller)
     _note_changes(report)
     if "size" not in facts:
         os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
@@ -353,12 +371,12 @@ def _not_written(number: int) -> dict[str, Any]:
     return {"done": RESULT, "message": message, "hint": hints.get(number, "look at the file system of root: there")}
 
 
-def _keep_exception(error: BaseException, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
+def _keep_exception(error: BaseException, file: Any, caller: tuple[int, ...], secrets: list[str]) -> dict[str, Any]:
     from _clusterfn_wire import exceptions
 
     report = _described(error)
     try:
-        return dict(_write(exceptions.to_records(error, caller), file, caller), **report)
+        return dict(_write(exceptions.to_records(error, caller, secrets), file, caller), **report)
     except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
         return report
 

@@ -187,6 +187,28 @@ def test_secrets_are_masked_in_evidence(bench: Bench):
     assert job.run()["evidence"] == ["token ***"]
 
 
+def test_what_is_kept_of_an_exception_holds_no_secret(bench: Bench):
+    source = (
+        "def f():\n    import os\n    token = os.environ['HF_TOKEN']\n"
+        "    try:\n        raise KeyError(token)\n"
+        "    except KeyError as error:\n"
+        "        raise ValueError('refused ' + token, {'a': [token.encode(), 7]}) from error\n"
+    )
+    job = bench.job(source, secret={"HF_TOKEN": "sesame-open"})
+
+    told = job.run()["exception"]
+
+    assert told["message"].startswith("('refused ***', {'a': [b'***', 7]}") and "KeyError: '***'" in told["traceback"]
+    assert "sesame" not in "".join(path.read_text(errors="replace") for path in job.folder.rglob("*") if path.is_file())
+
+
+def test_each_line_of_a_secret_of_several_is_masked(bench: Bench):
+    key = "-----BEGIN KEY-----\nsesame\n-----END KEY-----"
+    job = bench.job("def f():\n    import os\n    raise KeyError(os.environ['KEY'])\n", secret={"KEY": key})
+
+    assert "sesame" not in str(job.run())
+
+
 def test_the_working_directory_is_empty_and_its_own(bench: Bench):
     job, _ = bench.run("def f():\n    import os\n    return [os.getcwd(), os.listdir('.')]\n")
 

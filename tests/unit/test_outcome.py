@@ -164,6 +164,38 @@ def test_neither_the_remote_traceback_nor_a_note_obeys_the_host_on_the_terminal(
     assert not {*shown} & {*"\x1b\x07\r"}
 
 
+class Request:
+    def __init__(self, token):
+        self.token = token
+
+    def __repr__(self):
+        return f"<Request {self.token}>"
+
+
+class Denied(Exception):
+    """As of libraries that hang what was sent on their errors, and say themselves how they are pickled."""
+
+    def __init__(self, url, token):
+        super().__init__(url)
+        self.headers, self.request = {"a": [token.encode(), 7], token: ()}, Request(token)
+
+    def __reduce__(self):
+        return Denied, (self.args[0], self.request.token)
+
+
+def test_the_records_of_an_exception_hold_no_secret_and_give_the_same_exception():
+    error = thrown(Denied("https://x?token=sesame", "sesame"))
+    error.__cause__ = KeyError("sesame")
+    error.__dict__["__notes__"] = ["with sesame"]
+    records = exceptions.to_records(error, None, ["sesame"])
+    again = exceptions.from_records(records)
+
+    assert b"sesame" not in pickle.dumps(records)
+    assert type(again) is Denied and again.args == ("https://x?token=***",) and again.__notes__ == ["with ***"]
+    assert (again.headers, again.request) == ({"a": [b"***", 7], "***": ()}, "<Request ***>")
+    assert again.__cause__.args == ("***",)
+
+
 def test_the_users_own_cause_stays():
     error = StillHere("why")
     error.__cause__ = KeyError("mine")

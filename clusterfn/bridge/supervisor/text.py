@@ -81,10 +81,10 @@ def in_one_line(text: str) -> str:
 
 
 def masked(lines: "list[str]", secrets: "list[str]") -> "list[str]":
-    """`lines` without the values of secrets."""
-    for secret in sorted(secrets, key=len, reverse=True):
-        if len(secret) >= 4:
-            lines = [line.replace(secret, "***") for line in lines]
+    """`lines` without the values of secrets, nor the lines of such as have several."""
+    parts = {part for secret in secrets for part in [secret] + secret.splitlines() if len(part) >= 4}
+    for part in sorted(parts, key=len, reverse=True):
+        lines = [line.replace(part, "***") for line in lines]
     return lines
 
 

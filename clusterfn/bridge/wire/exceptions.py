@@ -32,15 +32,57 @@ class CannotRebuild(Exception):
 _Dumps = Callable[[object], bytes]
 
 
-def to_records(error: BaseException, target: pickler.Version = None) -> list[dict[str, Any]]:
+def to_records(
+    error: BaseException, target: pickler.Version = None, secrets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """The chain as records for a Python of the version `target`; the first is `error` itself.
 
     A record refers to others by their place in the list. Past a hundred exceptions the rest is left out.
+
+    Args:
+        error: The exception.
+        target: (major, minor); None for this Python's.
+        secrets: Texts that no record may hold. What holds one and is no plain text or container is kept as its repr.
     """
     chain = _chain(error)
     places = {id(member): place for place, member in enumerate(chain)}
-    dumps = functools.partial(crossing.dumps, target=target)
-    return [_record(member, places, dumps) for member in chain]
+    dumps = functools.partial(_dumps_without, secrets, functools.partial(crossing.dumps, target=target))
+    return [_record(member, places, dumps, secrets) for member in chain]
+
+
+def masked(value: Any, secrets: Sequence[str]) -> Any:
+    """`value` with `***` for each secret, in texts and bytes and in lists, tuples and dicts of them.
+
+    Example:
+        >>> masked({"message": ["no sesame-open"]}, ["sesame-open"])
+        {'message': ['no ***']}
+    """
+    if isinstance(value, str):
+        return functools.reduce(lambda text, secret: text.replace(secret, "***"), secrets, str(value))
+    if type(value) is bytes:
+        return functools.reduce(lambda data, secret: data.replace(_bytes_of(secret), b"***"), secrets, value)
+    if type(value) in (list, tuple):
+        return type(value)(masked(item, secrets) for item in value)
+    if type(value) is dict:
+        return {masked(key, secrets): masked(item, secrets) for key, item in value.items()}
+    return value
+
+
+def _bytes_of(secret: str) -> bytes:
+    return secret.encode("utf-8", "surrogatepass")  # as in a pickle
+
+
+def _dumps_without(secrets: Sequence[str], dumps: _Dumps, value: object) -> bytes:
+    data = dumps(value)
+    if _holds(data, secrets):
+        data = dumps(masked(value, secrets))
+    if _holds(data, secrets):
+        raise ValueError("it holds a secret")
+    return data
+
+
+def _holds(data: bytes, secrets: Sequence[str]) -> bool:
+    return any(_bytes_of(secret) in data for secret in secrets)
 
 
 def summary(error: BaseException) -> dict[str, str]:
@@ -97,17 +139,17 @@ def _members(error: BaseException) -> Sequence[BaseException]:
     return error.exceptions if isinstance(error, group) else ()
 
 
-def _record(error: BaseException, places: dict[int, int], dumps: _Dumps) -> dict[str, Any]:
+def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
     cls, members = type(error), _members(error)
     return {
         "python": list(sys.version_info[:2]),
         "type": _name(cls),
         "class": attempt(dumps, cls)[0],
         "pickled": attempt(dumps, error)[0] if _pickles_itself(cls) else None,
-        "args": [_dumps_or_repr(argument, dumps) for argument in (error.args[:1] if members else error.args)],
-        "state": {name: _dumps_or_repr(value, dumps) for name, value in _state(error).items()},
-        "message": message(error),
-        "notes": _notes(error),
+        "args": [_dumps_or_repr(each, dumps, secrets) for each in (error.args[:1] if members else error.args)],
+        "state": {name: _dumps_or_repr(value, dumps, secrets) for name, value in _state(error).items()},
+        "message": masked(message(error), secrets),
+        "notes": masked(_notes(error), secrets),
         "cause": places.get(id(error.__cause__)),
         "context": places.get(id(error.__context__)),
         "suppress": error.__suppress_context__,
@@ -139,7 +181,7 @@ def _notes(error: BaseException) -> list[str]:
     return [_text(note) for note in notes or ()]
 
 
-def _dumps_or_repr(value: object, dumps: _Dumps) -> bytes:
+def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> bytes:
     """The pickled value; what cannot travel, or is very large, is stood in for by its repr.
 
     Plain bytes always travel: a UnicodeDecodeError holds all that it should decode, and is nothing without it.
@@ -147,7 +189,7 @@ def _dumps_or_repr(value: object, dumps: _Dumps) -> bytes:
     data, _ = attempt(dumps, value)
     if data is None or (len(data) > _MAX_STATE and type(value) is not bytes):
         shown, _ = attempt(repr, value)
-        return pickler.dumps((shown or f"<{type(value).__name__}>")[:1000])
+        return pickler.dumps(masked(shown or f"<{type(value).__name__}>", secrets)[:1000])
     return bytes(data)
 
 
