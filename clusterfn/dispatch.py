@@ -126,11 +126,11 @@ def prepare_packed(
     tell_credentials(payload)
     hidden = secret_values(options)
     session = open_session(host)
+    session.enough(resources)  # before an environment for it is solved, which takes minutes
     ready = session.environment(wanted_environment(payload, options, resources), tell)
     version = ready.interpreter.version
     if version != CALLER:  # code goes as text then
         payload = replace(pack(version), edited=payload.edited)
-    session.enough(resources)
     if warning := session.warning():
         tell(warning)
     name = job_name(options.name or str(getattr(function, "__name__", "function")))

@@ -8,6 +8,7 @@ changed. A lock that others made is taken as it is. Solving happens in another p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -182,7 +183,7 @@ def _solved(spec: Specification, target: Target, path: Path, before: Lock | None
         if keeps:
             shutil.copyfile(path, made)
         job = _job(spec, target, platforms, executable, before if keeps else None)
-        solved = _run(command, {**job, "lock": str(made)}, spec, say)
+        solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
         data = made.read_bytes()
     lock = locks.parse(data, path)
     _say_python(spec, target, solved, say)
@@ -222,14 +223,16 @@ def _say_python(spec: Specification, target: Target, solved: Mapping[str, str], 
 
 def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
     """Start the program, and end it with all that it started if we are interrupted."""
-    variables = {**job.pop("variables"), **os.environ}
+    folder = str(job["folder"])
+    own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
+    variables = {**job.pop("variables"), **os.environ, **own_place}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
             [*command, "-c", _START, str(Path(clusterfn.solve.__file__).parent)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=variables, start_new_session=True,
         )  # fmt: skip
         try:
-            out = _conversation(process, json.dumps(job).encode(), spec, say)
+            out = _conversation(process, {**job, "attended": True}, spec, say)
         except BaseException:
             _end(process)
             raise
@@ -237,15 +240,29 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
         return _answer(out, said.read(), process.returncode, spec)
 
 
-def _conversation(process: subprocess.Popen[bytes], data: bytes, spec: Specification, say: Say) -> bytes:
+def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec: Specification, say: Say) -> bytes:
+    """Hand the job over, and hold the pipe open until the answer is there: the program ends when it is closed."""
     began = time.monotonic()
-    given: bytes | None = data
-    while True:
-        try:
-            return process.communicate(given, timeout=_PATIENCE_S)[0]
-        except subprocess.TimeoutExpired:
-            given = None
-            say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s)")
+    line, process.stdin = process.stdin, None
+    if line is None:
+        raise AssertionError("it was started with a pipe")
+    with contextlib.suppress(BrokenPipeError), line:
+        line.write(json.dumps(job).encode() + b"\n")
+        line.flush()
+        while True:
+            try:
+                return process.communicate(timeout=_PATIENCE_S)[0]
+            except subprocess.TimeoutExpired:
+                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {_doing(job['folder'])}")
+    return process.communicate()[0]
+
+
+def _doing(folder: str) -> str:
+    """What the program waits for, in its own words."""
+    try:
+        return Path(folder, "doing").read_text(encoding="utf-8")
+    except OSError:  # it says nothing yet
+        return "conda-lock starts"
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""One lock from one job: `main` reads a job from stdin as JSON, and answers in lines of JSON on stdout.
+"""One lock from one job: `main` reads a job from stdin as one line of JSON, and answers in lines of JSON on stdout.
 
 The job:
     channels, conda, pip   as in environment.yml; the latter two as [[text, platform selector or ""], …]
@@ -8,6 +8,8 @@ The job:
     executable             of a conda, mamba or micromamba; "" for the stand-in
     source, custom         what the lock's metadata shall say
     lock                   the file to write; one that is there keeps the platforms that are not solved
+    folder                 for temporary files; its file "doing" says what is waited for
+    attended               whether the end of stdin means that the caller is gone: then this program ends, too
 The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
 the same} where a channel or an index does not answer; all else goes to stderr.
 
@@ -19,9 +21,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,14 +59,35 @@ class Unreachable(Exception):
 
 def main() -> None:
     """Do the job, and end this process whatever its libraries want to do afterwards."""
-    job = json.loads(sys.stdin.buffer.read())
+    job = json.loads(sys.stdin.buffer.readline())
     answers = os.dup(1)
     os.dup2(2, 1)
+    if job.get("attended"):
+        _end_with_the_caller(job["folder"])
     with tempfile.TemporaryDirectory(prefix="clusterfn-solve-") as folder:
         told = _done(job, Path(folder))
     os.write(answers, json.dumps(told).encode() + b"\n")
     sys.stderr.flush()
     os._exit(0)
+
+
+def _end_with_the_caller(folder: str) -> None:
+    """A caller that was killed could not end what would compute for minutes: watch the pipe that it holds open."""
+    line = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # what is started below must not read it
+    os.close(nothing)
+
+    def watch() -> None:
+        while os.read(line, 4096):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        if os.name == "nt":
+            subprocess.run(["taskkill", "/F", "/T", "/PID", str(os.getpid())], capture_output=True)
+        else:
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="clusterfn-caller", daemon=True).start()
 
 
 def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -112,6 +138,7 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
 
     environment = folder / "environment.yml"
     environment.write_text(environment_yml(job, python), encoding="utf-8")
+    _doing(job, "conda's packages")
     with _failures():
         run_lock(
             [environment],
@@ -124,6 +151,12 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
             mapping_url=str(_written(folder / "names.json", _names())),
         )
     return _finished(job)
+
+
+def _doing(job: dict[str, Any], what: str) -> None:
+    """Say what is waited for, to a caller that reads it when it has waited long."""
+    if job.get("folder"):
+        Path(job["folder"], "doing").write_text(what, encoding="utf-8")
 
 
 def environment_yml(job: dict[str, Any], python: str | None) -> str:
@@ -234,7 +267,8 @@ def _cure(job: dict[str, Any], folder: Path) -> None:
             os.environ.setdefault(name, value)
     _know_manylinux()
     places = [shelf.Index(url) for url in job["indexes"]]
-    shelf.put_up(shelf.Shelf([*places, *(shelf.Links(place) for place in job["find_links"])]))
+    everything = shelf.Shelf([*places, *(shelf.Links(place) for place in job["find_links"])])
+    shelf.put_up(everything, lambda file, server: _doing(job, f"{file} from {server}"))
 
 
 def _know_manylinux() -> None:

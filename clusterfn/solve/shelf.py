@@ -12,7 +12,7 @@ import html
 import io
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from pathlib import Path
@@ -174,8 +174,8 @@ def _metadata(wheel: Path) -> bytes:
         return archive.read(name)
 
 
-def put_up(shelf: Shelf) -> None:
-    """Let every session of requests in this process find the shelf."""
+def put_up(shelf: Shelf, heard: Callable[[str, str], None] = lambda file, server: None) -> None:
+    """Let every session of requests in this process find the shelf; `heard` is told what others are asked for."""
     import requests
     from requests.adapters import BaseAdapter
 
@@ -196,6 +196,10 @@ def put_up(shelf: Shelf) -> None:
     ours = Adapter()
 
     def get_adapter(session: requests.Session, url: str) -> Any:
-        return ours if url.startswith(ADDRESS) else usual(session, url)
+        if url.startswith(ADDRESS):
+            return ours
+        parts = urlsplit(url)
+        heard(unquote(parts.path.rstrip("/").rpartition("/")[2]), parts.hostname or "")
+        return usual(session, url)
 
     requests.Session.get_adapter = get_adapter

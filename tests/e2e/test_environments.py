@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from clusterfn import EnvironmentBuildError, cluster
+from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
 from clusterfn.cli import main
 from clusterfn.config import places
 from clusterfn.environment import toolbox
@@ -526,6 +526,17 @@ def test_a_lock_is_out_of_date_once_its_file_has_changed(place, channel, capsys)
 
     assert main(["env", "lock", "tensor01", "--check", "--gpus", "0"]) == 1
     assert "environment.yml has changed" in capsys.readouterr().err
+
+
+def test_more_gpus_than_the_host_has_are_refused_before_anything_is_solved(place, capsys):
+    place.lock.unlink()
+
+    with pytest.raises(Unsatisfiable, match="gpus=9 is more than tensor01 has: 8"):
+        cluster(host="tensor01", gpus=9, environment="environment.yml")(compute)()
+    assert main(["env", "lock", "tensor01", "--gpus", "9"]) == 1
+
+    assert "solving" not in capsys.readouterr().err
+    assert not place.lock.exists()
 
 
 def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, gpubox_reset, capsys):

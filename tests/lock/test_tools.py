@@ -132,8 +132,13 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_the_solver_and_its_conda(bench: Bench, bin_folder: Path):
-    pid_file = bin_folder / "pid"
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_solver_and_its_conda_end_with_whoever_wants_the_lock(
+    bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+):
+    pid_file, temporary = bin_folder / "pid", bench.folder / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
     # exec: the process that is recorded is the one that would stay.
     version = '[ "$1" = --version ] && echo 2.3.0 && exit'
     executable(
@@ -143,13 +148,34 @@ def test_ctrl_c_ends_the_solver_and_its_conda(bench: Bench, bin_folder: Path):
     path = bench.write("dependencies: [six]\n")
     with subprocess.Popen([sys.executable, "-c", INTERRUPTED, str(path)], stdout=subprocess.PIPE, text=True) as process:
         wait_for(pid_file.exists)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, _ = process.communicate(timeout=30)
 
-    assert out.endswith("interrupted\n")
+    assert out.endswith("interrupted\n") is (number == signal.SIGINT)
     pid = int(pid_file.read_text())
     wait_for(lambda: not is_running(pid))
+    wait_for(lambda: not list(temporary.iterdir()))
     assert not (bench.folder / "environment.conda-lock.yml").exists()
+
+
+def test_a_solve_leaves_nothing_in_the_folder_for_temporary_files(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    temporary = bench.folder / "tmp"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+    bench.lock("  - six\n")
+
+    assert list(temporary.iterdir()) == []
+
+
+def test_who_waits_long_hears_what_is_waited_for(bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("clusterfn.environment.solving._PATIENCE_S", 0.2)
+
+    bench.lock("  - six\n")
+
+    assert any(line.startswith("still solving environment.yml (") for line in bench.said)
+    assert any(line.endswith(": conda's packages") for line in bench.said), bench.said
 
 
 def is_running(pid: int) -> bool:

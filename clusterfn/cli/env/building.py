@@ -12,6 +12,7 @@ from clusterfn.cli.env import showing, which
 from clusterfn.environment.making import Made
 from clusterfn.errors import ConfigError
 from clusterfn.session import CALLER, Session
+from clusterfn.spec import Resources
 
 _QUARTERS = 4
 
@@ -23,6 +24,7 @@ def build(given: argparse.Namespace) -> int:
         raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="build on one after the other")
     session = which.session(words.hosts[0] if words.hosts else None, "build")
     spec = which.specification(words.file, given.packages, session.host)
+    session.enough(Resources(gpus=given.gpus))
     made = builds.made(session, spec, given.gpus, CALLER, which.say)
     if made.why:
         which.say(made.why)

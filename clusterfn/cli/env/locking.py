@@ -15,6 +15,7 @@ from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.session import CALLER, Session
+from clusterfn.spec import Resources
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
 _PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
@@ -35,6 +36,7 @@ def lock(given: argparse.Namespace) -> int:
 
 
 def _made(session: Session, spec: Specification, gpus: int | None) -> Made:
+    session.enough(Resources(gpus=gpus or 0))
     made = builds.made(session, spec, _cards(session, gpus), CALLER, which.say)
     if made.why:
         which.say(f"{session.host.name}: {made.why}")
