@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+TEST_STAMP := .venv/.installed-for-tests
 COMMIT = $(shell git rev-parse --short HEAD)
 SCRIPTS = $(wildcard templates/*.sh)
 SHELL := /bin/bash
@@ -14,15 +15,20 @@ MAKEFLAGS += --no-print-directory
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP)  ## .venv with clusterfn (editable) and all that tests need
+venv: $(TEST_STAMP)  ## .venv with clusterfn (editable) and all that tests need
 
 $(STAMP): setup.cfg pyproject.toml
-	@echo "Installing clusterfn and its test tools into .venv"
+	@echo "Installing clusterfn into .venv"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -e '.[test]'
+	$(BIN)/python -m pip install -q -e .
 	@touch $(STAMP)
 
-demo: venv  ## a function runs on this machine and its value comes back
+$(TEST_STAMP): $(STAMP)
+	@echo "Installing the test tools into .venv"
+	$(BIN)/python -m pip install -q -e '.[test]'
+	@touch $(TEST_STAMP)
+
+demo: $(STAMP)  ## a function runs on this machine and its value comes back
 	$(BIN)/clusterfn demo
 
 # What runs on hosts alone needs no types for Windows, which is no host.

@@ -91,8 +91,8 @@ class ClusterFunction(Generic[P, R]):
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
             on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
-            sequential_up_to: So many items run one after another, more side by side; not on SLURM. Without it two items
-                do that would have to share a card.
+            sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
+                would have to share a GPU of a bare host run one at a time.
 
         Returns:
             A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.

@@ -29,12 +29,16 @@ class Wish:
     Attributes:
         max_parallel: Items that run side by side, at most.
         chunk: Items that an element claims at a time; None: as it turns out.
-        sequential_up_to: So many items run one after another, not on SLURM; None: two that would share a card.
+        sequential_up_to: Up to this many items run one at a time; None: two items that would share a GPU do.
     """
 
     max_parallel: int = 50
     chunk: int | None = None
     sequential_up_to: int | None = None
+
+    def asks_for_turns(self, count: int) -> bool:
+        """Whether the caller wants so few items to run one at a time."""
+        return self.sequential_up_to is not None and count <= self.sequential_up_to
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ def on_machine(count: int, wish: Wish, machine: Machine) -> Group:
 def takes_turns(count: int, wish: Wish, machine: Machine) -> bool:
     """Whether there are so few items that they run one after another."""
     if wish.sequential_up_to is not None:
-        return count <= wish.sequential_up_to
+        return wish.asks_for_turns(count)
     return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
 
 
@@ -88,7 +92,7 @@ def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Gr
         >>> on_slurm(10_000, Wish(), None, Limits(array=1000))
         Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = min(count, wish.max_parallel)
+    at_once = 1 if wish.asks_for_turns(count) else min(count, wish.max_parallel)
     asked = wish.chunk
     chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)

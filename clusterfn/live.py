@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import os
 import queue
 import shutil
 import sys
@@ -189,7 +190,8 @@ def _stop(job: Job[Any] | GroupState) -> None:
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    return stream is not None and hasattr(stream, "isatty") and stream.isatty()
+    """Whether the stream is a terminal that can redraw a line."""
+    return stream is not None and hasattr(stream, "isatty") and stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def say(text: str) -> None:

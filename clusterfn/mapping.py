@@ -186,11 +186,12 @@ def _free_memory() -> int | None:
 def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> None:
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
-    if (gpus or wish.sequential_up_to is not None) and not slurm:
-        place = "on cards of its own, waiting while others have them" if gpus else "in a process of its own"
+    if wish.sequential_up_to is not None or (gpus and not slurm):
+        place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"
         if group.at_once == 1 and group.count > 1:
-            mode = "SEQUENTIAL processing to avoid GPU deadlock"
+            asked = f", as sequential_up_to={wish.sequential_up_to} asks"
+            mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not slurm else asked}"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
     if slurm and (load := division.load_on_controller(group, wish, one.job.resources.time_s, limits)):
         dispatch.tell(load)

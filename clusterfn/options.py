@@ -44,9 +44,12 @@ ALIASES = {
     **dict.fromkeys(("walltime", "timeout", "time_limit"), "time"),
     **dict.fromkeys(("python", "conda", "venv", "env_file"), "environment"),
 }
-# Of the Executors of the standard library.
+# Of the Executors of the standard library, and of hosted services.
 _NOT_ASKED_FOR = {
     "max_workers": "leave it out: the host's room decides how many run at the same time",
+    **dict.fromkeys(
+        ("image", "container", "docker"), "containers are not supported: name an environment= or packages= instead"
+    ),
     "initializer": "call it at the beginning of the function: each call has a process of its own",
 }
 # What the function has, what was written -> what to write.
@@ -89,6 +92,9 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     if meant in known:
         return ConfigError(f"{problem}; did you mean {meant}?", hint=_as_meant(keyword, meant, value))
     near = "" if meant in _KEYWORDS else did_you_mean(keyword, known)
+    if not near and meant not in _KEYWORDS and "sequential_up_to" in known:  # of `map`: it was meant for the function
+        hint = "pass the function's arguments as iterables, by position; one that stays the same is "
+        return ConfigError(problem, hint=f"{hint}itertools.repeat({value!r:.60})")
     elsewhere = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
     return ConfigError(f"{problem}{near}", hint=f"{elsewhere}the arguments are {', '.join(known)}")
 

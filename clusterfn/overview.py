@@ -5,8 +5,7 @@ Called by `group`.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout, outcome
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from clusterfn.groupstate import GroupState
 
 _CAUSES = 10
+_ITEMS = 8
 
 
 def table(group: GroupState) -> Any:
@@ -56,13 +56,36 @@ def _row(group: GroupState, index: int) -> dict[str, Any]:
     return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
 
 
+def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
+    """Each distinct cause with its count, the most frequent first.
+
+    Args:
+        errors: Index of an item -> why it failed.
+        most: How many causes are listed.
+        named: Whether each cause names its items.
+
+    Example:
+        >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
+        ['2 x ValueError: no (items 7, 23)']
+    """
+    items: dict[str, list[int]] = {}
+    for index, error in sorted(errors.items()):
+        items.setdefault(outcome.in_a_line(error), []).append(index)
+    frequent = sorted(items.items(), key=lambda each: -len(each[1]))
+    shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
+    return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
+
+
+def _items(which: Sequence[int]) -> str:
+    more = ", …" if len(which) > _ITEMS else ""
+    return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
+
+
 def none_succeeded(group: GroupState, errors: Sequence[BaseException]) -> SweepError:
-    """Each distinct cause with its count."""
-    causes = collections.Counter(outcome.in_a_line(error) for error in errors)
-    shown = [f"{count} x {cause}" for cause, count in causes.most_common(_CAUSES)]
-    shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
+    """The error of a group without any value."""
     error = SweepError(
-        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function", evidence=shown,
+        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
+        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
         hint="group.failed has each exception, group.logs(index) what that item printed",
         log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
     )  # fmt: skip

@@ -1,18 +1,25 @@
-"""Shows a group in the thread that waits for it: a line for each item that ends, or one line on a terminal.
+"""Shows calls that run together: a line for each that ends, or on a terminal one line that counts.
 
-Prints, as `live` does, and says as it does what Ctrl-C means. Called by `group`.
+`Counter` is that display, for a group and for a sweep; `until_done` waits for a group with it.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import shutil
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from clusterfn import live, outcome
+from clusterfn import live, outcome, overview
 from clusterfn.groupstate import Ended, GroupState
-from clusterfn.job import SHORT
+from clusterfn.job import PENDING, SHORT
+
+T = TypeVar("T")
+_TICK_S = 1.0
+_REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
+_NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
 
 
 def until_done(group: GroupState, timeout: float | None) -> None:
@@ -20,67 +27,128 @@ def until_done(group: GroupState, timeout: float | None) -> None:
 
     Raises:
         TimeoutError: They have not ended in that many seconds.
-        KeyboardInterrupt: After Ctrl-C; the group goes on unless it is pressed twice.
+        KeyboardInterrupt: After Ctrl-C; the group keeps running unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    shown, until = _Shown(group), None if timeout is None else time.monotonic() + timeout
+    counter, until = Counter(len(group)), None if timeout is None else time.monotonic() + timeout
     try:
-        shown.until_done(until)
+        _show_all(group, counter, until)
     except KeyboardInterrupt:
-        shown.close()
+        counter.close()
         live.interrupted(group, group.on_interrupt, "results()")
         raise
     finally:
-        shown.close()
+        counter.close()
 
 
-class _Shown:
-    """What stands on the screen of one waiting call."""
+def _show_all(group: GroupState, counter: Counter, until: float | None) -> None:
+    begun, before = time.monotonic(), group.shown
+    errors: dict[int, BaseException] = {}
 
-    def __init__(self, group: GroupState) -> None:
-        self.group = group
-        self.failed = 0
-        self.compact = live.is_terminal(sys.stderr)
+    def ticking(call: Callable[[float], T]) -> T:
+        return _ticking(call, until, lambda: counter.wait(group, group.id[:SHORT]))
 
-    def until_done(self, until: float | None) -> None:
-        begun, before = time.monotonic(), self.group.shown
-        for given in range(len(self.group)):
-            fresh = given >= before
-            if fresh and self.group.one_by_one and not self.compact:
-                self._announce(given, until)
-            index, ended = self.group.ended_after(given, until)
-            self.failed += ended.error is not None
-            if fresh:
-                self._show(given + 1, index, ended)
-            if ended.error is not None and self.group.raises:
-                raise ended.error
-        if before < len(self.group):
-            self._sum_up(time.monotonic() - begun if self.group.sent_here else None)
-
-    def _announce(self, given: int, until: float | None) -> None:
-        index = self.group.begun_after(given, until)
-        if index is not None:
-            live.say(f"[{given + 1}/{len(self.group)}] Evaluating {self.group.label(index)}…\n")
-
-    def _show(self, count: int, index: int, ended: Ended) -> None:
-        self.group.shown = count
-        counter = f"[{count}/{len(self.group)}]"
-        if self.compact:
-            live.redraw(f"{counter} {count - self.failed} ✓ {self.failed} ✗ {self.group.id[:SHORT]}")
+    for given in range(len(group)):
+        fresh = given >= before
+        if fresh and group.one_by_one and not counter.redrawn:
+            index = ticking(lambda turn, given=given: group.begun_after(given, turn))  # type: ignore[misc]
+            if index is not None:
+                live.say(f"[{given + 1}/{len(group)}] Evaluating {group.label(index)}…\n")
+        index, ended = ticking(lambda turn, given=given: group.ended_after(given, turn))  # type: ignore[misc]
+        if ended.error is not None:
+            errors[index] = ended.error
+        if fresh:
+            group.shown = given + 1
+            counter.add(group.label(index), _mark(ended), ended.error is not None, group.id[:SHORT])
         else:
-            live.say(f"{counter} {self.group.label(index)} {_mark(ended)}\n")
+            counter.skip(ended.error is not None)
+        if ended.error is not None and group.raises:
+            raise ended.error
+    if before < len(group):
+        counter.close()
+        took = f", completed in {time.monotonic() - begun:.1f} seconds" if group.sent_here else ""
+        live.say(f"clusterfn: {len(group) - len(errors)}/{len(group)} returned{took}\n")
+        if len(errors) < len(group):  # `results` raises the causes of a group that has no value at all
+            for cause in overview.causes(errors, most=5):
+                live.say(f"  {cause}\n")
 
-    def _sum_up(self, seconds: float | None) -> None:
-        """How many; and how long it took, where all of it was seen."""
-        self.close()
-        succeeded = len(self.group) - self.failed
-        took = "" if seconds is None else f", completed in {seconds:.1f} seconds"
-        live.say(f"clusterfn: {succeeded}/{len(self.group)} returned{took}\n")
+
+def _ticking(call: Callable[[float], T], until: float | None, on_tick: Callable[[], None]) -> T:
+    """What `call` gives, which waits until a moment of the monotonic clock; `on_tick` runs every second until then."""
+    while True:
+        turn = time.monotonic() + _TICK_S
+        try:
+            return call(turn if until is None else min(turn, until))
+        except concurrent.futures.TimeoutError:
+            if until is not None and time.monotonic() >= until:
+                raise
+        on_tick()
+
+
+class Counter:
+    """How many of a number of calls have ended.
+
+    Args:
+        total: How many there are.
+
+    Attributes:
+        redrawn: Whether it is one line of a terminal.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.redrawn = live.is_terminal(sys.stderr)
+        self._ended = self._failed = 0
+        self._line = self._reason = ""
+        self._reason_at = 0.0
+
+    def skip(self, failed: bool = False) -> None:
+        """Count a call without a line."""
+        self._ended += 1
+        self._failed += failed
+
+    def add(self, label: str, mark: str, failed: bool, tail: str) -> None:
+        """Show that a call has ended.
+
+        Args:
+            label: What a person calls it.
+            mark: Its result in a few words.
+            failed: Whether it has none.
+            tail: What ends the line of a terminal.
+        """
+        self.skip(failed)
+        text = f"[{self._ended}/{self.total}] {label} {mark}"
+        if not self.redrawn:
+            live.say(f"{text}\n")
+            return
+        if failed and self._failed <= _NAMED:
+            live.redraw(text)
+            live.say("\n")
+            self._line = ""
+        self._redraw(tail)
+
+    def wait(self, group: GroupState, tail: str) -> None:
+        """Show why nothing has ended for a second: the reason for which a group waits, or that its host is silent."""
+        reason = group.reason
+        if self.redrawn:
+            minutes, seconds = divmod(int(time.monotonic() - group.submitted_at), 60)
+            self._redraw(f"{tail} {minutes:02d}:{seconds:02d}{f' ({reason})' if reason else ''}")
+        elif reason != self._reason and time.monotonic() >= self._reason_at + _REASON_EVERY_S:
+            self._reason, self._reason_at = reason, time.monotonic()
+            if reason and group.state == PENDING:
+                live.say(f"clusterfn: {group.id[:SHORT]} pending ({reason})\n")
+
+    def _redraw(self, tail: str) -> None:
+        line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"
+        line = line[: shutil.get_terminal_size().columns - 1].rstrip()
+        if line != self._line:
+            self._line = line
+            live.redraw(line)
 
     def close(self) -> None:
         """Leave the line that is redrawn."""
-        if self.compact:
-            self.compact = False
+        if self._line:
+            self._line = ""
             live.say("\n")
 
 

@@ -97,7 +97,7 @@ def evaluate(embedder: str, index: str, pipeline: str, k: int) -> dict[str, Any]
 
 
 def main() -> None:
-    """Test some of the 135 and print the ranking."""
+    """Test some of the 135 and print the best."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", help="a host of clusterfn.yml")
     parser.add_argument("--environment", help='with numpy and faiss-cpu, such as "conda:search"')
@@ -113,8 +113,7 @@ def main() -> None:
         function, GRID, max_configs=asked.max_configs, seed=asked.seed, group_by="pipeline",
         journal=asked.journal,
     )  # fmt: skip
-    print(result)
-    print("best:", result.best.config)
+    print(f"best: {result.best.name} (score {result.best.score:.3f}) {result.best.config}")
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from clusterfn.lookup import JobInfo
 from clusterfn.lookup import attach as find
 from clusterfn.lookup import jobs as list_jobs
 
-_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "")
+_HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "DETAIL")
 _MESSAGE = 130
 _MOMENT_S = 1.0  # for the outcome of a job that had ended before we asked
 _END_S = 60.0
@@ -92,9 +92,10 @@ def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
         raise ConfigError(f"{group.id} is a group of {len(group)} items", hint=hint)
     group.wait(_MOMENT_S)
     for index, state in enumerate(group.states):
-        if state != PENDING:
+        printed = "" if state == PENDING else group.logs(index, given.stream)
+        if printed:
             print(f"==> item {index}: {in_one_line(group.label(index))} ({state.lower()}) <==")
-            _write(group.logs(index, given.stream), given.stream)
+            _write(printed, given.stream)
 
 
 def _follow(job: Job[Any], stream: str) -> None:
@@ -158,8 +159,21 @@ def _stacks_of_items(group: JobGroup[Any]) -> int:
 
 
 def cancel(given: argparse.Namespace) -> int:
-    """Withdraw a job that has not started, or end a running one or a group; says which it was."""
-    job = find(given.id, given.host)
+    """Withdraw each job that has not started, or end a running one or a group; says which it was."""
+    failed = False
+    for job_id in given.ids:
+        try:
+            failed = not _cancel(find(job_id, given.host)) or failed
+        except ClusterfnError as error:
+            if len(given.ids) == 1:
+                raise
+            live.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
+            failed = True
+    return 1 if failed else 0
+
+
+def _cancel(job: Job[Any] | JobGroup[Any]) -> bool:
+    """Whether it has ended then."""
     if isinstance(job, JobGroup):
         done = _end_group(job)
     elif job.cancel():
@@ -171,7 +185,7 @@ def cancel(given: argparse.Namespace) -> int:
         concurrent.futures.wait([job], _END_S)
         done = _stopped(job)
     live.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
-    return 0 if job.done() else 1
+    return job.done()
 
 
 def _end_group(group: JobGroup[Any]) -> str:

@@ -191,7 +191,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
     command.add_argument("target", metavar="FILE.py::FUNCTION", help=_TARGET)
-    command.add_argument("words", metavar="ARG", nargs="*", help=_WORDS)
+    command.add_argument("words", metavar="ARG", nargs="*", default=[], help=_WORDS)
 
 
 def _jobs(commands: Any) -> None:
@@ -212,15 +212,19 @@ def _jobs(commands: Any) -> None:
     command.add_argument("--json", action="store_true", help="print the value as JSON")
     _add_job(commands, "attach", jobs.attach, "follow a job until its end")
     _add_job(commands, "stack", jobs.stack, "where a running job is: the stack of every thread; the job goes on")
-    _add_job(commands, "cancel", jobs.cancel, "withdraw a job that waits, or end a running one with all its processes",
-             aliases=["stop"])  # fmt: skip
+    _add_job(commands, "cancel", jobs.cancel, "withdraw jobs that wait, or end running ones with all their processes",
+             aliases=["stop"], several=True)  # fmt: skip
 
 
 def _add_job(
-    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None
+    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None, several: bool = False
 ) -> argparse.ArgumentParser:
     command = _add(commands, name, run, about, aliases)
-    command.add_argument("id", metavar="ID", help="the job's id, or its first four digits or more")
+    about = "the job's id, or its first four digits or more"
+    if several:
+        command.add_argument("ids", metavar="ID", nargs="+", help=f"{about}; several are possible")
+    else:
+        command.add_argument("id", metavar="ID", help=about)
     command.add_argument("--host", metavar="NAME", help="where it is, if clusterfn cannot know")
     return command
 

@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from clusterfn import live
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
@@ -25,14 +26,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:
     """`text` in a colour if the stream is a terminal and the user has not set NO_COLOR."""
-    if os.environ.get("NO_COLOR") or not _obeys(stream):
+    if os.environ.get("NO_COLOR") or not live.is_terminal(stream):
         return text
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
-
-
-def _obeys(stream: TextIO) -> bool:
-    """Whether it is a terminal that knows what a line is."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Line:
@@ -43,7 +39,7 @@ class Line:
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self.redrawn = _obeys(stream)
+        self.redrawn = live.is_terminal(stream)
         self._stream = stream
         self._shown = ""
 
@@ -68,7 +64,7 @@ class Block:
     """Lines that change: redrawn in their place on a terminal, elsewhere printed again below an empty line."""
 
     def __init__(self, stream: TextIO) -> None:
-        self._redrawn = _obeys(stream)
+        self._redrawn = live.is_terminal(stream)
         self._stream = stream
         self._shown: list[str] | None = None
 

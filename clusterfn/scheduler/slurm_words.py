@@ -62,7 +62,8 @@ _HOPELESS = {
     "InvalidAccount": ("the account does not exist or is not yours", "set `slurm: account:`"),
     "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
     "JobHoldMaxRequeue": ("it was started again too often and is held back", _RELEASE),
-    "PartitionConfig": ("no node of the partition is large enough", _LESS),
+    # SLURM's first answer to a time limit, too, before it gives the right one
+    "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
     "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
     "PartitionTimeLimit": (
         "it asks for more time than the partition gives",

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from clusterfn import outcome, overview
+from clusterfn import items, outcome, overview
 from clusterfn.sweeping import scoring
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
+_LABEL = 60
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ class SweepResult(Generic[R]):
         journal: The file that says how it came about; passing it to `sweep` again goes on with it.
         seed: What chose the configurations; None where nothing was left to chance.
         shown: How many the report lists.
+        group_by: The keyword whose value each line of the ranking gives; None gives all of them.
     """
 
     results: Sequence[Trial[R]]
@@ -66,6 +68,7 @@ class SweepResult(Generic[R]):
     journal: Path
     seed: int | None
     shown: int = 5
+    group_by: str | None = None
 
     def __len__(self) -> int:
         return len(self.results)
@@ -128,9 +131,18 @@ def report(result: SweepResult[Any]) -> list[str]:
     """The lines that end a sweep: how many were completed, the best, what failed and what is suspicious."""
     done, total = len(result.ranking), len(result.results)
     lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
-    lines += [f"{each.name} {number(each.score)}" for each in result.top()]
+    for rank, each in enumerate(result.top(), 1):
+        said = str(each.config.get(result.group_by, "")) if result.group_by else label(each.config)
+        lines.append(f"{rank}. {each.name} {number(each.score)} {said}".rstrip())
+    lines += [f"… and {done - result.shown} more"] if done > result.shown else []
     lines += [f"✗ {name} {cause(error)}" for name, error in result.failed.items()]
     return lines + [f"the same scores in every place: {', '.join(names)}" for names in result.ghosts]
+
+
+def label(values: Mapping[str, Any]) -> str:
+    """A configuration as a person reads it."""
+    text = ", ".join(f"{key}={items.label((value,))}" for key, value in values.items())
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
 
 
 def number(score: float | None) -> str:

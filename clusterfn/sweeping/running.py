@@ -25,7 +25,7 @@ from clusterfn.job import RUNNING, SHORT
 from clusterfn.sweeping import telling
 from clusterfn.sweeping.fingerprint import Unstable, fingerprint
 from clusterfn.sweeping.journal import Journal
-from clusterfn.sweeping.result import CACHE, JOURNAL, Trial, cause
+from clusterfn.sweeping.result import CACHE, JOURNAL, Trial, cause, label
 from clusterfn.sweeping.scoring import Scoring, sequence
 from clusterfn.sweeping.space import Configuration
 from clusterfn.sweeping.store import Kept, Store
@@ -54,7 +54,7 @@ class Shelf:
         try:
             return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))
         except Unstable as unstable:
-            dispatch.tell(f"this configuration is not cached: {unstable} ({telling.label(config)})")
+            dispatch.tell(f"this configuration is not cached: {unstable} ({label(config)})")
             return None
 
     def look_up(self, config: Configuration) -> Kept | None:
@@ -172,7 +172,7 @@ class Runner:
         function = self._function.__wrapped__
         called: Any = functools.partial(wire.part("stand_ins").with_keywords, function)
         called.__name__ = getattr(function, "__name__", "function")
-        labels = [f"{each.name} {telling.label(each.values)}" for each in batch]
+        labels = [f"{each.name} {label(each.values)}" for each in batch]
         caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
         try:
             items = [[each.values for each in batch]]
@@ -190,7 +190,7 @@ class Runner:
         self.folder = f"{group.host}:{group.folder}"
         try:
             for _ in range(len(group)):
-                config, index, ended = following.next()
+                config, index, ended = following.next(lambda: self._progress.wait(group))
                 if config is not None:
                     found[config.name] = self._ends(group, index, config, ended)
         except KeyboardInterrupt:
@@ -251,13 +251,14 @@ class _Following:
         self._begun: set[int] = set()
         self._look_at = 0.0
 
-    def next(self) -> tuple[Configuration | None, int, Ended]:
-        """The item that ended after those before; None for one that is not wanted."""
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
+        """The item that ended after those before; None for one that is not wanted. `on_tick` runs between looks."""
         while True:
             self._write_down_begun()
             try:
                 index, ended = self.group.ended_after(self._given, time.monotonic() + _LOOK_S)
             except concurrent.futures.TimeoutError:
+                on_tick()
                 continue
             self._given += 1
             if ended.usage:  # between two looks it has begun and ended
@@ -282,9 +283,9 @@ class _Following:
 class _FollowingAgain(_Following):
     """The same of a group that was sent before: what has been stopped since then has no end, and is to be run again."""
 
-    def next(self) -> tuple[Configuration | None, int, Ended]:
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
         """The item that ended after those before; None for one that is not wanted, or was stopped."""
-        config, index, ended = super().next()
+        config, index, ended = super().next(on_tick)
         return None if isinstance(ended.error, Cancelled) else config, index, ended
 
 

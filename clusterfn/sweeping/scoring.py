@@ -49,6 +49,17 @@ class Scoring:
         return isinstance(self.by, str) and isinstance(value, Mapping) and self.by not in value
 
 
+def possible_keys(values: Iterable[Any]) -> list[str]:
+    """The keys that could be meant by `score=`: those of a number, in dicts that have no "score".
+
+    Example:
+        >>> possible_keys([{"loss": 0.1, "model": "a"}, {"f1": 0.9}, 3])
+        ['f1', 'loss']
+    """
+    dicts = [value for value in values if isinstance(value, Mapping) and _DEFAULT not in value]
+    return sorted({str(key) for value in dicts for key, each in value.items() if _number(each) is not None})
+
+
 def check(by: object) -> None:
     """Refuse what is no way to find a score.
 

@@ -64,7 +64,7 @@ def sweep(
         score: What a result is worth: a key of it, or a function of it. None takes a number, or its "score".
         minimize: Whether the lowest score is the best. A study says itself.
         top: How many the report ranks.
-        group_by: A keyword; how many configurations have each of its values is said.
+        group_by: A keyword: the sweep counts the configurations with each of its values, and the ranking shows it.
         cache: Whether results are kept for other sweeps of the same code with the same arguments; or the folder.
         journal: The file that tells each decision. If it is there, the sweep goes on where it stopped. None begins a
             new one among clusterfn's own files, and says which.
@@ -182,7 +182,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, see
             telling.line(f"Phase {phase} complete: {telling.counted(len(batch))} tested")
     if shelf.cache is not None:
         dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed anew, delete that folder")
-    result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top)
+    result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
     _conclude(journal, result)
     if not result.ranking:
         raise _none_completed(result, phase, runner)
@@ -268,10 +268,14 @@ def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> Swe
     causes = collections.Counter(cause(error) for error in result.failed.values())
     shown = [f"{count} x {each}" for each, count in causes.most_common(_CAUSES)]
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
+    keys = scoring.possible_keys(each.value for each in result)
+    hint = f"the journal has each of them: {result.journal}"
+    if keys:
+        hint = f"say which key is the score: score={keys[0]!r}"
     error = SweepError(
         f"Phase {phase} aborted: no configurations completed successfully ({len(result)} tested)",
         host=_the_one({each.host for each in result}), job=_the_one({each.job for each in result}),
-        stage="function", evidence=shown, hint=f"the journal has each of them: {result.journal}",
+        stage="function", evidence=shown, hint=hint,
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip
     error.__cause__ = next(iter(result.failed.values()))

@@ -6,15 +6,14 @@ Prints by `live`, as `progress` does for a group. Called by `story` and `running
 from __future__ import annotations
 
 import collections
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from clusterfn import items, live
-from clusterfn.sweeping.result import Trial, cause, number
+from clusterfn import live
+from clusterfn.groupstate import GroupState
+from clusterfn.progress import Counter
+from clusterfn.sweeping.result import Trial, cause, label, number
 from clusterfn.sweeping.space import Configuration
-
-_LABEL = 60
 
 
 def line(text: str) -> None:
@@ -39,48 +38,40 @@ def distribution(key: str, possible: Sequence[Any], chosen: Sequence[Configurati
     return ", ".join(f"{word} {counts[word]}" for word in words)
 
 
-def label(values: Mapping[str, Any]) -> str:
-    """A configuration as a person reads it."""
-    text = ", ".join(f"{key}={items.label((value,))}" for key, value in values.items())
-    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
-
-
 def counted(count: int) -> str:
     """Such as "3 configurations"."""
     return f"{count} configuration{'' if count == 1 else 's'}"
 
 
 class Progress:
-    """What stands on the screen.
+    """How far a sweep is, on the screen.
 
     Args:
         total: How many configurations will be tested.
-        better: Gives the better of two scores.
+        minimize: Whether the lowest score is the best.
     """
 
     def __init__(self, total: int, minimize: bool) -> None:
-        self.total = total
+        self._counter = Counter(total)
         self._minimize = minimize
-        self._ended = self._failed = 0
         self._best: Trial[Any] | None = None
-        self._within_a_line = False
 
     def known(self, trial: Trial[Any]) -> None:
-        """One that did not have to be run: it counts without a line."""
-        self._ended += 1
+        """Count a configuration that did not have to be run, without a line."""
+        self._counter.skip()
         self._compare(trial)
 
     def show(self, trial: Trial[Any]) -> None:
-        """One that has ended."""
-        self.known(trial)
-        self._failed += trial.error is not None
-        counter = f"[{self._ended}/{self.total}]"
-        if live.is_terminal(sys.stderr):
-            self._within_a_line = True
-            best = f" best {self._best.name} {number(self._best.score)}" if self._best else ""
-            live.redraw(f"{counter} {self._ended - self._failed} ✓ {self._failed} ✗{best}")
-        else:
-            line(f"{counter} {trial.name} {label(trial.config)} {_mark(trial)}")
+        """Show that a configuration has ended."""
+        self._compare(trial)
+        self._counter.add(f"{trial.name} {label(trial.config)}", _mark(trial), trial.error is not None, self._tail())
+
+    def wait(self, group: GroupState) -> None:
+        """Show why nothing of the group that runs has ended for a while."""
+        self._counter.wait(group, self._tail())
+
+    def _tail(self) -> str:
+        return f"best {self._best.name} {number(self._best.score)}" if self._best else ""
 
     def _compare(self, trial: Trial[Any]) -> None:
         if trial.score is None:
@@ -91,9 +82,7 @@ class Progress:
 
     def close(self) -> None:
         """Leave the line that is redrawn."""
-        if self._within_a_line:
-            self._within_a_line = False
-            live.say("\n")
+        self._counter.close()
 
 
 def _mark(trial: Trial[Any]) -> str:

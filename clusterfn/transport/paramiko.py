@@ -39,6 +39,8 @@ BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
 logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
+if logging.getLogger(LOG).level == logging.NOTSET:
+    logging.getLogger(LOG).setLevel(logging.WARNING)  # what paramiko tells at INFO is nothing that a user asked for
 
 
 class ParamikoTransport:

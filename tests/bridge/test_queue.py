@@ -248,7 +248,7 @@ def test_cores_are_counted_over_all_users(box: Box):
     job = cores(box, 1)
 
     box.queued(job)
-    assert until(lambda: box.reason(job)) == "waiting for 1 free cores"
+    assert until(lambda: box.reason(job)) == f"cores held by 4242 ({all_cores()}); waiting for 1 free core"
 
     held.close()
     assert ended(job) == ["returned"]

@@ -259,6 +259,15 @@ def test_cancel_ends_a_running_job_and_says_so(run, started):
     assert run("result", job).stderr.startswith("Cancelled: ")
 
 
+def test_cancel_ends_every_job_that_it_is_given(run, started):
+    first, second = started("work.py::tick", "300"), started("work.py::tick", "300")
+
+    ran = run("cancel", first, "0123456789abcdef", second)
+
+    assert ran.returncode == 1 and ran.stderr.count("was stopped: CANCELLED") == 2
+    assert "clusterfn: 0123456789abcdef: there is no job 0123456789abcdef" in ran.stderr
+
+
 def test_cancel_of_a_job_that_has_ended_says_so(run, started):
     job = started("work.py::tick", "1")
     run("result", job)
@@ -273,7 +282,7 @@ def test_jobs_are_listed_newest_first(run):
     table = run("jobs").stdout.splitlines()
     listed = json.loads(run("jobs", "--json").stdout)
 
-    assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE"]
+    assert table[0].split() == ["ID", "NAME", "HOST", "STATE", "AGE", "DETAIL"]
     assert [line.split()[1] for line in table[1:]] == ["box", "add"]
     assert [(job["name"], job["state"]) for job in listed] == [("box", "RETURNED"), ("add", "RETURNED")]
 

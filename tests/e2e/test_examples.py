@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -149,12 +150,9 @@ def test_three_of_135_retrieval_configurations(hosts, torch, host, tmp_path):
     indexes = f"{hosts.root_name}/indexes" if host == "tensor01" else str(tmp_path / "indexes")
     asked = ("--host", host, "--environment", torch, "--max-configs", "3", "--seed", "73", "--indexes", indexes)
 
-    first, *ranking, best = run("retrieval_grid.py", *asked).splitlines()
+    printed = run("retrieval_grid.py", *asked)
 
-    assert first == "3/3 configurations completed (100 %)"
-    assert {line.split()[0] for line in ranking} == {"GRID_0031", "GRID_0071", "GRID_0128"}
-    assert all(0.2 < float(line.split()[1]) <= 1 for line in ranking)
-    assert ranking == sorted(ranking, key=lambda line: -float(line.split()[1])) and best.startswith("best: {")
+    assert re.fullmatch(r"best: GRID_0(031|071|128) \(score [01]\.\d+\) \{.*\}\n", printed)
     if host == "local":
         built = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "indexes").iterdir()}
         run("retrieval_grid.py", *asked)

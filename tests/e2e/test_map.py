@@ -525,11 +525,28 @@ def test_two_items_take_turns_on_one_card(hosts, lab, gpubox_reset, capfd):
     function = cluster(host="tensor01", gpus=1)(card)
 
     cards = function.map(range(12)).results(60)
-    said = "Using PARALLEL processing, each item on cards of its own, waiting while others have them (card: 12)\n"
+    said = "Using PARALLEL processing, each item on GPUs of its own, waiting while others have them (card: 12)\n"
     assert len(set(cards)) > 1 and said in capfd.readouterr().err
     halves = cluster(host="tensor01", gpus=8)(card).map(range(2)).results(60)
     assert halves[0] == halves[1]
     assert "Using SEQUENTIAL processing to avoid GPU deadlock (card: 2)" in capfd.readouterr().err
+
+
+@pytest.mark.lab
+def test_so_few_items_run_one_at_a_time_on_slurm_too(hosts, capfd):
+    def span(x):
+        import time
+
+        began = time.time()
+        time.sleep(0.5)
+        return began, time.time()
+
+    (_, first_end), (second_begin, _) = sorted(
+        cluster(host="slurm", memory="100MB")(span).map(range(2), sequential_up_to=2).results(90)
+    )
+
+    assert first_end <= second_begin
+    assert "Using SEQUENTIAL processing, as sequential_up_to=2 asks (span: 2)" in capfd.readouterr().err
 
 
 MANY = """

@@ -56,7 +56,9 @@ def test_135_configurations_are_capped_to_3_here(here, tmp_path, capfd):
     assert "Capping configurations from 135 to 3 as requested" in said
     assert said[said.index("Capping configurations from 135 to 3 as requested") + 1].startswith("reranker_only ")
     assert [line.split()[0] for line in said if line.startswith("[")] == ["[1/3]", "[2/3]", "[3/3]"]
-    ended = [f"{each.name} {each.score:.3f}" for each in result.ranking]
+    ended = [
+        f"{rank}. {each.name} {each.score:.3f} {each.config['pipeline']}" for rank, each in enumerate(result.ranking, 1)
+    ]
     assert said[-5:] == ["Phase 1 complete: 3 configurations tested", "3/3 configurations completed (100 %)", *ended]
     assert [each.value["score"] for each in result] == [each.score for each in result]
     assert result.best.score == max(each.score for each in result) and result.failed == {} and result.ghosts == []
@@ -92,9 +94,9 @@ def test_a_sweep_on_slurm_ranks_what_was_completed_and_names_what_failed(hosts, 
     assert {line.partition("] ")[2].partition(",")[0] for line in said if line.startswith("[")} == {
         "GRID_0000 x=3 ✗ KeyError: 3", *(f"GRID_000{n} x={n + 3} ✓ {n + 3}.000" for n in range(1, 6)),
     }  # fmt: skip
-    assert said[-7:] == [
+    assert said[-8:] == [
         "Phase 1 complete: 6 configurations tested", "5/6 configurations completed (83 %)",
-        "GRID_0005 8.000", "GRID_0004 7.000", "✗ GRID_0000 KeyError: 3",
+        "1. GRID_0005 8.000 x=8", "2. GRID_0004 7.000 x=7", "… and 3 more", "✗ GRID_0000 KeyError: 3",
         "the same scores in every place: GRID_0001, GRID_0003, GRID_0005",
         "the same scores in every place: GRID_0002, GRID_0004",
     ]  # fmt: skip
@@ -110,6 +112,13 @@ def test_a_seed_that_was_not_given_is_said_and_can_be_given(here, capfd):
     assert f"clusterfn: seed={result.seed} chooses the same configurations again" in capfd.readouterr().err
     again = clusterfn.sweep(cluster(graded), {"x": range(10, 1000)}, max_configs=2, seed=result.seed)
     assert [each.name for each in again] == [each.name for each in result]
+
+
+def test_a_sweep_without_any_score_says_which_key_could_be_it(here):
+    with pytest.raises(SweepError) as caught:
+        clusterfn.sweep(cluster(lambda x: {"loss": x, "name": "a"}), {"x": [1, 2]})
+
+    assert caught.value.hint == "say which key is the score: score='loss'"
 
 
 def test_each_failure_has_its_name_and_none_is_ranked(here, capfd):
@@ -281,7 +290,7 @@ def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, scri
     assert [(folder / f"began-{x}").read_text() for x in range(6)] == ["once\n"] * 6
     assert len(lines(folder / "journal", "sent")) == 1
     assert "is followed again" in said and "2 of 6 configurations: had ended well before" in said
-    assert said.splitlines()[-6] == "6/6 configurations completed (100 %)"
+    assert "6/6 configurations completed (100 %)" in said.splitlines()
 
 
 def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
@@ -316,7 +325,7 @@ def test_a_sweep_that_was_stopped_goes_on_with_what_it_had_not_run(here, script,
     assert second.returncode == 0, said
     assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
     assert "4 of 6 configurations: had been stopped, and run again" in said and "✗" not in said
-    assert said.splitlines()[-6] == "6/6 configurations completed (100 %)"
+    assert said.splitlines()[-7] == "6/6 configurations completed (100 %)"
 
 
 def test_what_failed_is_run_again_and_what_ended_well_is_not(here, tmp_path):

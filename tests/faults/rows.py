@@ -256,7 +256,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "too many cores", "3c 23", calls.returns, expect=errors.Unsatisfiable, hosts=("slurm",), stage="queue",
-        text=("no node of the partition is large enough",), options={"cores": 99}, seen=("PartitionConfig",),
+        text=("the partition cannot give one node what it asks for",), options={"cores": 99}, seen=("PartitionConfig",),
         check=left_the_queue,
     ),
     Row(

@@ -37,6 +37,27 @@ def test_wrong_usage_leaves_with_two_and_prints_nothing_on_stdout(words, capsys)
     assert "usage: clusterfn" in printed.err
 
 
+def test_a_missing_function_is_all_that_run_asks_for(capsys):
+    main(["run"])
+
+    assert capsys.readouterr().err.endswith("required: FILE.py::FUNCTION\n")
+
+
+def test_logs_of_a_group_leave_out_items_that_printed_nothing(monkeypatch, capsys):
+    group = object.__new__(JobGroup)
+    printed = {0: "", 1: "epoch 1\n", 2: ""}
+    for name, value in {
+        "wait": lambda *_: True, "states": ["RETURNED", "RAISED", "PENDING"], "label": lambda _, index: f"x={index}",
+        "logs": lambda _, index, stream: printed[index],
+    }.items():  # fmt: skip
+        monkeypatch.setattr(JobGroup, name, value)
+    monkeypatch.setattr(jobs, "find", lambda *_, live: group)
+
+    jobs.logs(SimpleNamespace(id="7f3a", host=None, follow=False, stream="stdout"))
+
+    assert capsys.readouterr().out == "==> item 1: x=1 (raised) <==\nepoch 1\n"
+
+
 def test_an_unknown_command_names_the_nearest(capsys):
     main(["chek"])
 

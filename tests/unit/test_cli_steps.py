@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,6 +72,32 @@ def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
 
     assert str(failed) == said
     assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
+
+
+@pytest.mark.parametrize(("sent_to", "warned"), [("bare", True), ("slurm", False), ("local", False)])
+def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(sent_to, warned):
+    where = slurm()
+    spec = json.dumps({"scheduler": sent_to}).encode()
+
+    def get(path, out):
+        out.write(spec)
+        return done(len(spec))
+
+    jobs = [SimpleNamespace(name="jobs/7f3a/spec.json", mtime=1.0)]
+    vars(where.session.connection).update(list=lambda *_: done(jobs), get=get)
+
+    if not warned:
+        assert disk.root(where) == ROOT.path
+        return
+    failed = fails(disk.root, where, Warned)
+    assert str(failed).startswith(f"{ROOT.path} also holds jobs of a host with `scheduler: bare`")
+    assert "give host cluster (clusterfn.yml:2) a root of its own" in failed.hint
+
+
+def done(value):
+    reply = Future()
+    reply.set_result(value)
+    return reply
 
 
 def test_a_default_partition_that_is_down_fails():

@@ -140,8 +140,40 @@ def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
         *drawn, last = shown.decode().split("\r\x1b[K")
     os.close(ours)
 
-    assert drawn == ["", "[1/3] 1 ✓ 0 ✗ 7f3a", "[2/3] 1 ✓ 1 ✗ 7f3a"]
+    failure = "[2/3] item 1 ✗ Evaluation failed: ValueError: no\r\n"
+    assert drawn == ["", "[1/3] 1 ✓ 0 ✗ 7f3a", failure, "[2/3] 1 ✓ 1 ✗ 7f3a"]
     assert last.startswith("[3/3] 2 ✓ 1 ✗ 7f3a\r\nclusterfn: 2/3 returned, completed in ")
+
+
+def test_the_end_of_a_group_names_each_cause_with_its_items(capfd):
+    values = [ValueError("bad") if index in (7, 23) else index for index in range(40)]
+    values[12] = KeyError("x")
+    ended(*values).results()
+
+    assert capfd.readouterr().err.splitlines()[-3:] == [
+        "clusterfn: 37/40 returned, completed in 0.0 seconds",
+        "  2 x ValueError: bad (items 7, 23)",
+        "  1 x KeyError: 'x' (item 12)",
+    ]
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_group_that_waits_says_why(monkeypatch, term):
+    pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
+    monkeypatch.setenv("TERM", term)
+    known, made = group(2)
+    known.on_state("PENDING", "waiting for its turn")
+    ours, theirs = os.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        with pytest.raises(TimeoutError):
+            made.results(timeout=1.2)
+        shown = os.read(ours, 65536).decode()
+    os.close(ours)
+
+    assert ("\x1b" not in shown) == (term == "dumb")
+    assert "clusterfn: 7f3a pending (waiting for its turn)" in shown or term == "xterm"
+    assert "(waiting for its turn)" in shown
 
 
 def test_a_group_of_nothing_has_ended():

@@ -73,11 +73,11 @@ def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyP
             1,
             Wish(),
             Group(12, 1, 8, 8),
-            "PARALLEL processing, each item on cards of its own, waiting while others have",
+            "PARALLEL processing, each item on GPUs of its own, waiting while others have",
         ),
         (1, Wish(), Group(2, 1, 1, 1), "SEQUENTIAL processing to avoid GPU deadlock"),
         (0, Wish(sequential_up_to=2), Group(3, 1, 3, 3), "PARALLEL processing, each item in a process of its own"),
-        (0, Wish(sequential_up_to=3), Group(3, 1, 1, 1), "SEQUENTIAL processing"),
+        (0, Wish(sequential_up_to=3), Group(3, 1, 1, 1), "SEQUENTIAL processing, as sequential_up_to=3 asks"),
         (0, Wish(), Group(3, 1, 3, 3), ""),
     ],
 )

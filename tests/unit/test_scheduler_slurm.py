@@ -205,7 +205,7 @@ def test_whoever_asks_for_too_many_nodes_is_told_of_their_number_and_not_of_thei
     assert "fewer `nodes=`" in slurm.hopeless(many).hint
     if reason == "PartitionConfig":
         assert "does not have 200 nodes that are large enough" in slurm.hopeless(many).message
-        assert "no node of the partition is large enough" in slurm.hopeless(alone).message
+        assert "the partition cannot give one node what it asks for" in slurm.hopeless(alone).message
 
 
 def test_only_a_waiting_job_is_hopeless():
@@ -217,7 +217,7 @@ def test_only_a_waiting_job_is_hopeless():
     [
         (JobState(PENDING, "PENDING", "Priority"), "waiting for its turn"),
         (JobState(PENDING, "PENDING", ""), "SLURM has not said why it waits"),
-        (JobState(PENDING, "PENDING", "PartitionConfig"), "no node of the partition is large enough"),
+        (JobState(PENDING, "PENDING", "PartitionConfig"), "the partition cannot give one node what it asks for"),
         (JobState(PENDING, "PENDING", "Brandnew"), "SLURM says Brandnew"),
         (JobState(RUNNING, "COMPLETING"), "completing"),
         (JobState(FINAL, "OUT_OF_MEMORY"), "out of memory"),

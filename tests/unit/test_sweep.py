@@ -226,7 +226,17 @@ def report():
         Trial("GRID_0029", {"pipeline": "reranker_then_splade"}, 0.610, 0.610, seconds=43.8, scores=(0.6, 0.62)),
         Trial("GRID_0071", {"pipeline": "reranker_only"}, 0.651, 0.651, seconds=45.2, scores=(0.6, 0.702)),
     ]
-    return SweepResult(trials, False, "sweep.jsonl", 1)
+    return SweepResult(trials, False, "sweep.jsonl", 1, group_by="pipeline")
+
+
+def test_the_ranking_shows_each_configuration_and_says_how_many_it_leaves_out():
+    trials = [Trial(f"GRID_000{n}", {"lr": n / 10, "model": "small"}, float(n)) for n in range(4)]
+
+    assert str(SweepResult(trials, False, "sweep.jsonl", 1, 2)).splitlines()[1:] == [
+        "1. GRID_0003 3.000 lr=0.3, model='small'",
+        "2. GRID_0002 2.000 lr=0.2, model='small'",
+        "… and 2 more",
+    ]
 
 
 def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
@@ -236,9 +246,9 @@ def test_the_report_counts_ranks_and_names_what_failed_and_what_is_suspicious():
 
     assert str(report()).splitlines() == [
         "3/3 configurations completed (100 %)",
-        "GRID_0071 0.651",
-        "GRID_0029 0.610",
-        "GRID_0007 0.439",
+        "1. GRID_0071 0.651 reranker_only",
+        "2. GRID_0029 0.610 reranker_then_splade",
+        "3. GRID_0007 0.439 vector_only",
     ]
     assert str(whole).splitlines()[0] == "4/5 configurations completed (80 %)"
     assert str(whole).splitlines()[-2:] == [
@@ -277,6 +287,16 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 
     *_, last = capsys.readouterr().err.split("\r\x1b[K")
     assert last == "[3/3] 3 ✓ 0 ✗ best GRID_0007 0.439\n"
+
+
+def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
+    monkeypatch.setattr("clusterfn.live.is_terminal", lambda stream: True)
+    progress = telling.Progress(2, minimize=False)
+    progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
+    progress.close()
+
+    drawn = capsys.readouterr().err.split("\r\x1b[K")
+    assert drawn == ["", "[1/2] GRID_0007 k=5 ✗ KeyError: 'k'\n", "[1/2] 0 ✓ 1 ✗\n"]
 
 
 def test_the_sample_is_told_by_group():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from clusterfn.transport.paramiko import ParamikoStream
+from clusterfn.transport.paramiko import LOG, ParamikoStream
 
 
 class BrokenChannel:
@@ -39,3 +40,12 @@ def test_importing_host_does_not_import_paramiko() -> None:
     program = "import sys, clusterfn.host; print('paramiko' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_what_paramiko_tells_of_a_login_is_not_in_the_log_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    logging.getLogger(LOG).info("Connected (version 2.0, client OpenSSH_9.2p1)")
+    logging.getLogger(LOG).warning("the key is refused")
+
+    assert [record.getMessage() for record in caplog.records] == ["the key is refused"]

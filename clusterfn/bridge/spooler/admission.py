@@ -313,7 +313,7 @@ class _Admission:
         ahead = [(other.uid, other.asked.gpus) for other in self._rivals(seen) if other.ms < self._ms]
         kept = len(room.suitable(self.every)) - len(room.left(self.every))
         around = words.Around(self.every, held, self.strangers, ahead, kept)
-        text = words.reason(missing, self.asked, around, room.over(self.asked), self.limits)
+        text = words.reason(missing, self.asked, around, room, self.limits)
         return words.behind(text, sum(other.ms < self._ms for other in seen.waiting))
 
     def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":

@@ -112,8 +112,7 @@ class _Planning:
             self._comes(ticket, before)
             self._goes(ticket, kind)
             return
-        over = self.room.over(ticket.asked)
-        text = words.reason(missing, ticket.asked, self._around(kind or []), over, ticket.limits) or why
+        text = words.reason(missing, ticket.asked, self._around(kind or []), self.room, ticket.limits) or why
         self.made.reasons[ticket.job] = words.behind(text, before)
         if missing and not why:  # a group that has its half keeps nothing from those for whom it waits
             self._stays(ticket, missing)

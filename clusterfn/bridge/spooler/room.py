@@ -39,6 +39,9 @@ class Room:
         uid: The user.
         limits: What all of the user's jobs may take together. More cores than there are lift the machine's own cap on
             them: cores are shared in time.
+
+    Attributes:
+        core_users: uid -> cores that this user's jobs hold.
     """
 
     def __init__(self, machine: Machine, running: "Sequence[Running]", uid: int, limits: "Limits") -> None:
@@ -46,6 +49,9 @@ class Room:
         used = sum(job.asked.memory_mb for job in running)
         self.free_cards = list(machine.free_cards)
         self._waiting: "list[tuple[int, Optional[Sequence[str]]]]" = []
+        self.core_users: "dict[int, int]" = {}
+        for job in running:
+            self.core_users[job.uid] = self.core_users.get(job.uid, 0) + job.asked.cores
         self.cores: "int" = machine.cores - sum(job.asked.cores for job in running)
         self._there = machine.cores
         self.memory_mb = min(machine.memory_mb - used, machine.available_mb)

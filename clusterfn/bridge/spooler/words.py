@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from typing import Iterable, Mapping, Sequence
 
     from .demand import Demand, Limits
+    from .room import Room
 
 HALF = "its group has half of the cards, and another user waits for cards"
 
@@ -39,13 +40,15 @@ class Around:
         return len(set(self.cards) - set(self.holders) - set(self.strangers))
 
 
-def reason(missing: "Sequence[str]", asked: "Demand", around: Around, over: "Iterable[str]", limits: "Limits") -> str:
+def reason(missing: "Sequence[str]", asked: "Demand", around: Around, room: "Room", limits: "Limits") -> str:
     """What it waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
-    parts = []
+    parts, over = [], room.over(asked)
     if CARDS in missing:
         parts.append(_cards(asked.gpus, around))
     if CORES in missing:
-        parts.append("waiting for %d free cores" % asked.cores)
+        users = ["%s (%d)" % (user_name(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
+        held = "cores held by %s; " % ", ".join(users) if users else ""
+        parts.append("%swaiting for %d free core%s" % (held, asked.cores, "" if asked.cores == 1 else "s"))
     if MEMORY in missing:
         parts.append("waiting for %d MB of free memory" % asked.memory_mb)
     if OWN in missing:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 
+from clusterfn import download, layout
 from clusterfn.cli import screen
-from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
+from clusterfn.cli.steps.found import TIMEOUT_S, Failed, Found, Skipped, Warned
 from clusterfn.environment.existing import KINDS
 from clusterfn.survey import Volume
 
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
 _FEW_FILES, _TOO_FEW_FILES = 10_000, 500
+_RECENT = 20
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -27,7 +30,21 @@ def root(found: Found) -> str:
         raise Failed(f"{path} is in this machine's memory, where no compute node sees it", _elsewhere(found))
     for warning in found.session.connection.facts.warnings:
         raise Warned(warning, f"`ls -ld {path}` there shows it, `chmod go-w {path}` mends it")
+    if other := _other_scheduler(found):
+        message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
+        raise Warned(message, f"give {found.place} a root of its own, such as `root: {path}-{found.host.scheduler}`")
     return f"{path} ({', '.join(each for each in (volume.kind, volume.mode) if each)})" if volume else path
+
+
+def _other_scheduler(found: Found) -> str:
+    """The scheduler of recent jobs in the root that were not sent to this host's kind of scheduler; "" if none were."""
+    connection = found.session.connection
+    specs = connection.list(found.session.root, f"{layout.JOBS}/*/{layout.SPEC}").result(TIMEOUT_S)
+    newest = sorted(specs, key=lambda spec: spec.mtime)[-_RECENT:]
+    paths = [posixpath.join(found.session.root, spec.name) for spec in newest]
+    told = [json.loads(spec) for spec in download.read_each(connection, paths) if spec]
+    others = {spec["scheduler"] for spec in told} & {"bare", "slurm"} - {found.host.scheduler}
+    return others.pop() if others and found.host.scheduler != "local" else ""
 
 
 def _elsewhere(found: Found) -> str:
