@@ -21,6 +21,10 @@ _NOT_IN_JOBS = (
 )  # fmt: skip
 _NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
 
+_OF_WORKER = (
+    "children.py", "descriptors.py", "shipped.py", "transient.py", "worker.py", "agent/__init__.py", "agent/inotify.py",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Parcel:
@@ -59,7 +63,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
     yield from _python_files(_LIBRARY / "bridge" / "spooler", "_clusterfn/bridge/spooler/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
-    for name in ("children.py", "descriptors.py", "transient.py", "worker.py", "agent/__init__.py", "agent/inotify.py"):
+    for name in _OF_WORKER:
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
     yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
     yield from _python_files(wire.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")

@@ -14,7 +14,6 @@ import errno
 import faulthandler
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable
 from types import CoroutineType
@@ -22,17 +21,13 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import BLOBS, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACK_SIGNAL, STACKS, VALUE
-from . import children
+from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
+from . import children, shipped
 from .descriptors import keep_from_programs, out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_SHIPPED = "CLUSTERFN_PAYLOAD"  # tells spawned children where the call lies
-_ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
-_ITEM = "CLUSTERFN_ITEM"  # and where in items.pkl its arguments lie
-_STACKS = "CLUSTERFN_STACKS"  # and where to write their stacks
 
 
 class Refused(Exception):
@@ -90,10 +85,10 @@ def main(argv: list[str]) -> None:
     keep_from_programs()
     report = Report(fd)
     value_fd = value_file(attempt)
-    sys.argv = [""]
-    _speak_utf8()
+    shipped.become_program(argv[0])
+    shipped.speak_utf8()
     _explain_crashes()
-    _show_stacks(os.path.join(attempt, STACKS))
+    shipped.show_stacks(os.path.join(attempt, STACKS))
     children.watch_forks()
     try:
         facts = _work(job, rest, report, value_fd)
@@ -144,7 +139,7 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
     sys.path[:0] = spec["sys_path"]
     report.hide(spec.get("secrets") or [])
     report.say(stage="load")
-    call, caller = _load(job, spec["root"], item)
+    call, caller = _load(job, spec, item)
     report.say(stage="function")
     kind, result = _call(call)
     if kind == RETURNED and spec.get("discards"):
@@ -167,22 +162,8 @@ def _native(value: Any) -> Any:
     return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def _speak_utf8() -> None:
-    """Whole lines, and a bar's carriage returns, at once; never an error because of a character."""
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
-    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # children only: it would tear each print here into several writes
-
-
 def _explain_crashes() -> None:
     faulthandler.enable(file=out_of_reach(os.dup(2)))
-
-
-def _show_stacks(path: str) -> None:
-    """Let a signal write the stack of every thread, here, in what is forked, and in multiprocessing's children."""
-    fd = out_of_reach(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    faulthandler.register(getattr(signal, STACK_SIGNAL), file=fd)
-    os.environ[_STACKS] = path
 
 
 def _check_version(spec: dict[str, Any]) -> None:
@@ -195,16 +176,14 @@ def _check_version(spec: dict[str, Any]) -> None:
         )
 
 
-def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
     """The call, and the version of the Python that made it; `item` is where the arguments of an item lie."""
-    path = os.environ[_SHIPPED] = os.path.join(job, PAYLOAD)
-    os.environ[_ITEM] = " ".join(map(str, item))
-    os.environ[_ROOT] = root
+    shipped.tell_processes(job, spec, item)
     header: dict[str, Any] = {"python": sys.version_info[:2]}
     try:
-        function, args, kwargs = _read(path, root, header)
+        function, args, kwargs = shipped.read(os.path.join(job, PAYLOAD), spec["root"], header)
         if item:
-            args = _read(os.path.join(job, ITEMS), root, {}, item)
+            args = shipped.read(os.path.join(job, ITEMS), spec["root"], {}, item)
     except container.OtherPython as other:
         raise Refused(
             "environment",
@@ -215,26 +194,6 @@ def _load(job: str, root: str, item: list[int]) -> tuple[tuple[Any, Any, Any], t
         raise _not_loaded(error, tuple(header["python"])) from error
     children.fill_main(function)
     return (function, args, kwargs), tuple(header["python"])
-
-
-def _read(
-    path: str, root: str, header: dict[str, Any], part: list[int] | None = None, read_blob: Any = None
-) -> Any:
-    """What lies there, or in that part of it; `header` is filled, and heeded, before anything of it is unpickled."""
-
-    def heed(found: Any) -> None:
-        header.update(found)
-        _log_as_the_caller(found)
-
-    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), heed, part, read_blob)
-
-
-def _log_as_the_caller(header: Any) -> None:
-    """Set logging up as it is where the call was made, if anybody did so there."""
-    if header.get("logging"):
-        from _clusterfn_wire import logs
-
-        logs.show(header["logging"])
 
 
 def _not_loaded(error: BaseException, caller: tuple[int, ...]) -> Refused:
@@ -273,22 +232,6 @@ def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
     if caller != sys.version_info[:2]:
         return "use an environment with Python %d.%d, or write what both versions know" % caller
     return "compare the versions of the packages here and in the environment"
-
-
-def shipped_names() -> dict[str, Any]:
-    """What a spawned child finds in its __main__: the names that travelled with the call."""
-    path = os.environ.get(_SHIPPED)
-    if path is None or not os.path.exists(path):
-        return {}
-    if os.path.exists(os.environ.get(_STACKS, "")):
-        _show_stacks(os.environ[_STACKS])
-    root = os.environ[_ROOT]
-    sys.meta_path.append(children.LastResort())
-    call, item = _read(path, root, {}, read_blob=container.map_blob), os.environ[_ITEM].split()
-    if item:  # some classes come with its arguments alone
-        place = [int(number) for number in item]
-        call += (_read(os.path.join(os.path.dirname(path), ITEMS), root, {}, place, container.map_blob),)
-    return children.names_for_main(call[0])
 
 
 def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:

@@ -38,3 +38,12 @@ def test_a_name_that_nobody_resolves_gives_way_to_the_address_of_slurm(monkeypat
     assert rendezvous.place()["MASTER_ADDR"] == "10.1.2.3"
     monkeypatch.setenv("SLURMD_NODENAME", "localhost")
     assert rendezvous.place()["MASTER_ADDR"] == "localhost"
+
+
+def test_each_node_finds_the_whole_job_in_the_variables_of_slurm():
+    """srun tells a step that starts the other nodes its own numbers, and frameworks compare them with the job's."""
+    told = rendezvous.variables(1, 3)
+
+    assert (told["SLURM_PROCID"], told["SLURM_NODEID"]) == ("1", "1")
+    assert {told[name] for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES")} == {"3"}
+    assert told["SLURM_NTASKS_PER_NODE"] == "1"

@@ -1,4 +1,4 @@
-"""Starts the worker; multiprocessing's spawned children, which run this file as __mp_main__, get the shipped names."""
+"""Starts the worker. A script is never byte-compiled, so it only imports a module that is."""
 
 import os
 import sys
@@ -9,7 +9,4 @@ sys.path.insert(0, here)
 from _clusterfn.bridge import worker  # type: ignore[import-not-found] # noqa: E402
 
 sys.path[:] = [folder for folder in sys.path if folder != here]
-if __name__ == "__main__":
-    worker.main(sys.argv)
-else:
-    globals().update(worker.shipped_names())
+worker.main(sys.argv)

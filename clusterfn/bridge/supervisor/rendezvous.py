@@ -23,7 +23,8 @@ def variables(rank: int, nodes: int) -> "dict[str, str]":
     one, number, count = "1", str(rank), str(nodes)
     torch = {"RANK": number, "NODE_RANK": number, "GROUP_RANK": number, "LOCAL_RANK": "0",
              "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": one, "GROUP_WORLD_SIZE": count}  # fmt: skip
-    slurm = {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count}
+    slurm = {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count,
+             "SLURM_NPROCS": count, "SLURM_NNODES": count, "SLURM_NTASKS_PER_NODE": one}  # fmt: skip
     return dict(torch, **slurm)
 
 
