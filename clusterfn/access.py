@@ -6,10 +6,12 @@ The work is done by `transport`; here a host gets its name. Called by users and 
 from __future__ import annotations
 
 from clusterfn import config
+from clusterfn.edge import edge
 from clusterfn.transport import asking, logins
 from clusterfn.transport.held import Held
 
 
+@edge
 def login(host: str | None = None) -> None:
     """Log in once and hold the connection for all of your programs on this machine.
 
@@ -29,6 +31,7 @@ def login(host: str | None = None) -> None:
     hold(host)
 
 
+@edge
 def logout(host: str | None = None) -> bool:
     """End the connection that `login` holds, with all that goes through it now; jobs on the host go on.
 

@@ -7,9 +7,10 @@ call.
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
 
 from clusterfn import layout, spec
 from clusterfn.edge import edge
@@ -39,9 +40,10 @@ class ClusterFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.options = options
+        self._mark = _mark(function, options, self)
 
+    @edge
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        __tracebackhide__ = True  # for IPython and pytest
         if inside_job():
             return self.__wrapped__(*args, **kwargs)
         from clusterfn import dispatch
@@ -136,7 +138,7 @@ class ClusterFunction(Generic[P, R]):
         environment: str | None = None,
         packages: Sequence[str] | None = None,
         modules: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | float] | None = None,
         secrets: Sequence[str] | None = None,
         outputs: Sequence[str] | None = None,
         cwd: str | None = None,
@@ -150,18 +152,39 @@ class ClusterFunction(Generic[P, R]):
         With `gpus=0` no type and size of cards stays.
         """
         given = {key: value for key, value in locals().items() if key != "self"}
-        return ClusterFunction(self.__wrapped__, spec.changed(self.options, given))
+        return _unpickled(self._mark, spec.changed(self.options, given))
 
+    @edge
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
         from clusterfn import dispatch
 
         return dispatch.script(self.__wrapped__, args, kwargs, self.options)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...] | str:
+        """Pickle as the plain function would: by name; by value where a pickler such as cloudpickle does that."""
+        if protocol < 4:  # has no dotted names
+            return self.__qualname__
+        return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
+
+    def _on_its_way(self) -> tuple[Any, ...]:
+        """How `bridge.wire.pickler` pickles it for a job."""
         from clusterfn import payload
 
         return payload.reduce_decorated(self.__wrapped__)
+
+    if not TYPE_CHECKING:  # type checkers still find misspelled names
+
+        def __getattr__(self, name):
+            """What was unpickled as a part of its own function has no function before that is complete."""
+            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._fill()
+            return getattr(self, name)
+
+    def _fill(self) -> None:
+        functools.update_wrapper(self, self._mark.function)
+        vars(self).setdefault("options", self._mark.options)
 
     def __repr__(self) -> str:
         name = getattr(self.__wrapped__, "__qualname__", repr(self.__wrapped__))
@@ -169,6 +192,35 @@ class ClusterFunction(Generic[P, R]):
 
     __name__: str
     __qualname__: str
+    _mark: Any
+
+
+def _mark(function: Callable[..., Any], options: spec.Options, decorated: ClusterFunction[Any, Any]) -> Any:
+    """An empty function that is found at `name._mark`, where `name` is the decorated function's.
+
+    Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
+    """
+
+    def mark() -> None: ...
+
+    mark.__module__ = getattr(function, "__module__", None) or __name__
+    mark.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
+    mark.__dict__.update(function=function, options=options, decorated=decorated)
+    return mark
+
+
+def _unpickled(mark: Any, options: spec.Options | None) -> ClusterFunction[Any, Any]:
+    """The decorated function of that mark; with options, a variant of it that has them."""
+    known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
+    made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
+    made._mark = mark
+    if options is None:
+        mark.decorated = made
+    else:
+        made.options = options
+    if "function" in vars(mark) and "__wrapped__" not in vars(made):
+        made._fill()
+    return made
 
 
 def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
@@ -186,6 +238,17 @@ def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Opti
     return function, called.options if isinstance(called, ClusterFunction) else spec.Options()
 
 
+class Decorator(Protocol):
+    """What `cluster(...)` with options gives."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> ClusterFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> ClusterFunction[P, R]: ...
+
+
+@overload
+def cluster(function: Callable[P, Coroutine[Any, Any, R]]) -> ClusterFunction[P, R]: ...
 @overload
 def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
 @overload
@@ -203,7 +266,7 @@ def cluster(
     environment: str | None = None,
     packages: Sequence[str] | None = None,
     modules: Sequence[str] | None = None,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str | float] | None = None,
     secrets: Sequence[str] | None = None,
     outputs: Sequence[str] | None = None,
     cwd: str | None = None,
@@ -211,9 +274,13 @@ def cluster(
     on_interrupt: str | None = None,
     stall_timeout: spec.Time | None = None,
     retries: int | None = None,
-) -> Callable[[Callable[P, R]], ClusterFunction[P, R]]: ...
+) -> Decorator: ...
+@edge
 def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
+
+    An `async def` function runs to its end on the host. Its call returns the value, not a coroutine; to await a call,
+    write `await f.submit(...)`. A generator function is refused.
 
     Args:
         cores: Processor cores of the job (1).
@@ -229,7 +296,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
             (local); or a file from which it is made there, "environment.yml", and a lock beside it.
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
-        env: Variables of the job.
+        env: Variables of the job; a number is passed as its digits.
         secrets: Names of variables of this process whose values the job gets, and nobody else.
         outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
         cwd: Folder in which the function runs; else a folder of the job's own, empty.
@@ -264,6 +331,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
             raise _upside_down(type(wanted).__name__)
         if not callable(wanted) or isinstance(wanted, type):
             raise _no_function(wanted)
+        if inspect.isgeneratorfunction(wanted) or inspect.isasyncgenfunction(wanted):
+            raise _generates(wanted.__name__)
         return ClusterFunction(wanted, parsed)
 
     return decorate if function is None else decorate(function)
@@ -287,6 +356,13 @@ def _no_function(wanted: object) -> ConfigError:
     return ConfigError(
         f"@cluster goes on a function, not on {wanted!r}",
         hint=advice if isinstance(wanted, type) else "write it in the line above a `def`",
+    )
+
+
+def _generates(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} is a generator function, and a generator exists only in the process that runs it",
+        hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
     )
 
 

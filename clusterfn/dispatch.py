@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 from clusterfn import config, demand, describe, files, layout, ledger, live, modules, send
 from clusterfn import payload as payloads
-from clusterfn.edge import edge
 from clusterfn.environments import Ready, Wanted
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.job import Job
@@ -32,7 +31,6 @@ from clusterfn.tracker import Tracker
 R = TypeVar("R")
 
 
-@edge
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
     """Run the call on its host, show what it prints, and return its value or raise its exception."""
     prepared = prepare(function, args, kwargs, options)

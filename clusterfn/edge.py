@@ -10,7 +10,8 @@ import functools
 import inspect
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import options
@@ -38,16 +39,23 @@ def edge(function: Callable[P, R]) -> Callable[P, R]:
 
     def at_the_edge(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # for IPython and pytest
-        _refuse_unknown(called, kwargs, known)
         try:
+            _refuse_unknown(called, kwargs, known)
             return function(*args, **kwargs)
-        except BaseException as error:
-            if _shows_the_users(error):
-                raise
-            raise _cut(error)  # noqa: B904 - our frames are left out; CLUSTERFN_DEBUG=1 shows them
+        except BaseException as error:  # every kind is passed on
+            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
-    at_the_edge.__code__ = at_the_edge.__code__.replace(co_name=name)  # which a traceback shows
-    return functools.wraps(function)(at_the_edge)
+    def items_at_the_edge(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+        __tracebackhide__ = True
+        try:
+            _refuse_unknown(called, kwargs, known)
+            yield from function(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:
+            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
+
+    outside: Any = items_at_the_edge if inspect.isgeneratorfunction(function) else at_the_edge
+    outside.__code__ = outside.__code__.replace(co_name=name)  # which a traceback shows
+    return functools.wraps(function)(outside)
 
 
 def _refuse_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
@@ -65,9 +73,31 @@ def _keywords(function: Callable[..., Any]) -> list[str] | None:
     return [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
 
 
-def _shows_the_users(error: BaseException) -> bool:
-    """Whether frames of theirs stand among ours, such as those of a function that we were given."""
-    return bool(os.environ.get("CLUSTERFN_DEBUG")) or _has_the_users(error)
+def without_frames_of_clusterfn(error: BaseException) -> BaseException:
+    """The error with the user's frames alone, and without what we met on the way: its message says it all."""
+    if os.environ.get("CLUSTERFN_DEBUG"):
+        return error
+    if _has_the_users(error):  # such as those of a function that we were given
+        return error.with_traceback(_linked(error.__traceback__))
+    of_a_job = isinstance(error, (JobError, SweepError))  # its cause is the user's own, and may have no frames here
+    if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
+        error.__cause__, error.__suppress_context__ = None, True
+    met = error.__context__
+    while met is not None and met.__traceback__ is not None and not _has_the_users(met):
+        error.__context__ = met = met.__context__
+    return error.with_traceback(None)
+
+
+def _linked(first: TracebackType | None) -> TracebackType | None:
+    """These frames without ours."""
+    kept: list[TracebackType] = []
+    while first is not None:
+        if not first.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(first)
+        first = first.tb_next
+    for before, after in zip(kept, [*kept[1:], None]):
+        before.tb_next = after
+    return kept[0] if kept else None
 
 
 def _has_the_users(error: BaseException | None) -> bool:
@@ -80,14 +110,3 @@ def _is_the_users(file: str) -> bool:
         return False
     _, installed, package = file.rpartition(f"-packages{os.sep}")
     return package.split(os.sep)[0] not in _WE_CALL if installed else not file.startswith(_LIBRARY)
-
-
-def _cut(error: BaseException) -> BaseException:
-    """The error without frames, and without what we met on the way: its message says it all."""
-    of_a_job = isinstance(error, (JobError, SweepError))  # its cause is the user's own, and may have no frames here
-    if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
-        error.__cause__, error.__suppress_context__ = None, True
-    met = error.__context__
-    while met is not None and met.__traceback__ is not None and not _has_the_users(met):
-        error.__context__ = met = met.__context__
-    return error.with_traceback(None)

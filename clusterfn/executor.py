@@ -53,7 +53,7 @@ class Executor(concurrent.futures.Executor):
         time: spec.Time | None = None,
         environment: str | None = None,
         modules: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | float] | None = None,
         secrets: Sequence[str] | None = None,
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name != "self"}

@@ -106,6 +106,7 @@ class JobGroup(Generic[R]):
             return False
         return True
 
+    @edge
     def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R]]:
         """`(index, result)` of each call as it ends.
 
@@ -162,11 +163,13 @@ class JobGroup(Generic[R]):
         """State and counts in one line, such as "RUNNING (37 of 100 ended: 35 returned, 2 raised)"."""
         return self._known.status
 
+    @edge
     def usage(self, index: int) -> Mapping[str, Any]:
         """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
+    @edge
     def logs(self, index: int, stream: str = "stdout") -> str:
         """What one call has printed so far.
 
@@ -177,6 +180,7 @@ class JobGroup(Generic[R]):
         which, gathering = self._known.at(index), self._of_host()
         return gathering.accounts.logs(gathering.connection, which, stream)
 
+    @edge
     def stack(self, index: int) -> str:
         """Where one call is now: the stack of every thread of its Python processes. It goes on.
 
@@ -198,16 +202,19 @@ class JobGroup(Generic[R]):
     def _may_answer(self, index: int, waited_s: float) -> bool:
         return self.states[index] == RUNNING and waited_s < _ANSWER_S
 
+    @edge
     def files(self, index: int) -> list[download.RemoteFile]:
         """The files that one call left in its folder."""
         which, gathering = self._known.at(index), self._of_host()
         return download.list_files(gathering.connection, gathering.accounts.work_folder(which), item=which)
 
+    @edge
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
         which, gathering = self._known.at(index), self._of_host()
         return download.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to), which)
 
+    @edge
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
         self._known.stop()
@@ -224,6 +231,7 @@ class JobGroup(Generic[R]):
         self.stop()
         return True
 
+    @edge
     def retry_failed(self) -> JobGroup[R]:
         """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
 
@@ -236,6 +244,7 @@ class JobGroup(Generic[R]):
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
         return mapping.again(self._known, sorted(self.failed))
 
+    @edge
     def to_dataframe(self) -> Any:
         """A pandas DataFrame with a row for each item: its arguments as a label, state, what it used, result or error.
 
@@ -246,6 +255,7 @@ class JobGroup(Generic[R]):
         """
         return overview.table(self._known)
 
+    @edge
     def label(self, index: int) -> str:
         """What a person calls an item."""
         return self._known.label(self._known.at(index))

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
 
@@ -180,7 +179,6 @@ class GroupState:
             self._await(lambda: index in self._ended, until, f"item {index} has not ended")
         return self._ended[index]
 
-    @edge
     def ended_after(self, given: int, until: float | None) -> tuple[int, Ended]:
         """The item that ended after `given` others, waiting for it as `end_of`."""
         with self._changed:

@@ -102,10 +102,12 @@ class Job(concurrent.futures.Future[R]):
         return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
 
     @property
+    @edge
     def files(self) -> list[download.RemoteFile]:
         """The files that the function left in its folder."""
         return download.list_files(self._tracker.connection, self._tracker.work_folder)
 
+    @edge
     def logs(self, stream: str = "stdout") -> str:
         """What the function has printed so far.
 
@@ -122,6 +124,7 @@ class Job(concurrent.futures.Future[R]):
             raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
         return download.read_text(self._tracker.connection, self._tracker.log_path(stream))
 
+    @edge
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that the function left in its folder.
 
@@ -137,6 +140,7 @@ class Job(concurrent.futures.Future[R]):
         """
         return download.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
 
+    @edge
     def stack(self) -> str:
         """Where the job is now: the stack of every thread of its Python processes. The job goes on.
 
@@ -158,11 +162,13 @@ class Job(concurrent.futures.Future[R]):
     def _may_answer(self, waited_s: float) -> bool:
         return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
 
+    @edge
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
         if not self.done():
             self._tracker.stop()
 
+    @edge
     def cancel(self) -> bool:
         """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
 

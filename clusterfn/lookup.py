@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import config, download, hearing, layout, ledger
+from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import SHORT, Job
 from clusterfn.session import Session, open_session
@@ -50,6 +51,7 @@ class JobInfo:
     started: float
 
 
+@edge
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any]:
     """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
 
@@ -100,6 +102,7 @@ def _digits(job_id: object) -> str:
     return digits
 
 
+@edge
 def jobs(host: str | None = None) -> list[JobInfo]:
     """The jobs on a host, newest first; without a name on the host that a call would use.
 

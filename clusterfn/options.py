@@ -154,7 +154,7 @@ def _whole_hint(name: str, value: object, least: int) -> str:
 _ON_INTERRUPT = ("detach", "stop")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
@@ -221,13 +221,24 @@ def _environment_variables(name: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
     for key, each in value.items():
-        _matching(_VARIABLE, "OMP_NUM_THREADS")(name, key)
-        if key == "CUDA_VISIBLE_DEVICES" or key.startswith("CLUSTERFN_"):
-            raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint="ask for cards by gpus=")
-        if not isinstance(each, str) or not _can_be_passed(each):
-            text = each if isinstance(each, (int, float)) else "..."
-            raise ConfigError(f"{name}[{key!r}]={each!r} is not a text", hint=f'write {name}={{"{key}": "{text}"}}')
-    return dict(value)
+        _matching(VARIABLE, "OMP_NUM_THREADS")(name, key)
+        if is_set_by_clusterfn(key):
+            raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint=ASK_FOR_GPUS)
+        number = isinstance(each, (int, float)) and not isinstance(each, bool)
+        if not number and not (isinstance(each, str) and _can_be_passed(each)):
+            text = int(each) if isinstance(each, bool) else "..."
+            raise ConfigError(
+                f"{name}[{key!r}]={each!r} is neither text nor a number", hint=f'write {name}={{"{key}": "{text}"}}'
+            )
+    return {key: str(each) for key, each in value.items()}
+
+
+ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
+
+
+def is_set_by_clusterfn(variable: str) -> bool:
+    """Whether a job's variable of this name is not the user's to set."""
+    return variable == "CUDA_VISIBLE_DEVICES" or variable.startswith("CLUSTERFN_")
 
 
 def _can_be_passed(value: str) -> bool:
@@ -260,7 +271,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "packages": ("packages", _several(_package)),
     "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
     "env": ("env", _environment_variables),
-    "secrets": ("secrets", _several(_matching(_VARIABLE, "HF_TOKEN"))),
+    "secrets": ("secrets", _several(_matching(VARIABLE, "HF_TOKEN"))),
     "outputs": ("outputs", _several(_output)),
     "cwd": ("cwd", _folder),
     "name": ("name", _job_name),

@@ -77,7 +77,7 @@ class Session(concurrent.futures.Executor):
         environment: str | None = None,
         packages: Sequence[str] | None = None,
         modules: Sequence[str] | None = None,
-        env: Mapping[str, str] | None = None,
+        env: Mapping[str, str | float] | None = None,
         secrets: Sequence[str] | None = None,
     ) -> None:
         given = {k: v for k, v in locals().items() if k not in ("self", "idle") and v is not None and k[0] != "_"}
@@ -165,6 +165,7 @@ class Session(concurrent.futures.Executor):
         if wait and self._holding is not None:  # its last calls may have gone to another session
             concurrent.futures.wait([self._holding.job])
 
+    @edge
     def stop(self) -> None:
         """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it anew."""
         if self._holding is not None:
@@ -175,6 +176,16 @@ class Session(concurrent.futures.Executor):
     ) -> None:
         interrupted = isinstance(error, KeyboardInterrupt)
         self.shutdown(wait=not interrupted, cancel_futures=interrupted)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
 
     def __repr__(self) -> str:
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"

@@ -15,7 +15,7 @@ from typing import Any
 from clusterfn.config import advice
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
-from clusterfn.options import GPU_TYPE
+from clusterfn.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
 from clusterfn.spec import Host, Limits, Making, Resources, parse_memory, parse_time
 
 SCHEDULERS = ("bare", "slurm", "local")
@@ -23,7 +23,6 @@ SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
@@ -274,8 +273,10 @@ def _modules(value: Value) -> tuple[str, ...]:
 
 def _env(value: Value) -> dict[str, str]:
     for key, _ in value.pairs:
-        if not _VARIABLE.fullmatch(key.text):
+        if not VARIABLE.fullmatch(key.text):
             raise key.error(f'"{key.text}" cannot name a variable', "use letters, digits and `_`")
+        if is_set_by_clusterfn(key.text):
+            raise key.error(f'"{key.text}" is set by clusterfn itself', ASK_FOR_GPUS)
     return {name: given.as_written() for name, given in value.mapping().items()}
 
 

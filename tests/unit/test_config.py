@@ -193,6 +193,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nsetup: [1]", "4:13", '"1" is a number', "in quotes"),
     ("scheduler: bare\nsetup: {a: b}", "4:12", "a mapping stands where a text", None),
     ("scheduler: bare\nenv: {A-B: x}", "4:11", '"A-B" cannot name a variable', "letters"),
+    ("scheduler: bare\nenv: {CUDA_VISIBLE_DEVICES: 0}", "4:11", "is set by clusterfn itself", "use gpus="),
     ("scheduler: bare\nenv: {A: no}", "4:14", '"no" means true or false', "in quotes"),
     ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, cluster, edge, sweep
+from clusterfn import ConfigError, Executor, Session, attach, cluster, edge, sweep
 
 
 def double(x: int) -> int:
@@ -64,15 +64,41 @@ def files_of(error: BaseException) -> list[str]:
     return [each.filename.rpartition("/")[2] for each in traceback.extract_tb(error.__traceback__)]
 
 
-@pytest.mark.usefixtures("here")
-def test_an_error_shows_the_users_frames_and_one_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(TypeError) as refused:
-        there.submit(1, 2)  # type: ignore[call-arg]
-    assert files_of(refused.value) == ["test_edge.py", "edge.py"]
+def generates() -> Iterator[int]:
+    yield 1
 
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a call": lambda: there(1, 2),  # type: ignore[call-arg]
+    "submit": lambda: there.submit(1, 2),  # type: ignore[call-arg]
+    "map": lambda: there.map([1], [2]),
+    "an unknown word": lambda: there.map([1], on_eror=1),  # type: ignore[call-arg]
+    "script": lambda: there.script(1, 2),  # type: ignore[call-arg]
+    "the decorator": lambda: cluster(cores="many"),  # type: ignore[call-overload]
+    "its function": lambda: cluster(cores=1)(generates),
+    "attach": lambda: attach("xyz"),
+    "a session": lambda: Session(cores="many"),  # type: ignore[arg-type]
+    "an executor": lambda: Executor().submit(double, 1, 2),
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("what", REFUSED)
+def test_an_error_shows_the_users_frames_and_one_of_ours(what: str) -> None:
+    with pytest.raises((TypeError, ConfigError)) as refused:
+        REFUSED[what]()
+    theirs, ours = traceback.extract_tb(refused.value.__traceback__)[:-1], traceback.extract_tb(refused.tb)[-1]
+    assert {Path(each.filename).name for each in theirs} == {"test_edge.py"}
+    assert ours.line is not None and "noqa" not in ours.line
+
+
+@pytest.mark.usefixtures("here")
+def test_debug_shows_the_frames_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERFN_DEBUG", "1")
+
     with pytest.raises(TypeError) as whole:
         there.submit(1, 2)  # type: ignore[call-arg]
+
     assert "dispatch.py" in files_of(whole.value)
 
 
@@ -109,5 +135,4 @@ def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
     with pytest.raises(KeyboardInterrupt) as interrupted:
         there.map(items())
 
-    assert files_of(interrupted.value)[-1] == "test_edge.py"
-    assert len([name for name in files_of(interrupted.value) if name == "edge.py"]) == 1
+    assert files_of(interrupted.value) == ["test_edge.py", "edge.py", "test_edge.py"]

@@ -94,6 +94,10 @@ def test_every_keyword_is_read():
     )  # fmt: skip
 
 
+def test_a_number_as_a_variable_is_its_digits_as_in_clusterfn_yml():
+    assert parse_options({"env": {"A": 4, "B": 1.5, "C": "x"}}).env == {"A": "4", "B": "1.5", "C": "x"}
+
+
 def test_none_means_not_said():
     assert parse_options(dict.fromkeys(["cores", "memory", "modules", "env", "name", "on_interrupt"])) == Options()
 
@@ -117,8 +121,8 @@ BAD = [
     ({"modules": [3]}, "modules=3 is not possible"),
     ({"env": ["A=b"]}, "env=['A=b'] is not a dict"),
     ({"env": {"A-B": "x"}}, "env='A-B' is not possible"),
-    ({"env": {"A": 4}}, "env['A']=4 is not a text"),
-    ({"env": {"A": "x\0"}}, "is not a text"),
+    ({"env": {"A": True}}, "env['A']=True is neither text nor a number"),
+    ({"env": {"A": "x\0"}}, "is neither text nor a number"),
     ({"secrets": ["A B"]}, "secrets='A B' is not possible"),
     ({"outputs": "*.pt"}, "outputs='*.pt' is not a list"),
     ({"cwd": "a\0"}, "is not a text"),
@@ -194,7 +198,7 @@ ADVICE = [  # what people write, and what they are told to write instead
     ({"time": "30"}, "", 'write time="30min" or time="30s"'),
     ({"cwd": "."}, "", "cwd= is a folder of the host: give it in full or with ~"),
     ({"cwd": "data"}, "", "cwd= is a folder of the host: give it in full or with ~"),
-    ({"env": {"A": 1}}, "", 'write env={"A": "1"}'),
+    ({"env": {"A": True}}, "", 'write env={"A": "1"}'),
     ({"outputs": ["/tmp/x"]}, "", "outputs are names below the job's own folder"),
     ({"outputs": ["../x"]}, "", "outputs are names below the job's own folder"),
     ({"outputs": ["~/x"]}, "", "outputs are names below the job's own folder"),

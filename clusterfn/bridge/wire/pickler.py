@@ -215,6 +215,9 @@ def _reduce_named(obj: Any) -> Any:
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
         return reduction
+    if kind.__name__ == "ClusterFunction" and kind.__module__ == "clusterfn.decorator":
+        going: tuple[Any, ...] = obj._on_its_way()
+        return going
     if kind is io.TextIOWrapper and obj is not sys.stdout and obj is not sys.stderr:
         raise TypeError("cannot pickle '_io.TextIOWrapper' object")  # cloudpickle sends all that it holds
     if kind is functools.cached_property:  # up to Python 3.11 it holds a lock

@@ -1,0 +1,117 @@
+"""What `@cluster` makes of a function: how other libraries pickle it, and which functions it refuses."""
+
+from __future__ import annotations
+
+import copy
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+import cloudpickle
+import pytest
+
+from clusterfn import ClusterFunction, ConfigError, cluster
+
+
+@cluster(cores=1)
+def factorial(n: int) -> int:
+    """Call itself."""
+    return 1 if n == 0 else n * factorial.local(n - 1)
+
+
+two_cores = factorial.with_options(cores=2)
+
+
+class Model:
+    @cluster
+    def fit(self, x: int) -> int:
+        return x
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_a_decorated_function_is_pickled_by_its_name(protocol: int) -> None:
+    assert pickle.loads(pickle.dumps(factorial, protocol)) is factorial
+
+
+def test_a_decorated_method_is_pickled_by_its_name() -> None:
+    assert pickle.loads(pickle.dumps(Model.fit)) is Model.fit
+
+
+def test_a_copy_of_a_decorated_function_is_that_function() -> None:
+    assert copy.copy(factorial) is factorial and copy.deepcopy([factorial]) == [factorial]
+
+
+def test_a_variant_with_other_options_keeps_them() -> None:
+    came = pickle.loads(pickle.dumps(two_cores))
+
+    assert (came.__wrapped__, came.options, came.__doc__) == (factorial.__wrapped__, two_cores.options, "Call itself.")
+
+
+def test_a_function_without_a_name_is_refused_by_pickle_and_taken_by_cloudpickle() -> None:
+    @cluster(cores=3)
+    def inner(n: int) -> int:
+        return n if n == 0 else inner.local(n - 1)
+
+    with pytest.raises((AttributeError, pickle.PicklingError), match="local object"):
+        pickle.dumps(inner)
+    came = cloudpickle.loads(cloudpickle.dumps(inner))
+    assert came is not inner and came.options.cores == 3 and came.local(3) == 0 and came.__name__ == "inner"
+
+
+def options_of(function: ClusterFunction[[int], int]) -> tuple[int | None, int]:
+    return function.options.cores, function.local(4)
+
+
+def test_a_pool_of_processes_takes_a_decorated_function() -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("fork")) as pool:
+        assert list(pool.map(options_of, [factorial, two_cores])) == [(1, 24), (2, 24)]
+        assert pool.submit(factorial.local, 3).result() == 6
+
+
+OF_MAIN = """
+import multiprocessing, pickle, joblib, cloudpickle
+from clusterfn import cluster
+
+OFFSET = 1
+
+@cluster(cores=2)
+def add(n):
+    return n + OFFSET if n else add.local(1)
+
+if __name__ == "__main__":
+    assert pickle.loads(pickle.dumps(add)) is add
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(add.local, [0, 1, 2]))
+    with joblib.parallel_backend("loky"):
+        print(joblib.Parallel(2)(joblib.delayed(add.local)(n) for n in range(3)))
+    came = cloudpickle.loads(cloudpickle.dumps(add))
+    OFFSET = 10
+    print(came is add, came.options == add.options, came.local(1), came)
+"""
+
+
+def test_functions_of_main_behave_under_every_pickler_as_plain_ones(tmp_path) -> None:
+    (tmp_path / "main.py").write_text(OF_MAIN)
+
+    done = subprocess.run([sys.executable, tmp_path / "main.py"], capture_output=True, text=True, check=False)
+
+    listed = "[2, 2, 3]\n" * 2
+    assert done.stdout == listed + "False True 2 <cluster function __main__.add>\n", done.stderr
+
+
+def numbers() -> Iterator[int]:
+    yield 1
+
+
+async def later() -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize("function", [numbers, later])
+def test_a_generator_function_is_refused_when_it_is_decorated(function) -> None:
+    with pytest.raises(ConfigError, match=f"{function.__name__} is a generator function") as refused:
+        cluster(cores=1)(function)
+    assert "return a list" in (refused.value.hint or "")
