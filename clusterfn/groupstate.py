@@ -67,6 +67,7 @@ class GroupState:
         raises: Whether the first failure is to be raised.
         shown: How many ends have been shown to the user.
         sent_here: Whether this process has sent it, and saw all of it.
+        is_stopping: Whether its host has been told to end it.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class GroupState:
         self.raises = on_error == "raise"
         self.shown = 0
         self.sent_here = True
+        self.is_stopping = False
         self.reason = ""
         self._labels = labels
         self._states = [PENDING] * count
@@ -165,6 +167,7 @@ class GroupState:
         """End what has not ended."""
         if not self.done() and self.gathering is not None:
             self.gathering.stop()
+            self.is_stopping = True
 
     # waiting for more
 

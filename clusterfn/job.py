@@ -32,7 +32,8 @@ _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to ha
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "fetch_when_done", "on_connection", "on_lost", "on_outcome", "on_refused", "on_retry", "on_state",
+    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_refused",
+    "on_retry", "on_state",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -70,6 +71,7 @@ class Job(concurrent.futures.Future[R]):
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
+        self.is_stopping = False
         self._now: tuple[str, str] = (PENDING, "")
 
     # what a user asks
@@ -167,6 +169,7 @@ class Job(concurrent.futures.Future[R]):
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
         if not self.done():
             self._tracker.stop()
+            self.is_stopping = True
 
     @edge
     def cancel(self) -> bool:

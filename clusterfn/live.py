@@ -153,7 +153,8 @@ def forget_going(job: Job[Any] | GroupState) -> None:
 def _tell_what_goes_on() -> None:
     """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
     sent = leaving.finish_all()
-    left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in _going if not job.done())
+    going = [job for job in _going if not job.done() and not job.is_stopping]
+    left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
     for host, words in sorted({(host, words) for host, words, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
         say(f"clusterfn: on {host} {'goes on' if sent else 'goes on, if it was sent before Ctrl-C'}: {ids} ({words})\n")

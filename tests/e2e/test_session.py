@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import os
@@ -469,6 +470,38 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
 
     assert "goes on: " in done.stderr
     assert "(it lets go after 2 s without a call; clusterfn cancel ID: now)" in done.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_whoever_has_stopped_all_is_not_told_at_the_end_that_it_goes_on(tmp_path: Path):
+    (tmp_path / "script.py").write_text(
+        "import clusterfn, os, signal, time\n"
+        "def stay(begun):\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    os.mkdir(begun)\n"
+        "    while not os.path.exists(BEGUN): time.sleep(0.02)\n"
+        "session = clusterfn.Session()\n"
+        "session.submit(stay, BEGUN + '1')\n"
+        "group = clusterfn.cluster(stay).map([BEGUN + '2'])\n"
+        "while not os.path.exists(BEGUN + '1') or not os.path.exists(BEGUN + '2'): time.sleep(0.02)\n"
+        "session.stop()\n"
+        "group.stop()\n".replace("BEGUN", repr(str(tmp_path / "begun")))
+    )
+    done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
+    (tmp_path / "begun").touch()
+
+    assert "goes on" not in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_an_async_block_closes_its_session() -> None:
+    async def use() -> tuple[int, Session]:
+        async with Session() as session:
+            return await session.submit(abs, -3), session
+
+    value, session = asyncio.run(use())
+
+    assert value == 3 and session.job is not None and session.job.result(30)["why"] == "closed"
 
 
 @pytest.mark.usefixtures("here")
