@@ -71,23 +71,20 @@ ENVIRONMENTS = tests/lock tests/builder \
 	$(call e2e, compare_models environment environments environments_elsewhere installer libraries real_torch)
 ON_HOSTS = tests/bridge tests/builder
 part = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@
-# What failed is tried once more, and both runs are shown: on a busy machine a process may miss its moment.
-AGAIN = --last-failed --last-failed-no-failures=none
-twice = @$(part) $(1) || { echo "$@: once more, what failed above:"; $(part) $(1) $(AGAIN); }
 test-on-lab: venv
-	$(call twice,-m lab $(addprefix --ignore=,$(BESIDE) $(ENVIRONMENTS)))
+	@$(part) -m lab $(addprefix --ignore=,$(BESIDE) $(ENVIRONMENTS))
 
 test-beside: venv
-	$(call twice,-m lab $(BESIDE))
+	@$(part) -m lab $(BESIDE)
 
 test-environments: venv
-	$(call twice,-m lab $(ENVIRONMENTS))
+	@$(part) -m lab $(ENVIRONMENTS)
 
 test-bridge: venv
-	$(call twice,-m "not lab" $(ON_HOSTS))
+	@$(part) -m "not lab" $(ON_HOSTS)
 
 test-here: venv
-	$(call twice,-m "not lab" $(addprefix --ignore=,$(ON_HOSTS)))
+	@$(part) -m "not lab" $(addprefix --ignore=,$(ON_HOSTS))
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
@@ -98,10 +95,10 @@ test-long: lab  ## the tests that take minutes; the report goes to benchmarks/re
 # Some of those on the lab end SLURM's daemons: nothing else may use SLURM then.
 LONG = --long --durations=0 --durations-min=1
 long-on-lab: venv
-	$(call twice,$(LONG) -m "long and lab")
+	@$(part) $(LONG) -m "long and lab"
 
 long-here: venv
-	$(call twice,$(LONG) -m "long and not lab")
+	@$(part) $(LONG) -m "long and not lab"
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks

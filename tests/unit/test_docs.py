@@ -14,6 +14,8 @@ import pytest
 
 from clusterfn import config, errors
 from clusterfn.cli.parser import make_parser
+from clusterfn.cli.steps import machine
+from clusterfn.survey import Cards
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
@@ -199,3 +201,58 @@ def test_pip_install_brings_every_folder_of_the_library():
     wanted = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "clusterfn").rglob("*.py")}
 
     assert wanted - set(declared["options"]["packages"].split()) == set()
+
+
+def test_every_page_of_the_documents_is_reached_from_the_readme():
+    reached, open_pages = set(), [ROOT / "README.md"]
+    while open_pages:
+        page = open_pages.pop().resolve()
+        if page in reached or not page.is_file() or page.suffix != ".md":
+            continue
+        reached.add(page)
+        links = (link.partition("#")[0] for link in LINK.findall(page.read_text(encoding="utf-8")))
+        open_pages += [page.parent / link for link in links if link and "://" not in link]
+    decisions = set((ROOT / "docs" / "decisions").glob("*.md"))
+
+    assert [name_of(page) for page in PAGES if page not in reached | decisions] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_each_key_of_a_host_that_a_page_names_exists(page):
+    """Keys are written with a colon; what is only an attribute of the code is no key."""
+    attributes = {"keep_days", "queue_timeout_s", "memory_bytes", "log_limit_bytes"}
+    said = set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8")))
+
+    assert said & attributes == set() or page.name in ("architecture.md", "job-directory.md")
+
+
+def test_what_is_promised_to_installers_is_true():
+    declared = configparser.ConfigParser()
+    declared.read(ROOT / "setup.cfg", encoding="utf-8")
+    windows = "Nobody has run clusterfn on Windows itself" in (ROOT / "docs/how-to/ssh.md").read_text(encoding="utf-8")
+    said = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+
+    assert ("Windows" in declared["metadata"]["classifiers"]) != windows
+    assert [name for name in declared["options.extras_require"] if name != "test" and f"[{name}]" not in said] == []
+
+
+def test_the_readme_shows_what_check_prints_of_gpus():
+    cards = Cards(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
+
+    assert f"PASS  gpus           {machine._described(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_demo_is_installed_without_the_tools_of_the_tests():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    assert "\ndemo: $(STAMP)" in makefile and "-e .\n\t@touch $(STAMP)" in makefile
+
+
+def test_no_second_attempt_hides_a_test_that_fails():
+    planned = subprocess.run(
+        ["make", "-n", "test-on-lab", "test-beside", "test-environments", "test-bridge", "test-here"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+    ).stdout  # fmt: skip
+
+    runs = [line for line in planned.splitlines() if " -m pytest " in line]
+    assert len(runs) == 5 and not any(word in planned for word in ("||", "--lf", "--last-failed", "reruns"))
