@@ -15,10 +15,10 @@ from typing import Any
 
 from clusterfn import download, layout, live, outcome
 from clusterfn.elements import Element, Record, Stream
-from clusterfn.errors import ResultError
+from clusterfn.errors import JobError, ResultError
 from clusterfn.groupstate import Ended, GroupState, state_of
 from clusterfn.host import HostConnection
-from clusterfn.job import RETURNED
+from clusterfn.job import DIED, RETURNED
 
 
 class Accounts:
@@ -55,11 +55,13 @@ class Accounts:
     def on_lines(self, element: Element, stream: Stream, data: bytes) -> None:
         """Lines of a journal have come."""
         for line in stream.lines(data):
+            if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._group):
+                continue  # nobody sent such an item
             if "begin" in line:
                 self._places[line["begin"]] = (element.number, stream.attempt, line)
                 self._group.on_begin(line["begin"])
             elif "retry" in line:
-                live.say(f"clusterfn: {self._group.label(line['retry'])}: {line['told']}\n")
+                live.say(f"clusterfn: {self._group.label(line['retry'])}: {line.get('told')}\n")
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
                 self._places[line["index"]] = (element.number, stream.attempt, {**known, **line})
@@ -94,6 +96,12 @@ class Accounts:
         name = f"{self._group.id}[{index}]"
         place = outcome.Place(self._group.host, name, layout.element_dir(self._folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
+        try:
+            outcome.checked(published)
+        except ValueError as damaged:
+            message = f"the item has ended, but its line in {layout.JOURNAL} is damaged: {damaged}"
+            self._group.on_end(index, Ended(DIED, None, JobError(message, host=place.host, job=name, stage="result")))
+            return
         usage = line.get("usage") or {}
         try:
             value = outcome.value_of(published, record.value, place) if line["kind"] == layout.RETURNED else None

@@ -15,7 +15,7 @@ from typing import Any
 
 from clusterfn.environment import cuda, making
 from clusterfn.environment.lock import Package
-from clusterfn.errors import EnvironmentBuildError
+from clusterfn.errors import EnvironmentBuildError, HostError
 from clusterfn.host import Reply
 from clusterfn.scheduler.base import FINAL, PENDING
 from clusterfn.session import Session
@@ -173,6 +173,7 @@ class Build:
         """Hear it from its first word on; the future holds its last."""
         self._on_progress = on_progress
         self._following = self._session.connection.follow(self._log, self._came)
+        self._following.add_done_callback(self.started)
         self._outcome.add_done_callback(lambda _: self._leave())
         return self._outcome
 
@@ -181,7 +182,7 @@ class Build:
         self._outcome.add_done_callback(lambda _: then())
 
     def started(self, reply: Reply[Any]) -> None:
-        """Whether it could be started."""
+        """Whether it could be started, and can be heard."""
         error = reply.exception(0)
         if error is not None:
             self.refused(error)
@@ -234,7 +235,8 @@ class Build:
     def _leave(self) -> None:
         if self._following is not None:
             self._following.cancel()
-        self._session.connection.run(["rm", "-f", "--", self._log])
+        with contextlib.suppress(HostError):  # the connection has ended: the log stays
+            self._session.connection.run(["rm", "-f", "--", self._log])
 
 
 def _how(status: int) -> str:

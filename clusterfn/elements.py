@@ -147,9 +147,9 @@ class ElementTracker(Tracker):
             self._gathering.accounts.on_last(cast(Element, job), stream)
         self._on_outcome(job, reply)
 
-    def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
-        super()._follow_next(job, outcome)
-        if outcome["kind"] == layout.PREEMPTED:
+    def _follow_next(self, job: Job[Any], told: dict[str, Any]) -> None:
+        super()._follow_next(job, told)
+        if told["kind"] == layout.PREEMPTED:
             self._gathering.queued()
 
     def _follow(self, name: str, on_data: Callable[[bytes], Any]) -> Reply[Any]:
@@ -270,7 +270,15 @@ def numbers(answer: Completed) -> list[int]:
 
 def _read(line: bytes) -> dict[str, Any]:
     try:
-        told: dict[str, Any] = json.loads(line)
-    except ValueError:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
         return {}
-    return told
+    return told if isinstance(told, dict) and _is_account(told) else {}
+
+
+def _is_account(told: Mapping[str, Any]) -> bool:
+    """Whether the line says something of one item, and where its value is if it has one."""
+    value = told.get("value")
+    numbers = [told[name] for name in ("begin", "retry", "index") if name in told]
+    wanted = numbers if value is None else [*numbers, told.get("at"), value.get("size") if type(value) is dict else -1]
+    return bool(numbers) and all(type(number) is int and number >= 0 for number in wanted)

@@ -116,8 +116,13 @@ class Gathering:
 
     def _on_complete(self, reply: Reply[bytes]) -> None:
         """Each item has its line: some may be of elements that another client began, or had given up by `bury`."""
-        if not self._over and reply.exception(0) is None:
+        if self._over:
+            return
+        error = reply.exception(0)
+        if error is None:
             elements.listed(self.connection, self.folder).add_done_callback(self._on_listed)
+        elif isinstance(error, ClusterfnError):  # no element may be left that could tell
+            self.group.on_refused(error)
 
     def _on_listed(self, reply: Reply[Completed]) -> None:
         if reply.exception(0) is None:
@@ -181,7 +186,7 @@ class Gathering:
         """Only those are known that wait; whoever sent the group may be about to start them."""
         unbegun = self._unbegun()
         if not any(element.waits for element in self._elements.values()):
-            self.session.watch.remove(self.scheduler_name)
+            self.session.unwatch(self.scheduler_name)
         elif self._looks == _LOOKS_UNSEEN and len(unbegun) == len(self._elements):
             self._bury(concluding.NEVER_BEGAN)
 
@@ -212,6 +217,12 @@ class Gathering:
         threading.Thread(target=self._go_on, name="clusterfn-group-next", daemon=True).start()
 
     def _go_on(self) -> None:
+        try:
+            self._start_or_conclude()
+        except ClusterfnError as error:  # the host can no longer be asked, and no element is left that could tell
+            self.group.on_refused(error)
+
+    def _start_or_conclude(self) -> None:
         with self._lock:
             told = self.accounts.ended()
             if told == len(self.group) or any(self._may_speak(element) for element in self._elements.values()):
@@ -307,7 +318,7 @@ class Gathering:
     def _end(self) -> None:
         self._over = True
         self.accounts.close()
-        self.session.watch.remove(self.scheduler_name)
+        self.session.unwatch(self.scheduler_name)
         if self._complete is not None:
             self._complete.cancel()
         for element in list(self._elements.values()):

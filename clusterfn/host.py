@@ -258,6 +258,10 @@ class HostConnection:
         """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
         return self._link.usable()
 
+    def answers_here(self) -> bool:
+        """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
+        return self._link.answers_here()
+
     def close(self) -> None:
         """End the connection. Open requests fail; what was spawned goes on."""
         self._link.close()
@@ -320,23 +324,29 @@ def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """
     connection = HostConnection(host, transport_for(host), have, asking.person())
     with _lock:
-        _opened.append(connection)
+        _opened[:] = [each for each in _opened if each.usable()] + [connection]
     return connection
 
 
 _lock = threading.Lock()
 _opened: list[HostConnection] = []
+_exiting = False
 _shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
 def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """The connection to `host` that this process shares; made anew if there is none or it cannot be used any more.
 
+    A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
+    keep others waiting. So does a background thread once the program exits.
+
     Raises:
         HostError: As `connect`.
     """
     with _lock:
         lock, held = _shared.setdefault(_key(host), (threading.Lock(), []))
+    if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
+        return held[0]
     with lock:
         if not held or not held[0].usable():
             held[:] = [connect(host, have=have)]
@@ -348,6 +358,8 @@ def _key(host: Host) -> Any:
 
 
 def _close_all() -> None:
+    global _exiting
+    _exiting = True
     with _lock:
         connections = list(_opened)
         _opened.clear()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import download, layout, outcome, whereabouts
+from clusterfn import download, layout, leaving, outcome, whereabouts
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError, ResultError
@@ -318,7 +318,7 @@ class Job(concurrent.futures.Future[R]):
                 if not self.done():
                     self._fail(error, state, error.message)
 
-        threading.Thread(target=end, name="clusterfn-ended", daemon=True).start()
+        leaving.apart(end, "clusterfn-ended")
 
     def _fail(self, error: BaseException, state: str, reason: str) -> None:
         self._set_state(state, reason.partition("\n")[0])

@@ -10,10 +10,11 @@ import contextlib
 import posixpath
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from clusterfn import layout
-from clusterfn.errors import ClusterfnError
+from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.host import HostConnection, Reply
 
 _EXIT_TIMEOUT_S = 60.0
@@ -37,12 +38,21 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
 
 
 def remove(connection: HostConnection, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once.
+    """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked.
 
     It is renamed first: what the host still writes there, such as a conclusion, then fails and cannot come back.
     """
     aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
-    await_at_exit(connection.run(["/bin/sh", "-c", _REMOVE, "sh", folder, aside]), _REMOVAL_TIMEOUT_S)
+    with contextlib.suppress(HostError):
+        await_at_exit(connection.run(["/bin/sh", "-c", _REMOVE, "sh", folder, aside]), _REMOVAL_TIMEOUT_S)
+
+
+def apart(work: Callable[[], None], name: str) -> None:
+    """Run it in a thread of its own, or in this one if the interpreter is exiting and starts no more threads."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        work()
 
 
 @atexit.register

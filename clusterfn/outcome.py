@@ -7,10 +7,11 @@ The only place that knows which kind of outcome is which class of error. Reads n
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +74,61 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return "\n" + printable(self.text)
+
+
+_TEXTS = (list, str)
+# The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
+_TYPES: Mapping[str, tuple[type, type | None]] = {
+    "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
+    "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
+    "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
+    "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
+}  # fmt: skip
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """The content of outcome.json.
+
+    Raises:
+        ValueError: It is damaged; the message says how.
+    """
+    try:
+        return checked(json.loads(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def checked(told: Any) -> dict[str, Any]:
+    """An outcome as a host tells it, which the function itself may have written: every field has its type.
+
+    Raises:
+        ValueError: One has another; the message names it.
+    """
+    if not isinstance(told, dict) or told.get("kind") is None:
+        raise ValueError("it names no kind of outcome")
+    for name, (wanted, each) in _TYPES.items():
+        found = told.get(name)
+        if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
+            raise ValueError(f"its {name!r} is {ascii(found)[:80]}")
+    if (told.get("value") or {}).get("size", 0) < 0:
+        raise ValueError("its value has a negative size")
+    return told
+
+
+def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(found, dict):
+        return found.items()
+    return enumerate(found) if isinstance(found, list) else ()
+
+
+def _is(found: Any, wanted: type) -> bool:
+    return isinstance(found, wanted) and not (wanted is int and isinstance(found, bool))
+
+
+def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
+    if wanted is list:  # the name and size of a file
+        return isinstance(found, list) and len(found) == 2
+    return wanted is None or found is None or name == "missing" or _is(found, wanted)
 
 
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:

@@ -5,6 +5,7 @@ Asks the host each thing once. Sends no job. Called by `dispatch`, `tracker` and
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import posixpath
 import secrets
@@ -16,7 +17,7 @@ from clusterfn import host as hosts
 from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.environment import existing
 from clusterfn.environments import Environments, Ready, Wanted
-from clusterfn.errors import Unsatisfiable
+from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.host import Reply, TreeFile
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
@@ -76,7 +77,8 @@ class Session:
 
     def distrust(self) -> None:
         """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
-        self.connection.run(["rm", "-rf", "--", self.bridge])
+        with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
+            self.connection.run(["rm", "-rf", "--", self.bridge])
         self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
@@ -147,6 +149,13 @@ class Session:
                 self._watch = Watch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
                 self._watched = connection
             return self._watch
+
+    def unwatch(self, job_name: str) -> None:
+        """Look at that job no longer. Opens no connection, and raises nothing where it has ended."""
+        watch = self._watch
+        if watch is not None:
+            with contextlib.suppress(HostError):
+                watch.remove(job_name)
 
     def missing(self, paths: list[str]) -> set[str]:
         """Those of these paths, absolute and named by their content, that the host lacks."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import posixpath
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from clusterfn import dispatch, layout, leaving, live, send
 from clusterfn import payload as payloads
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.host import Completed, Reply, TreeFile
-from clusterfn.job import PENDING, RETURNED, STARTING
+from clusterfn.job import PENDING, RETURNED, STARTING, UNKNOWN
 from clusterfn.payload import Payload
 from clusterfn.session import CALLER
 from clusterfn.sessioncall import Call, CallTracker
@@ -185,7 +184,7 @@ class Holding:
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
-        threading.Thread(target=self._settle, name="clusterfn-session-over", daemon=True).start()
+        leaving.apart(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:
         try:
@@ -196,6 +195,8 @@ class Holding:
                 call.on_refused(refused)
 
     def _settle_calls(self) -> None:
+        if self.job.state == UNKNOWN:  # the connection has ended: each call hears that itself
+            return
         left = [call for call in list(self._open) if not self._has_ended(call)]
         unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
         for call in left:

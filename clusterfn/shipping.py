@@ -166,7 +166,7 @@ def _submitted(session: Session, name: str, reply: Reply[Completed], build: Buil
         build.refused(refusal)
     else:
         session.watch.add(name, build.scheduler_said)
-        build.when_over(lambda: session.watch.remove(name))
+        build.when_over(lambda: session.unwatch(name))
 
 
 def _lacking(session: Session, made: Made) -> Told:

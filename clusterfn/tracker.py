@@ -7,14 +7,14 @@ conclude). Its callbacks run on the connection's reader thread, so they must not
 
 from __future__ import annotations
 
+import copy
 import json
 import posixpath
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout, leaving
+from clusterfn import layout, leaving, outcome
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
@@ -66,6 +66,7 @@ class Tracker:
         self._value = bytearray()
         self._partial = b""
         self._turn = self._besides = ""
+        self._ended: set[int] = set()
 
     @property
     def connection(self) -> HostConnection:
@@ -152,18 +153,17 @@ class Tracker:
 
     def _on_events(self, job: Job[Any], data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            event = json.loads(line)
-            if event["event"] == "stage" and event["stage"] == "result":
+        for event in map(_event, lines):
+            if event.get("event") == "stage" and event.get("stage") == "result":
                 job.on_state(job.state, "its value is on the way")
-            elif event["event"] in _STATES:
+            elif event.get("event") in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
         self.heard += len(data)
 
     def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
         """What the scheduler said of the job at one look."""
         if job.state != PENDING and not self.session.scheduler.knows_all:
-            self.session.watch.remove(self.scheduler_name)
+            self.session.unwatch(self.scheduler_name)
             return
         if isinstance(seen, Silent):
             job.on_state(job.state, f"{_UNREACHABLE} since {seen.for_s:.0f} s")
@@ -206,48 +206,57 @@ class Tracker:
 
     def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
         error = reply.exception(0)
-        if error is not None:
-            self.end()
-            job.on_lost(_lost(error, job))
-            return
+        if error is None:
+            try:
+                self._take_outcome(job, reply.result(0))
+                return
+            except HostError as ended:  # the connection has ended meanwhile
+                error = ended
+        job.on_lost(_lost(error, job))
+        self.end()
+
+    def _take_outcome(self, job: Job[Any], data: bytes) -> None:
         try:
-            outcome = json.loads(reply.result(0))
+            told = outcome.read(data)
+            if told["kind"] in layout.NOT_FINAL:
+                self._follow_next(job, told)
+                return
         except ValueError as unreadable:
-            self.end()
             job.on_refused(_unreadable(unreadable, job))
-            return
-        if outcome["kind"] in layout.NOT_FINAL:
-            self._follow_next(job, outcome)
+            self.end()
             return
         self.end()
-        self._learn(outcome)
-        if self.doubt is not None and outcome["stage"] == "submit":
+        self._learn(told)
+        if self.doubt is not None and told.get("stage") == "submit":
             self._never_submitted(job, self.doubt)
             return
         value, self._value = self._value, bytearray()
-        _in_thread(lambda: job.on_outcome(outcome, value))
+        leaving.apart(lambda: job.on_outcome(told, value), "clusterfn-outcome")
 
-    def _learn(self, outcome: dict[str, Any]) -> None:
+    def _learn(self, told: dict[str, Any]) -> None:
         """What was sent once may not be there any more, or not whole."""
-        if outcome["kind"] == layout.PAYLOAD_BROKEN:
+        if told["kind"] == layout.PAYLOAD_BROKEN:
             self.session.there.clear()
-        elif outcome["kind"] == layout.ENVIRONMENT and outcome["stage"] == "start":
+        elif told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":
             self.session.distrust()
-        elif outcome["kind"] == layout.ENVIRONMENT:
+        elif told["kind"] == layout.ENVIRONMENT:
             self.session.there.clear()
 
     def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
+        job.on_refused(refusal)
         self.cancel_at_scheduler()
         leaving.remove(self.connection, self.folder)
-        job.on_refused(refusal)
 
-    def _follow_next(self, job: Job[Any], outcome: dict[str, Any]) -> None:
-        following = outcome.get("superseded_by") or self.attempt + 1
-        if outcome["kind"] == layout.PREEMPTED:
+    def _follow_next(self, job: Job[Any], told: dict[str, Any]) -> None:
+        self._ended.add(self.attempt)
+        following = told.get("superseded_by") or self.attempt + 1
+        if following in self._ended:  # each has one outcome, which never changes
+            raise ValueError(f"attempts {sorted(self._ended)} name one another as the next")
+        if told["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
-        elif outcome.get("retried"):
-            job.on_retry(outcome["message"])
+        elif told.get("retried"):
+            job.on_retry(told["message"])
         elif following > self.attempt:
             job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
         self.follow(job, following)
@@ -259,7 +268,7 @@ class Tracker:
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
-        self.session.watch.remove(self.scheduler_name)
+        self.session.unwatch(self.scheduler_name)
         self.witness.end()
 
     def withdraw(self) -> bool:
@@ -321,15 +330,23 @@ def _trouble(host: str, state: State) -> str:
 
 
 def _lost(error: BaseException, job: Job[Any]) -> ClusterfnError:
-    if isinstance(error, ClusterfnError):
-        return error
-    return HostError(f"the connection failed: {error!r}", host=job.host, job=job.id)
+    """The error of the connection as this job's own: others of the host get theirs."""
+    if not isinstance(error, ClusterfnError):
+        return HostError(f"the connection failed: {error!r}", host=job.host, job=job.id)
+    lost = copy.copy(error)
+    lost.job, lost.hint = job.id, error.hint or f"the job may still run: clusterfn.attach({job.id!r}).result()"
+    return lost
+
+
+def _event(line: bytes) -> dict[str, str]:
+    """The texts in a line of events.jsonl; none of a line that is damaged."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return {name: text for name, text in told.items() if isinstance(text, str)} if isinstance(told, dict) else {}
 
 
 def _unreadable(error: ValueError, job: Job[Any]) -> JobError:
     message = f"the job has ended, but its {layout.OUTCOME} is damaged: {error}"
     return JobError(message, host=job.host, job=job.id, stage="result", hint="look at job.logs()", log=job.folder)
-
-
-def _in_thread(work: Callable[[], None]) -> None:
-    threading.Thread(target=work, name="clusterfn-outcome", daemon=True).start()

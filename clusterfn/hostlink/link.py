@@ -59,6 +59,7 @@ class Link:
         self._requests = Register()
         self._sender = Sender(self.line, self._requests.__contains__, self._give_up)
         self._standing = Standing(host.name)
+        self._tries = trying.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
         for loop in (self._read, self._write):
@@ -112,6 +113,10 @@ class Link:
     def usable(self) -> bool:
         """Whether requests can be sent: not closed, not refused for good, not a parent's."""
         return self.line.over is None and os.getpid() == self._pid
+
+    def answers_here(self) -> bool:
+        """Whether this thread is one that brings answers."""
+        return threading.get_ident() in self._answering
 
     @property
     def state(self) -> State:
@@ -234,27 +239,26 @@ class Link:
             self._requests.keep_what_is_sent_again()
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
         self._standing.now("reconnecting", cause)
-        attempt = 0
-        while self.line.over is None and not self._try_to_connect(attempt, min(attempt + waits, _MOST_WAITS)):
-            attempt += 1
+        while self.line.over is None and not self._try_to_connect(waits):
+            waits = min(waits + 1, _MOST_WAITS)
             if self._needs_you is not None:
                 self._wait_for_a_person()
-                attempt = waits = 0
+                waits = 0
 
-    def _try_to_connect(self, attempt: int, waits: int) -> bool:
+    def _try_to_connect(self, waits: int) -> bool:
         """Whether there is nothing more to try: it is connected, refused for good, or closed."""
         with self.line.changed:
             self.line.changed.wait_for(lambda: self.line.over is not None, trying.pause_s(waits))
         if self.line.over is not None:
             return True
-        tried = trying.once(self._opener, attempt)
+        tried = self._tries.once(self._opener)
         if tried.opened is not None:
             self._connected_anew(tried.opened)
         elif tried.refused is not None:
             self._die(tried.refused)
         elif tried.needs_a_person:
             self._needs_you = asking.needs_you(self.host.name)
-        elif tried.not_yet is not None:
+        else:
             self._standing.now("reconnecting", tried.not_yet, self.state.since)
         return tried.opened is not None or tried.refused is not None
 
@@ -301,6 +305,8 @@ class Link:
             if self.line.over is not None:
                 return
             over = self.line.over = self._in_words(error, f"The connection to {self.host.name} broke here")
+            if isinstance(over, HostError):
+                over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
             self.line.connected = False
             requests = self._requests.take_all()
             self.line.changed.notify_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKe
 from clusterfn.hostlink.boot import Opened
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
-BOOT_FAILURES = 5
+NO_AGENT_S = 600.0  # a host that has just started lets users in before their home and its Python are there
 
 
 def pause_s(waits: int) -> float:
@@ -26,28 +27,34 @@ class Tried:
     Attributes:
         refused: For good.
         needs_a_person: Who has to log in.
-        not_yet: Why it cannot be reached now, as far as that is known.
+        not_yet: Why it cannot be reached now.
     """
 
     opened: Opened | None = None
     refused: HostError | ConfigError | None = None
     needs_a_person: bool = False
-    not_yet: str | None = None
+    not_yet: str = ""
 
 
-def once(opener: Callable[[], Opened], attempt: int) -> Tried:
-    """Try.
+class Tries:
+    """The tries of one link to reach its host again."""
 
-    Args:
-        attempt: How many there have been before: a host on which no agent starts is given up after some.
-    """
-    try:
-        return Tried(opener())
-    except AuthenticationError:
-        return Tried(needs_a_person=True)
-    except (HostKeyError, ConfigError) as error:
-        return Tried(refused=error)
-    except Unreachable as error:
-        return Tried(not_yet=error.message)
-    except HostError as error:
-        return Tried(refused=error if attempt + 1 >= BOOT_FAILURES else None)
+    def __init__(self) -> None:
+        self._no_agent_since: float | None = None
+
+    def once(self, opener: Callable[[], Opened]) -> Tried:
+        """Try. A host that answers and starts no agent is given up after `NO_AGENT_S`, an unsafe one at once."""
+        since, self._no_agent_since = self._no_agent_since, None
+        try:
+            return Tried(opener())
+        except AuthenticationError:
+            return Tried(needs_a_person=True)
+        except (HostKeyError, ConfigError) as error:
+            return Tried(refused=error)
+        except Unreachable as error:
+            return Tried(not_yet=error.message)
+        except HostError as error:
+            now = time.monotonic()
+            self._no_agent_since = now if since is None else since
+            for_good = error.kind == "refused" or now - self._no_agent_since >= NO_AGENT_S
+            return Tried(refused=error) if for_good else Tried(not_yet=error.message)

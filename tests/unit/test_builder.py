@@ -11,7 +11,8 @@ import pytest
 
 from clusterfn import builder, layout
 from clusterfn.builder import Build
-from clusterfn.errors import EnvironmentBuildError, SubmitError
+from clusterfn.errors import EnvironmentBuildError, HostKeyError, SubmitError
+from clusterfn.hostlink.reply import Reply
 from clusterfn.scheduler.base import FINAL, PENDING, JobState
 from clusterfn.watch import Silent
 
@@ -25,7 +26,8 @@ class Connection:
 
     def follow(self, path: str, on_data: Any) -> Any:
         self.say = on_data
-        return SimpleNamespace(cancel=lambda: None)
+        self.following: Reply[Any] = Reply(lambda: None)
+        return self.following
 
     def get(self, path: str, sink: Any) -> Future[int]:
         sink.write(self.content)
@@ -133,3 +135,9 @@ def test_the_last_word_becomes_an_error_with_all_of_its_facts():
 )
 def test_how_far_it_is_reads_like_a_sentence(told, words):
     assert builder.in_words(told) == words
+
+
+def test_who_waits_for_a_build_is_told_why_its_connection_has_ended(heard):
+    heard.connection.following.reject(HostKeyError("the key has changed"))
+
+    assert isinstance(heard.outcome.exception(0), HostKeyError)

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import json
+import os
 import re
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterfn import host as hosts
 from clusterfn import live
-from clusterfn.errors import Unreachable
+from clusterfn import payload as payloads
+from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, HostKeyError, JobError, Unreachable
+from clusterfn.gathering import Gathering
+from clusterfn.group import JobGroup
+from clusterfn.groupstate import GroupState
 from clusterfn.host import HostConnection, State
 from clusterfn.hostlink import link, trying
-from clusterfn.job import RUNNING, Job
-from clusterfn.spec import Host
-from clusterfn.tracker import _trouble
+from clusterfn.job import RUNNING, UNKNOWN, Job
+from clusterfn.scheduler.base import Limits
+from clusterfn.session import Session
+from clusterfn.sessioncall import Call, CallTracker
+from clusterfn.spec import Group, Host, Interpreter, JobSpec, Resources
+from clusterfn.tracker import Tracker, _trouble
 from tests.contract.conftest import until
-from tests.fakes.transport import FakeTransport, agent
+from tests.fakes.transport import FakeTransport, Far, agent
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 LOST = "no connection to lab8 since 14:03:07, trying again: the host no longer answered"
@@ -130,3 +143,205 @@ def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pyt
 
     line = f"7f3a running 00:00 ({LOST})"[:59]
     assert text.endswith(f"\r\x1b[Kepoch 1: half\n\r\x1b[K{line}\r\x1b[K done\n")
+
+
+def silent(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
+    return ()
+
+
+class Garbling(agent):
+    """Says hello, and then what is no frame."""
+
+    def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+        super()._answer(far, header, body)
+        if header["do"] != "hello":
+            far.write(b"Warning: your quota is nearly used up\n")
+
+
+@pytest.fixture
+def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, FakeTransport]]:
+    """The session of a host that answers nothing, and its transport. Pauses are short."""
+    monkeypatch.setattr(trying, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(trying, "PAUSE_LAST_S", 0.01)
+    transport = FakeTransport(agent(silent))
+    monkeypatch.setattr(hosts, "transport_for", lambda host: transport)
+    session = Session(replace(HOST, name=f"lab8-{os.urandom(4).hex()}"))
+    connection = session.connection
+    yield session, transport
+    connection.close()
+
+
+def followed(session: Session, job_id: str = "7f3a" * 4) -> Job[Any]:
+    """A job that runs on that host, as it is followed after it was sent."""
+    tracker = Tracker(session, job_id, "train")
+    job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
+    tracker.follow(job, 1)
+    tracker.started(job, "b0:1:2")
+    tracker.queued(job)
+    job.on_state(RUNNING)
+    return job
+
+
+def in_a_group(session: Session) -> JobGroup[Any]:
+    """A group of two items, one of which runs."""
+    spec = JobSpec(
+        id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge, host_python="python3",
+        resources=Resources(cores=1), interpreter=Interpreter("python3", (3, 11)),
+        group=Group(count=2, chunk=1, elements=2, at_once=2),
+    )  # fmt: skip
+    known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
+    gathering = Gathering(session, spec, known, Limits())
+    gathering.follow(range(1, 3))
+    gathering._elements[1].follow_now()
+    gathering.queued()
+    return JobGroup(known)
+
+
+def in_a_session(session: Session) -> Call[Any]:
+    """A call that a session of that host serves."""
+    held = followed(session, "c0de" * 4)
+    tracker = CallTracker(held._tracker, 1, "train", live=False)
+    call: Call[Any] = Call(held, payloads.pack(len, ("",), {}, None), tracker)
+    tracker.follow(call, 1)
+    return call
+
+
+REFUSED = HostError("the root is not safe to use", hint="set root:")
+REFUSED.kind = "refused"
+DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
+    "another host key": (HostKeyError("the key has changed"), HostKeyError, "the key has changed"),
+    "a typo in ssh_config": (ConfigError("line 3 cannot be read"), ConfigError, "line 3 cannot be read"),
+    "an unsafe root": (REFUSED, HostError, "the root is not safe to use"),
+    "an error of ours": (ZeroDivisionError("by zero"), HostError, "The connection to lab8-.* broke here"),
+    "no frames": (Garbling(silent), HostError, "The host sent what is no frame"),
+}
+
+
+@pytest.mark.parametrize("reason", DEATHS)
+@pytest.mark.parametrize("waiter", [followed, in_a_group, in_a_session])
+def test_whoever_waits_is_told_at_once_why_the_connection_has_ended_for_good(
+    on_fake: tuple[Session, FakeTransport], waiter: Callable[[Session], Any], reason: str
+) -> None:
+    session, transport = on_fake
+    waits = waiter(session)
+    how, error, words = DEATHS[reason]
+    if isinstance(how, agent):
+        transport.program = how
+    else:
+        transport.error = copy.copy(how)
+    transport.drop()
+
+    with pytest.raises(error, match=words):
+        waits.results(10) if isinstance(waits, JobGroup) else waits.result(10)
+    assert waits.state == UNKNOWN
+    assert len(transport.commands) == (1 + link.GARBLED if isinstance(how, agent) else 2)  # nobody has logged in again
+
+
+def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(
+    on_fake: tuple[Session, FakeTransport],
+) -> None:
+    session, transport = on_fake
+    waits = [followed(session), in_a_group(session), in_a_session(session)]
+
+    session.connection.close()
+
+    with pytest.raises(HostError, match="was closed"):
+        waits[0].result(10)
+    until(lambda: all(each.state == UNKNOWN for each in waits))
+    assert len(transport.commands) == 1
+
+
+def test_the_error_of_a_lost_connection_names_the_job_and_what_to_do(on_fake: tuple[Session, FakeTransport]) -> None:
+    session, transport = on_fake
+    jobs = [followed(session, digits * 4) for digits in ("7f3a", "90aa")]
+    transport.error = HostError("its root is not safe")
+    transport.error.kind = "refused"
+    transport.drop()
+
+    for job in jobs:
+        error = job.exception(10)
+        assert isinstance(error, HostError)
+        assert (error.job, error.kind) == (job.id, "")
+        assert error.hint == f"the job may still run: clusterfn.attach('{job.id}').result()"
+
+
+def answered(outcome: bytes) -> Callable[[dict[str, Any], bytes], Iterable[tuple[dict[str, Any], bytes]]]:
+    """A host on which this is what the job's outcome says."""
+    return lambda request, body: [({"end": True, "ok": True}, outcome)] if request["do"] == "wait" else []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        (b"{}", "it names no kind of outcome"),
+        (b"[]", "it names no kind of outcome"),
+        (b'{"kind": ["returned"]}', "its 'kind' is \\['returned'\\]"),
+        (b'{"kind": "lost", "evidence": "text"}', "its 'evidence' is 'text'"),
+        (b'{"kind": "superseded", "superseded_by": 1}', "attempts \\[1\\] name one another as the next"),
+        (b'{"kind": "superseded", "superseded_by": "2"}', "its 'superseded_by' is '2'"),
+        (b"[" * 100_000, "too deep"),
+    ],
+)
+def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
+    on_fake: tuple[Session, FakeTransport], outcome: bytes, words: str
+) -> None:
+    session, transport = on_fake
+    transport.program.handler = answered(outcome)  # type: ignore[attr-defined]
+
+    with pytest.raises(JobError, match=f"the job has ended, but its outcome.json is damaged: .*{words}"):
+        followed(session).result(10)
+
+
+def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Session, FakeTransport]) -> None:
+    session, transport = on_fake
+
+    def superseded(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if request["do"] == "wait":
+            by = 1 if "attempts/2/" in request["path"] else 2
+            yield {"end": True, "ok": True}, json.dumps({"kind": "superseded", "superseded_by": by}).encode()
+
+    transport.program.handler = superseded  # type: ignore[attr-defined]
+
+    with pytest.raises(JobError, match="attempts \\[1, 2\\] name one another"):
+        followed(session).result(10)
+
+
+def no_agent(words: str) -> HostError:
+    error = HostError(words, host="lab8")
+    error.kind = "missing"
+    return error
+
+
+def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(trying, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tries, failing = trying.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
+
+    def opener() -> Any:
+        raise Unreachable("away") if next(failing) == "away" else no_agent("the home is not there")
+
+    told = []
+    for seconds in (0, 300, 599, 599, 599, 1198, 1199):
+        clock[0] = float(seconds)
+        tried = tries.once(opener)
+        told.append(tried.not_yet or tried.refused)
+
+    assert told[:-1] == [*3 * ["the home is not there"], "away", *2 * ["the home is not there"]]
+    assert isinstance(told[-1], HostError)
+
+
+def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[Session, FakeTransport]) -> None:
+    session, transport = on_fake
+    job = followed(session)
+    states: list[str] = []
+    session.connection.on_state(lambda state: states.append(state.cause))
+    for words in ("nothing answers", "the shell does not start", "/home is not there"):
+        transport.error = Unreachable(words) if words == "nothing answers" else no_agent(words)
+        transport.drop()
+        until(lambda words=words: states.count(words) >= 6)
+    assert job.state == RUNNING
+    transport.error = None
+    transport.program.handler = answered(b'{"kind": "cancelled", "message": "stopped"}')  # type: ignore[attr-defined]
+
+    with pytest.raises(Cancelled):
+        job.result(10)
