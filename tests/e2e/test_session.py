@@ -484,8 +484,8 @@ def test_whoever_has_stopped_all_is_not_told_at_the_end_that_it_goes_on(tmp_path
         "session.submit(stay, BEGUN + '1')\n"
         "group = clusterfn.cluster(stay).map([BEGUN + '2'])\n"
         "while not os.path.exists(BEGUN + '1') or not os.path.exists(BEGUN + '2'): time.sleep(0.02)\n"
-        "session.stop()\n"
-        "group.stop()\n".replace("BEGUN", repr(str(tmp_path / "begun")))
+        "group.stop()\n"
+        "session.stop()\n".replace("BEGUN", repr(str(tmp_path / "begun")))
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
     (tmp_path / "begun").touch()
