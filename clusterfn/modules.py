@@ -11,10 +11,12 @@ import ast
 import functools
 import importlib.machinery
 import importlib.util
+import json
 import os
 import struct
 import sys
 import sysconfig
+import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -59,6 +61,7 @@ def sources(wanted: Iterable[str]) -> Parcel | None:
                 if total > _MAX_ALL:  # at once: there may be a whole disk below
                     raise _too_large(files)
                 waiting |= _imports(path) - done
+    files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
     return make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
 
 
@@ -187,6 +190,52 @@ def _travels(path: Path) -> bool:
         withheld.add(path)
         return False
     return True
+
+
+_METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
+
+
+def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
+    """The metadata of the projects that these files belong to: packages read their own version from it."""
+    places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(path) for name, path in files.items()}
+    folders = [each or os.curdir for each in sys.path if files and os.path.isdir(each or os.curdir)]
+    for folder, project, top_level in _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders)):
+        beneath = project and any(place.startswith(project + os.sep) for place in places.values())
+        if beneath or not top_level.isdisjoint(places):
+            yield from (path for path in (folder / name for name in _METADATA) if path.is_file())
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
+    """Each project with metadata in these folders: where that is, its folder if it is editable, its top-level names."""
+    found = []
+    for folder, _ in folders:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
+        for name in sorted(names):
+            path = Path(folder, name)
+            top_level = frozenset(_text(path / "top_level.txt").split())
+            found.append((path, _project(_text(path / "direct_url.json")), top_level))
+    return found
+
+
+def _project(direct_url: str) -> str:
+    """The folder of an editable installation, from what the installer has written (PEP 610); "" of any other."""
+    try:
+        told = json.loads(direct_url or "{}")
+        if told.get("dir_info", {}).get("editable"):
+            path = urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path)
+            return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
+    except (ValueError, KeyError, AttributeError):  # by another installer
+        return ""
+    return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # most have none
+        return ""
 
 
 def _check(relative: str, path: Path) -> None:

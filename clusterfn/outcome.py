@@ -339,6 +339,11 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
         return None
     name, python = str(missing.get("module")), str(missing.get("python"))
     top, _, below = name.partition(".")
+    if missing.get("metadata"):
+        return (
+            f"{python} on {place.host} has no metadata of {name}: install {name} there; if it is your own project, "
+            "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
+        )
     if modules.is_own(top):
         return (
             f"{top} is a module of yours here, but did not travel to {place.host}: only modules that an import "

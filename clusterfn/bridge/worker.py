@@ -219,6 +219,8 @@ def _summary(error: BaseException) -> dict[str, Any]:
         facts = exceptions.bare_summary(error, broken)
     if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
         facts["missing"] = {"module": error.name, "python": sys.executable}
+        if type(error).__name__ == "PackageNotFoundError":  # of importlib.metadata
+            facts["missing"]["metadata"] = True
     return facts
 
 

@@ -27,6 +27,13 @@ def test_a_module_missing_in_the_function_is_named_with_its_interpreter(bench: B
     assert outcome["exception"]["missing"] == {"module": "nowhere_mod", "python": bench.python}
 
 
+def test_missing_metadata_is_told_from_a_missing_module(bench: Bench):
+    _, outcome = bench.run("def f():\n    import importlib.metadata\n    importlib.metadata.version('nowhere-pkg')\n")
+
+    missing = {"module": "nowhere-pkg", "python": bench.python, "metadata": True}
+    assert outcome["exception"]["missing"] == missing
+
+
 def test_files_that_nobody_asked_for_are_listed_with_the_outcome(bench: Bench):
     source = (
         "def f():\n    import os\n    os.mkdir('d')\n    open('d/b', 'w').close()\n"

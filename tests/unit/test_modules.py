@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
 import py_compile
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -67,6 +69,73 @@ def test_a_package_travels_whole_with_its_data(project):
         (project / "mine" / left_out / "x.py").touch()
 
     assert sent("mine.deep") == {"mine/__init__.py", "mine/deep/x.py", "mine/table.csv"}
+
+
+METADATA = "Metadata-Version: 2.1\nName: my-pkg\nVersion: 1.2.3\n"
+SCRIPTS = "[console_scripts]\nmine = mine_pkg:main\n"
+ASKS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import importlib.metadata, mine_pkg
+print(mine_pkg.__version__, [each.value for each in importlib.metadata.distribution("my-pkg").entry_points])
+"""
+
+
+def project_with_metadata(tmp_path: Path, code: str, metadata: str, editable: bool, top_level: bool) -> list[Path]:
+    """A project of the user's own, installed as a tool does it; the folders that are then on sys.path."""
+    write(tmp_path / code, mine_pkg__init="from importlib.metadata import version\n__version__ = version('my-pkg')")
+    where = tmp_path / metadata
+    where.mkdir(parents=True)
+    (where / ("PKG-INFO" if metadata.endswith(".egg-info") else "METADATA")).write_text(METADATA)
+    (where / "entry_points.txt").write_text(SCRIPTS)
+    (where / "RECORD").write_text("")
+    if editable:
+        url = (tmp_path / "my project").as_uri()
+        (where / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": True}}))
+    if top_level:
+        (where / "top_level.txt").write_text("mine_pkg\n")
+    return [tmp_path / code, where.parent]
+
+
+@pytest.mark.parametrize(
+    ("code", "metadata", "editable", "top_level"),
+    [
+        ("my project/src", "venv/site-packages/my_pkg-1.2.3.dist-info", True, False),
+        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", True, True),
+        ("my project", "venv/site-packages/my_pkg-1.2.3.dist-info", False, True),
+        ("my project/src", "my project/src/my_pkg.egg-info", False, True),
+        ("my project", "my project/my_pkg.egg-info", False, True),
+    ],
+    ids=["poetry, hatch or uv, src", "setuptools or its scm, flat", "installed, too", "develop, src", "develop, flat"],
+)
+def test_a_package_can_ask_for_its_own_version_where_it_arrives(
+    tmp_path, monkeypatch, code, metadata, editable, top_level
+):
+    for folder in project_with_metadata(tmp_path, code, metadata, editable, top_level):
+        monkeypatch.syspath_prepend(str(folder))
+
+    files = modules.sources(["mine_pkg"]).files
+
+    name = Path(metadata).name
+    assert {each.rpartition("/")[2] for each in files if each.startswith(name)} < {
+        "METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt"
+    }  # fmt: skip
+    for each, data in files.items():
+        (tmp_path / "there" / each).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "there" / each).write_bytes(data)
+    asked = [sys.executable, "-I", "-S", "-c", ASKS, str(tmp_path / "there")]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.stdout == "1.2.3 ['mine_pkg:main']\n", done.stderr
+
+
+def test_metadata_of_others_and_of_a_damaged_installation_stays(tmp_path, project, monkeypatch):
+    write(project, mine="")
+    for name, told in zip("abcde", ("", "{", "[]", '{"dir_info": {"editable": true}}', '{"url": 3}')):
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(METADATA)
+        (tmp_path / f"{name}-1.dist-info" / "direct_url.json").write_text(told)
+
+    assert sent("mine") == {"mine.py"}
 
 
 PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\n"

@@ -9,6 +9,7 @@ import pickle
 import sys
 import traceback
 import types
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -334,6 +335,16 @@ def test_a_module_that_the_environment_lacks_is_to_be_installed_there(module, pa
         f"No module named {module!r} in /opt/ml/bin/python on tensor01: "
         f"install it there (/opt/ml/bin/python -m pip install {package})"
     ) in printed(error)
+
+
+def test_missing_metadata_of_a_package_is_not_told_as_a_missing_module():
+    refused = PackageNotFoundError("mypkg")
+    facts = {**exceptions.summary(refused), "missing": {"module": "mypkg", "python": "/p/python", "metadata": True}}
+
+    error = outcome.exception_of({"kind": "payload", "exception": facts, "message": "m"}, None, PLACE)
+
+    assert error.hint.startswith("/p/python on tensor01 has no metadata of mypkg: install mypkg there")
+    assert "pip install -e ." in error.hint
 
 
 def test_a_module_missing_before_the_call_has_the_same_hint():
