@@ -53,6 +53,7 @@ CANCEL = "cancel"
 STACK = "stack"  # who wants to know where the job is, as 16 hex digits; answered by stack.<digits>
 SECRETS = "secrets"
 REMOVED = ".expired-"  # before its id: a job's folder that is being removed
+BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
 SCHEDULER_LOG = "scheduler.log"
 CHECKPOINT = "checkpoint"
 ATTEMPTS = "attempts"

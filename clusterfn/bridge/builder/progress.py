@@ -93,6 +93,14 @@ def last(path: str) -> "dict[str, Any]":
         return {}
 
 
+def in_words(line: "dict[str, Any]") -> str:
+    """A line for people; "" if it tells of no stage."""
+    if not line.get("stage"):
+        return ""
+    count = " %d of %d" % (line["done"], line["of"]) if line.get("of") else ""
+    return "%s%s%s" % (line["stage"], count, ": " + line["text"] if line.get("text") else "")
+
+
 def _stage(line: bytes) -> str:
     try:
         return str(json.loads(line.decode())["stage"])

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from ...layout import CLAIM, EXIT_QUEUED, EXIT_RETURNED
+from ...layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import nvidia
 from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates
@@ -74,6 +74,11 @@ class Held:
             self.uuids = [card for card in self._admission.every if card in self._cards]
         return self.uuids
 
+    def refuse(self) -> None:
+        """Raise the Verdict of a job that was let in only because its environment cannot be made."""
+        if self._refusal is not None and self._refusal.kind == ENVIRONMENT:
+            raise self._refusal
+
     def in_words(self) -> str:
         """Its cards, as people find them."""
         return named(self._admission.there, self.uuids)
@@ -110,13 +115,18 @@ def ask(job: "Job", signals: "Signals", waits: bool = True) -> Held:
     Raises:
         NotNow: It waits in the queue from now on, or another process is at it, or this one is to wait no longer.
     """
-    turn = os.environ.pop(launch.TURN, None) is not None
+    turn = os.environ.pop(launch.TURN, None)
     admission = _Admission(job, signals, waits)
     try:
+        if turn == launch.ENVIRONMENT:
+            from ..supervisor import built
+
+            built.prepare(job, admission.look_at_ends)
+            raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
         if admission.asked.gpus:
             admission.there = nvidia.cards()
             admission.every = candidates(admission.there, job.spec["resources"])
-        return Held(admission, admission.ask(turn) if sys.platform.startswith("linux") else {})
+        return Held(admission, admission.ask(turn is not None) if sys.platform.startswith("linux") else {})
     except Verdict as refusal:
         return Held(admission, {}, refusal)
 
@@ -147,6 +157,11 @@ class _Admission:
         self.ticket = self.queue.of(job.id)
         self.submitted = self.ticket.submitted if self.ticket else 0
         self.strangers: "dict[str, str]" = {}
+        self.needs: "list[str]" = []
+        if job.spec.get("building"):
+            from ..supervisor import built  # like subprocess, few jobs need it
+
+            self.needs = built.needs(job.spec["building"])
         self._waits_there = waits
         self._run: "Optional[Mark]" = None
 
@@ -165,10 +180,11 @@ class _Admission:
             try:
                 return self._once()
             except _Again:
-                self._look_at_ends()
+                self.look_at_ends()
                 time.sleep(_AGAIN_S)
 
-    def _look_at_ends(self) -> None:
+    def look_at_ends(self) -> None:
+        """Raise NotNow if the job is to end."""
         if self.job.cancelled() or self.signals.told_to_end():
             raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for cards no longer")
 
@@ -267,6 +283,8 @@ class _Admission:
 
     def _look(self) -> "dict[str, Mark]":
         seen = self._seen()
+        if self._waits_there and not all(map(os.path.exists, self.needs)):
+            raise self._queue("its environment is not there yet")  # nobody keeps a card for it meanwhile
         if not self.ticket and self._waits_there and self.queue.names():
             raise self._queue("")
         room = self._room(seen)
@@ -369,7 +387,7 @@ class _Admission:
             "element": self.job.element, "submitted": self.submitted, "t": time.time(), "reason": reason,
             "asked": self.asked._asdict(), "limits": self.limits._asdict(), "resources": spec["resources"],
             "queue_timeout_s": spec["queue_timeout_s"], "lease": self.lease, "bridge": spec["bridge"],
-            "env": launch.environment_of(os.getppid()),
+            "needs": self.needs, "env": launch.environment_of(os.getppid()),
         }  # fmt: skip
 
 

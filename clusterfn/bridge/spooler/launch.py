@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .marks import Mark, Marks
     from .tickets import Queue, Ticket
 
-# In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user.
+# In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user. With the
+# value ENVIRONMENT it has only the environment made, and leaves the job in the queue.
 TURN = "CLUSTERFN_TURN"
+ENVIRONMENT = "environment"
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
 First = namedtuple("First", ("job", "until_s", "name", "mark"))
 _LOG = "spooler.log"
@@ -116,7 +118,7 @@ def environment_of(pid: int) -> "dict[str, str]":
     return {name: value for name, _, value in pairs if name != TURN}
 
 
-def script(queue: "Queue", ticket: "Ticket") -> "Optional[subprocess.Popen[Any]]":
+def script(queue: "Queue", ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
     """Start a job as the agent does; None if it has no ticket any more."""
     import subprocess
 
@@ -129,6 +131,6 @@ def script(queue: "Queue", ticket: "Ticket") -> "Optional[subprocess.Popen[Any]]
         os.set_blocking(log.fileno(), True)
         return subprocess.Popen(
             ["/bin/sh", os.path.join(ticket.home, SCRIPT)] + number,
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home, env=dict(told["env"], **{TURN: "1"}),
+            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ticket.home, env=dict(told["env"], **{TURN: turn}),
             start_new_session=True,
         )  # fmt: skip

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import time
 
-from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
+from ...layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
+from ..builder import progress
 from ..supervisor import nvidia
 from ..supervisor.log import say
 from ..supervisor.text import duration
@@ -21,7 +22,7 @@ from ..supervisor.verdict import Verdict
 from . import demand, launch, machine, names, plan, status, words
 from . import marks as marking
 from .room import Machine
-from .tickets import Queue, is_cancelled, is_claimed, waited_s
+from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Spooler:
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
         self._given_up: "set[str]" = set()
+        self._makers: "dict[tuple[str, ...], tuple[Ticket, subprocess.Popen[Any]]]" = {}
         self._promise: "Optional[tuple[int, Mark]]" = None
         # Names are made by others, as many as they like: half of the files that may be open is for them.
         self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
@@ -123,7 +125,9 @@ class Spooler:
         self._forget({ticket.job for ticket in tickets})
         seen = names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
-        made = self._plan(tickets, seen)
+        ready = [ticket for ticket in tickets if has_environment(ticket)]
+        made = self._plan(ready, seen)
+        made.reasons.update(self._make([ticket for ticket in tickets if ticket not in ready]))
         self._name(made.named)
         for ticket in made.start:
             self._start(ticket)
@@ -180,7 +184,7 @@ class Spooler:
     def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
         if is_cancelled(ticket):
             return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
-        if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s:
+        if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
         why = status.reason(self.queue.root, ticket.job)
@@ -229,23 +233,44 @@ class Spooler:
         for job in set(self._tries) - waiting:
             del self._tries[job]
 
+    # environments
+
+    def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
+        """Have the environments made that jobs wait for, each by the script of its oldest job, which then waits for its
+        turn as before; how far each job's environment is. Nobody keeps anything for these jobs meanwhile.
+        """
+        for needs in set(self._makers) - {ticket.needs for ticket in waiting}:
+            self._children.append(self._makers.pop(needs)[1])
+        reasons = {}
+        for ticket in waiting:
+            if ticket.needs not in self._makers and self._may_try(ticket):
+                process = self._script(ticket, launch.ENVIRONMENT)
+                if process is not None:
+                    self._makers[ticket.needs] = ticket, process
+            maker = self._makers[ticket.needs][0] if ticket.needs in self._makers else ticket
+            said = progress.in_words(progress.last(os.path.join(maker.folder, BUILDER_LOG)))
+            reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
+        return reasons
+
     # starting
 
     def _start(self, ticket: "Ticket") -> None:
-        tries, not_before = self._tries.get(ticket.job, (0, 0.0))
-        if time.monotonic() < not_before:
-            return
-        again = min(_AGAIN_S * 2**tries, _AGAIN_MOST_S)
-        self._tries[ticket.job] = (tries + 1, time.monotonic() + again)
+        process = self._script(ticket) if self._may_try(ticket) else None
+        if process is not None:
+            self._starting[ticket.job] = process
+            self._children.append(process)
+
+    def _may_try(self, ticket: "Ticket") -> bool:
+        return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
+
+    def _script(self, ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
+        tries = self._tries.get(ticket.job, (0, 0.0))[0]
+        self._tries[ticket.job] = (tries + 1, time.monotonic() + min(_AGAIN_S * 2**tries, _AGAIN_MOST_S))
         try:
-            process = launch.script(self.queue, ticket)
+            return launch.script(self.queue, ticket, turn)
         except OSError as error:  # no more processes now, or what it lies on is away: the others go on
             say("the script of %s could not be started: %s" % (ticket.job, error))
-            return
-        if process is None:
-            return
-        self._starting[ticket.job] = process
-        self._children.append(process)
+            return None
 
     def _late(self) -> "set[str]":
         now = time.monotonic()
@@ -259,6 +284,9 @@ class Spooler:
         """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
         self._see_concluded()
         self._children = [child for child in self._children if child.poll() is None]
+        for needs, (_, maker) in list(self._makers.items()):
+            if maker.poll() is not None:
+                del self._makers[needs]
         for job, child in list(self._starting.items()):
             if child.returncode is not None:
                 del self._starting[job]
@@ -347,7 +375,7 @@ class Spooler:
         if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
             return _STARTING_S
         limits: "list[float]" = [ticket.timeout_s - waited_s(ticket) for ticket in self._timed()]
-        longest = _UNHEARD_S if self.lease == "file" else _LOOK_AGAIN_S
+        longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
         return max(0.01, min([longest] + limits))
 
     def _timed(self) -> "list[Ticket]":

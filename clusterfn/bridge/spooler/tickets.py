@@ -21,11 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-# order: what sorts them; ms: the same for other users; deadline: wall seconds or None
+# order: what sorts them; ms: the same for other users; needs: files without which its environment is not there yet
 Ticket = namedtuple(
     "Ticket",
     ("order", "ms", "job", "name", "folder", "home", "element", "submitted", "asked", "limits", "kind", "written",
-     "timeout_s", "reason", "lease"),
+     "timeout_s", "reason", "lease", "needs"),
 )  # fmt: skip
 
 _NONE, _NUMBER = type(None), (int, float)
@@ -149,6 +149,7 @@ class Queue:
             order, told["submitted"] // 10**6 if now else 0, told["job"], told["name"], told["folder"], told["home"],
             told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]),
             kind(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
+            tuple(told.get("needs", ())),
         )  # fmt: skip
 
 
@@ -176,7 +177,7 @@ def _checked(told: "dict[str, Any]", job: str) -> "dict[str, Any]":
         if not isinstance(value, (int, float, _NONE)):
             raise TypeError("limits: %s is %r" % (name, value))
     Demand(**told["asked"]), Limits(**told["limits"]), kind(told["resources"])
-    for text in (told["folder"], told["home"], *told["env"], *told["env"].values()):
+    for text in (told["folder"], told["home"], *told.get("needs", ()), *told["env"], *told["env"].values()):
         if b"\0" in os.fsencode(text):
             raise ValueError("%r holds a zero byte" % text)
     if any("=" in name or not name for name in told["env"]):
@@ -201,8 +202,24 @@ def _is_gone(folder: str) -> bool:
 
 
 def waited_s(ticket: Ticket) -> float:
-    """For how long it waits, by a clock that nobody sets; by the wall's if the machine was started anew since."""
-    return float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
+    """For how long it waits for its turn, by a clock that nobody sets; by the wall's if the machine was started anew
+    since. The time in which its environment was made does not count.
+    """
+    waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
+    made = max(map(_made, ticket.needs), default=0.0)
+    return min(waited, time.time() - made) if made > ticket.written else waited
+
+
+def has_environment(ticket: Ticket) -> bool:
+    """Whether its environment is there."""
+    return all(map(os.path.exists, ticket.needs))
+
+
+def _made(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:  # it is not there yet
+        return time.time()
 
 
 def is_cancelled(ticket: Ticket) -> bool:

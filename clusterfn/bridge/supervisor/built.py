@@ -10,14 +10,14 @@ import subprocess
 import sys
 import time
 
-from ...layout import BUILD, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
+from ...layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from ..builder import group, leases, progress
 from ..builder.failure import Failed, of_system
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
 
     from .attempt import Attempt
     from .job import Job
@@ -37,15 +37,51 @@ def ready(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
     wanted = job.spec.get("building")
     if not wanted:
         return
+
+    def tell(now: str, begins: bool) -> None:
+        if begins:
+            attempt.wait(now)
+        else:
+            attempt.event("pending", reason="environment: " + now)
+
+    marker = _have(job, _Builder(job, attempt.path(BUILDER_LOG), watch.look, tell))
+    job.spec["activation"]["set"] = dict(_told(marker), **job.spec["activation"].get("set", {}))
+
+
+def needs(wanted: "dict[str, Any]") -> "list[str]":
+    """The files without which an environment is not there yet.
+
+    Args:
+        wanted: `building` of the job's spec.json.
+    """
+    return [_marker(root, wanted["id"]) for root in (wanted["root"], wanted["node_root"]) if root]
+
+
+def prepare(job: "Job", look: "Callable[[], None]") -> None:
+    """Make the environment of a job that waits in the queue of a machine, and has no attempt yet.
+
+    Args:
+        look: Called again and again; may raise what ends this.
+
+    Raises:
+        Verdict: It cannot be made.
+    """
+    os.makedirs(job.folder, mode=0o700, exist_ok=True)
+    _have(job, _Builder(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None))
+
+
+def _have(job: "Job", builder: "_Builder") -> str:
+    """The READY of the environment that the job will use."""
+    wanted = job.spec["building"]
     leases.add(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
     marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
-        _have(_Builder(job, attempt, watch), "its environment is being made", ["build", plan])
+        builder.run("its environment is being made", ["build", plan])
     if wanted["node_root"]:
         marker = _marker(wanted["node_root"], wanted["id"])
-        _have_on_node(wanted, marker, _Builder(job, attempt, watch))
-    job.spec["activation"]["set"] = dict(_told(marker), **job.spec["activation"].get("set", {}))
+        _have_on_node(wanted, marker, builder)
+    return marker
 
 
 def _marker(root: str, env_id: str) -> str:
@@ -63,8 +99,8 @@ def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder") ->
     if os.path.exists(marker):
         return
     place = [wanted["root"], wanted["id"], wanted["node_root"]]
-    _have(builder, "its environment is being packed for the nodes", ["pack"] + place)
-    _have(builder, "its environment is being unpacked on the node", ["unpack"] + place)
+    builder.run("its environment is being packed for the nodes", ["pack"] + place)
+    builder.run("its environment is being unpacked on the node", ["unpack"] + place)
 
 
 def _told(marker: str) -> "dict[str, str]":
@@ -75,51 +111,50 @@ def _told(marker: str) -> "dict[str, str]":
 
 
 class _Builder:
-    """Runs the builder's commands for a job that waits for them."""
+    """Runs the builder's commands for a job that waits for them.
 
-    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
-        self.said = attempt.path("builder.jsonl")
-        self._job, self._attempt, self._watch = job, attempt, watch
+    Args:
+        said: Where the lines of the builder go.
+        look: Called again and again; may raise what ends the job.
+        tell: Is told how far it is, or why the job waits when a command begins.
+    """
+
+    def __init__(
+        self, job: "Job", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
+    ) -> None:  # fmt: skip
+        self._said, self._job, self._look, self._tell = said, job, look, tell
         self._told, self._due = "", 0.0
 
-    def run(self, reason: str, words: "list[str]") -> int:
-        """One command, to its end; its lines lie in `said`. While it runs the job may be ended."""
-        self._attempt.wait(reason)
+    def run(self, reason: str, words: "list[str]") -> None:
+        """One command, to its end.
+
+        Raises:
+            Verdict: It failed.
+        """
+        self._tell(reason, True)
         argv = [sys.executable, "-I", "-S", os.path.join(self._job.spec["bridge"], BUILD)] + words
-        with open(self.said, "ab") as log:
+        with open(self._said, "ab") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log)
         try:
             while process.poll() is None:
-                self._watch.look()
-                self._tell()
+                self._look()
+                self._show()
                 time.sleep(_LOOK_S)
         finally:
             if process.poll() is None:  # the job ends: whoever else waits for this environment goes on with it
                 process.terminate()
                 process.wait()
-        return process.returncode
+        if process.returncode:
+            raise _failed(progress.last(self._said), process.returncode)
 
-    def _tell(self) -> None:
+    def _show(self) -> None:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _TELL_S
-        now = _in_words(progress.last(self.said))
+        now = progress.in_words(progress.last(self._said))
         if now and now != self._told:
             self._told = now
-            self._attempt.event("pending", reason="environment: " + now)
-
-
-def _have(builder: _Builder, reason: str, words: "list[str]") -> None:
-    status = builder.run(reason, words)
-    if status:
-        raise _failed(progress.last(builder.said), status)
-
-
-def _in_words(line: "dict[str, Any]") -> str:
-    if not line.get("stage"):
-        return ""
-    count = " %d of %d" % (line["done"], line["of"]) if line.get("of") else ""
-    return "%s%s%s" % (line["stage"], count, ": " + line["text"] if line.get("text") else "")
+            self._tell(now, False)
 
 
 def _failed(told: "dict[str, Any]", code: int) -> Verdict:

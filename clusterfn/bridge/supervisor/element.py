@@ -243,6 +243,8 @@ class Element(Teller):
         if self.job.spec.get("building"):
             from . import built
 
+            if self.job.held is not None:
+                self.job.held.refuse()
             built.ready(self.job, self.attempt, self.watch)
 
     def _is_late(self) -> bool:

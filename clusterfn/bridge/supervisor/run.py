@@ -102,6 +102,8 @@ class Run:
             from . import built
 
             self.stage = "environment"
+            if self.job.held is not None:
+                self.job.held.refuse()
             built.ready(self.job, self.attempt, self.watch)
             self.stage = "start"
 

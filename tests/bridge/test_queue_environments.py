@@ -1,0 +1,98 @@
+"""The queue of a machine without a scheduler, and jobs whose environment is not there yet."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridge.box import Box
+from tests.bridge.host import Job, until
+from tests.bridge.test_queue import WAITS, ended
+from tests.builder import toys
+from tests.lab.condapackage import Entry
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: each test has a network namespace of its own")
+
+
+class Environments:
+    """Jobs whose environment is made by a package's script, which waits until it may go on."""
+
+    def __init__(self, box: Box, folder: Path) -> None:
+        self.box = box
+        self.go = folder / "go"
+        self.root = folder / "environments"
+        script = f'until [ -e "{self.go}" ]; do sleep 0.02; done; exit "$(cat "{self.go}")"\n'
+        slow = toys.conda(folder / "shelf", "slow", {"bin/.slow-post-link.sh": Entry(script.encode(), 0o755)})
+        packages = [toys.python(folder / "shelf"), slow]
+        self.id = "0123456789abcdef"
+        plan = {
+            "format": 1, "id": self.id, "root": str(self.root), "platform": "linux-64", "packages": packages,
+            "python": [int(part) for part in toys.MINOR.split(".")], "fetch": True, "zstd": None, "compile": False,
+        }  # fmt: skip
+        path = self.root / "builds" / self.id / "plan.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(plan))
+
+    def job(self, gpus: int, **spec: Any) -> Job:
+        building = {"root": str(self.root), "id": self.id, "purged": False, "cuda": None, "node_root": None}
+        python = str(self.root / "envs" / self.id / "bin" / "python")
+        return self.box.job(gpus, building=building, python=python, **spec)
+
+    def finish(self, status: int = 0) -> None:
+        """Let the script end."""
+        self.go.with_suffix(".new").write_text(str(status))
+        self.go.with_suffix(".new").rename(self.go)
+
+
+@pytest.fixture
+def environments(box: Box, tmp_path: Path) -> Environments:
+    return Environments(box, tmp_path)
+
+
+def test_a_job_whose_environment_is_being_made_keeps_no_gpus_from_others(box: Box, environments: Environments):
+    first, second = environments.job(2, queue_timeout_s=0.5), box.job(2)
+
+    assert box.start(first).wait(60) == WAITS
+    until(lambda: box.reason(first) == "environment: scripts 0 of 1: post-link script of slow 1.0", 60)
+    assert box.run(second)["kind"] == "returned"
+    assert not first.has_outcome()
+    environments.finish()
+
+    assert ended(first) == ["returned"], first.log()
+    assert box.order() == [second.id, first.id]
+
+
+def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_without_a_gpu(
+    box: Box, environments: Environments
+):
+    first, second = environments.job(2), environments.job(1)
+    box.queued(first)
+    box.queued(second)
+
+    environments.finish(3)
+
+    assert ended(first, second) == ["environment"] * 2
+    for job in (first, second):
+        outcome = job.outcome()
+        assert "the post-link script of slow 1.0 failed" in outcome["message"] and outcome["stage"] == "environment"
+    assert not box.tickets() and not box.order()
+
+
+def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_on_with_it(
+    box: Box, environments: Environments
+):
+    first, second = environments.job(1), environments.job(1)
+    box.queued(first)
+    box.queued(second)
+    until(lambda: "scripts" in box.reason(second), 60)
+
+    (first.folder / "cancel").touch()
+    assert ended(first) == ["cancelled"]
+    environments.finish()
+
+    assert ended(second) == ["returned"], second.log()
+    assert box.order() == [second.id]
