@@ -1,6 +1,6 @@
 """A YAML file as a tree in which every piece knows its place, so that every complaint names file, line and column.
 
-Called by `clusterfn.config` alone. It builds no objects from the file and guesses no types: a scalar keeps the text
+It builds no objects from the file and guesses no types: a scalar keeps the text
 that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `010`) is refused where it would matter.
 """
 
@@ -14,11 +14,12 @@ from typing import Any
 from clusterfn.errors import ConfigError
 from clusterfn.spec import did_you_mean
 
-LIMIT_BYTES = 2**20
+LIMIT_BYTES = 2**17  # a worst case takes seconds
 _DEPTH = 12
 _SHOWN = 120  # characters of a line
+_LONGEST = 1000  # characters of a problem
 _TAG = "tag:yaml.org,2002:"
-_PASSWORD = re.compile(r":[^\s@\"']+@")  # in user:password@host
+_PASSWORD = re.compile(r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@")  # in user:password@host; each word is read once
 _HIDDEN = re.compile(r"pass\w*\W*[:=]|" + _PASSWORD.pattern, re.IGNORECASE)  # such a line is not shown
 _COUNT = re.compile(r"0|[1-9][0-9]*")
 _WITHOUT_SPACE = re.compile(r"\s*([A-Za-z_]\w*):[^\s:/]")  # no address of the web
@@ -43,7 +44,7 @@ class Source:
         """A ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
         shown = [text[:_SHOWN]] if text and not _HIDDEN.search(text) else []
-        told = _PASSWORD.sub(":…@", problem)
+        told = _PASSWORD.sub(r"\1:…@", problem[:_LONGEST])
         return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {told}", evidence=shown, hint=hint)
 
 
@@ -178,10 +179,10 @@ def parse(data: bytes, path: str) -> Value:
     """The file's tree.
 
     Raises:
-        ConfigError: It is not one YAML document of at most 1 MB in UTF-8, without aliases and tags.
+        ConfigError: It is not one YAML document of at most 128 KB in UTF-8, without aliases and tags.
     """
     if len(data) > LIMIT_BYTES:
-        raise ConfigError(f"{path}: {len(data)} bytes are too many for a configuration", hint="keep it below 1 MB")
+        raise ConfigError(f"{path}: {len(data)} bytes are too many for a configuration", hint="keep it below 128 KB")
     source = Source(path)
     text = _decoded(data, source)
     source = Source(path, tuple(text.splitlines()))
@@ -204,7 +205,10 @@ def _composed(text: str, source: Source) -> Any:
     import yaml
 
     try:
-        _refuse_tricks(text, source)
+        found = trick(text, yaml.SafeLoader)
+        if found is not None:
+            problem, mark, hint = found
+            raise source.error(problem, mark.line, mark.column, hint)
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise _translated(error, text, source) from error
@@ -212,21 +216,25 @@ def _composed(text: str, source: Source) -> Any:
         raise source.error(f"not YAML: {error}", 0, 0, None) from error
 
 
-def _refuse_tricks(text: str, source: Source) -> None:
-    """No aliases (a bomb needs them), no tags, no tree too deep to read."""
+def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
+    """The first alias (a bomb needs them), tag, or level too deep to read: what is wrong, its place, and what to do.
+
+    Raises:
+        yaml.YAMLError: It is not YAML.
+    """
     import yaml
 
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        mark: Any = event.start_mark
         if depth > _DEPTH:
-            raise source.error("this is nested too deeply", mark.line, mark.column, None)
+            return "this is nested too deeply", event.start_mark, None
         if isinstance(event, yaml.AliasEvent):
-            raise source.error(f'"*{event.anchor}": aliases are not supported', mark.line, mark.column, _REPEAT)
+            return f'"*{event.anchor}": aliases are not supported', event.start_mark, _REPEAT
         tag = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + "str"):
-            raise source.error(f'"{tag}": tags are not supported', mark.line, mark.column, "write the plain value")
+            return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
+    return None
 
 
 _REPEAT = "repeat the lines"

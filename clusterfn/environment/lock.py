@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from clusterfn.config.yamlfile import trick
 from clusterfn.errors import LockError
 
 FORMAT = 1
@@ -25,6 +26,8 @@ VIRTUAL = "clusterfn_virtual_packages_"
 _CONDA = (".conda", ".tar.bz2")
 _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
+_PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
+_SHOWN = 100  # characters of what a message repeats
 _AGAIN = "restore it from version control, or delete it to have it solved anew"
 
 
@@ -36,7 +39,6 @@ class Package:
         build: conda's; "" for a wheel.
         manager: "conda" or "pip".
         file: The archive's name.
-        md5: "" if it is not known.
     """
 
     name: str
@@ -46,7 +48,6 @@ class Package:
     file: str
     url: str
     sha256: str
-    md5: str
     platform: str
 
     @property
@@ -86,10 +87,10 @@ class Lock:
         found = next((each for each in self.on(platform) if each.name == "python"), None)
         if found is None:
             raise LockError(f"{self.path} has no python for {platform}", hint='add "python" to the packages')
-        parts = found.version.split(".")
-        if not all(part.isdigit() for part in parts[:2]) or len(parts) < 2:
-            raise LockError(f"{self.path}: {found.version} is no version of Python", hint=_AGAIN)
-        return int(parts[0]), int(parts[1])
+        parts = _PYTHON.fullmatch(found.version)
+        if parts is None:
+            raise LockError(f"{self.path}: {found.version[:_SHOWN]} is no version of Python", hint=_AGAIN)
+        return int(parts[1]), int(parts[2])
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
         """What was taken to be on the host, {"__glibc": "2.28"}; empty for a lock that others made."""
@@ -129,17 +130,25 @@ def parse(data: bytes, path: Path) -> Lock:
     """The lock in a file's content. Raises: LockError, as `read` does."""
     tree = _tree(data, path)
     try:
-        if str(tree["version"]) != str(FORMAT):
+        version = _text(tree["version"])
+        if version != str(FORMAT):
             raise LockError(
-                f"{path} has version {tree['version']} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
+                f"{path} has version {version[:_SHOWN]} of conda-lock's format; {FORMAT} is known", hint=_AGAIN
             )
         packages = tuple(_package(each, path) for each in tree["package"] if each.get("category", "main") == "main")
         _refuse_twins(packages, path)
         metadata = tree["metadata"]
-        custom = {str(key): str(value) for key, value in (metadata.get("custom_metadata") or {}).items()}
-        return Lock(path, packages, tuple(metadata["platforms"]), custom)
+        custom = metadata.get("custom_metadata")
+        told = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
+        return Lock(path, packages, tuple(map(_text, metadata["platforms"])), told)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise LockError(f"{path} is no lock of conda-lock: {error!r}", hint=_AGAIN) from error
+        raise LockError(f"{path} is no lock of conda-lock: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where a text is wanted")
+    return value
 
 
 def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
@@ -154,10 +163,14 @@ def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
 
 
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
+    """Its mappings and lists, and every scalar as the text that was written: nothing of YAML's own types is made."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # a lock may have 30 000 lines
+    loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # a lock may have 30 000 lines
     try:
+        found = trick(data, loader)
+        if found is not None:
+            raise LockError(f"{path}:{found[1].line + 1}: {found[0][:_SHOWN]}", hint=_AGAIN)
         tree = yaml.load(data, Loader=loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -171,10 +184,10 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _package(told: Mapping[str, Any], path: Path) -> Package:
-    url, manager = told["url"], told["manager"]
+    url, manager, platform = _text(told["url"]), _text(told["manager"]), _text(told["platform"])
+    name, version = _text(told["name"]), _text(told["version"])
     file = unquote(urlsplit(url).path).rpartition("/")[2]
     hashes = told.get("hash") or {}
-    name, version = str(told["name"]), str(told["version"])
     sha256 = _sha256(hashes, name, version, path)
     if manager not in ("conda", "pip") or not all(map(_NAME.fullmatch, (name, version, file))):
         raise LockError(f"{path}: {name} {version} is no package of conda or pip: {manager}, {file}", hint=_AGAIN)
@@ -184,7 +197,7 @@ def _package(told: Mapping[str, Any], path: Path) -> Package:
             f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
             hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
-    return Package(name, version, build, manager, file, url, sha256, hashes.get("md5") or "", told["platform"])
+    return Package(name, version, build, manager, file, url, sha256, platform)
 
 
 def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> str:
@@ -193,9 +206,9 @@ def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> s
             f"{path}: {name} {version} has no SHA-256, so its archive could not be checked",
             hint="its channel or index has none: take it from another, or pin another version",
         )
-    found = str(hashes["sha256"]).lower()
+    found = _text(hashes["sha256"]).lower()
     if not _SHA256.fullmatch(found):
-        raise LockError(f"{path}: {name} {version} has {found!r} for a SHA-256", hint=_AGAIN)
+        raise LockError(f"{path}: {name} {version} has {found[:_SHOWN]!r} for a SHA-256", hint=_AGAIN)
     return found
 
 

@@ -25,5 +25,5 @@ def wheel(python: tuple[int, ...], machine: str) -> Package | None:
     tag = f"cp{python[0]}{python[1]}"
     for row in yaml.safe_load(TABLE.read_text(encoding="utf-8")):
         if (row["python"], row["machine"]) == (tag, machine):
-            return Package("zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], "", machine)
+            return Package("zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], machine)
     return None

@@ -6,10 +6,12 @@ Makes errors and raises none. Called by the tables of `paramiko`, `sshlogin` and
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from clusterfn.errors import AuthenticationError, HostError, Unreachable
 from clusterfn.spec import Host
-from clusterfn.transport.sshconfig import Settings
+from clusterfn.transport import sshfile
+from clusterfn.transport.sshconfig import DEFAULTS, Settings
 
 INTERACTIVE = ("keyboard-interactive", "password")
 
@@ -20,9 +22,17 @@ def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str
         f"The name {name} of host {host.name} cannot be resolved",
         host=host.name,
         evidence=evidence,
-        hint=f"check {written} and your network or VPN",
+        hint=f"check {written} and your network or VPN{_other_file(settings)}",
         retryable=True,
     )
+
+
+def _other_file(settings: Settings) -> str:
+    """What to do about a configuration in $HOME that ssh does not read: it looks in the home of the user database."""
+    file = Path("~/.ssh/config").expanduser()
+    if settings.config_file or file == sshfile.config_file() or not file.is_file():
+        return ""
+    return f"; ssh reads {sshfile.config_file()}, not {file}: to use that file, add ssh_config: {file} to the host"
 
 
 def refused(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
@@ -93,6 +103,7 @@ def login_refused(
         partly: It took a key, and wants more.
         asked: A person could be asked.
     """
+    evidence = [*_keys_not_there(settings), *evidence]
     by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
     if not by_person or (asked and not partly):
         message = f"{settings.place} did not let {settings.user} in"
@@ -110,6 +121,16 @@ def login_refused(
     return AuthenticationError(
         message, host=host_name, evidence=evidence, hint=_by_login(host_name, asked) if by_person else hint
     )
+
+
+def _keys_not_there(settings: Settings) -> list[str]:
+    """Keys that the ssh configuration names and that do not exist; nobody misses those that ssh tries by default."""
+    usual = {sshfile.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
+    if usual <= {*settings.identity_files}:
+        return []
+    missing = [path for path in settings.identity_files if not path.exists()]
+    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}  # an agent may hold the rest
+    return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
 
 
 def _by_login(host_name: str, asked: bool) -> str:

@@ -7,8 +7,6 @@ alone writes. Only text and bytes here: no paramiko.
 from __future__ import annotations
 
 import base64
-import binascii
-import fnmatch
 import hashlib
 import hmac
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.errors import HostKeyError
+from clusterfn.transport import sshfile
 from clusterfn.transport.sshconfig import Settings
 
 AUTHORITY = "@cert-authority"
@@ -55,29 +54,19 @@ def _in_file(name: str, path: Path) -> Iterator[Known]:
             continue
         try:
             yield Known(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
-        except binascii.Error:
+        except ValueError:  # binascii.Error is one; another where a sign is not even of ASCII
             continue
 
 
 def matches(patterns: str, name: str) -> bool:
     """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
-    if patterns.startswith("|1|"):
-        return _matches_hash(patterns, name)
-    found = False
-    for pattern in patterns.lower().split(","):
-        # fnmatch would take the brackets of [host]:port for a set
-        plain = pattern.lstrip("!").replace("[", "[[]")
-        if fnmatch.fnmatchcase(name, plain):
-            if pattern.startswith("!"):
-                return False
-            found = True
-    return found
+    return _matches_hash(patterns, name) if patterns.startswith("|1|") else sshfile.matches(patterns.lower(), name)
 
 
 def _matches_hash(field: str, name: str) -> bool:
     try:
         salt, digest = (base64.b64decode(part) for part in field.split("|")[2:4])
-    except (ValueError, binascii.Error):
+    except ValueError:  # binascii.Error is one
         return False
     return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
 

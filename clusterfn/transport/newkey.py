@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.spec import Host
-from clusterfn.transport import failures, hostkeys
+from clusterfn.transport import failures, hostkeys, sshfile
 from clusterfn.transport import paramiko as ours
 from clusterfn.transport.asking import Asker
 from clusterfn.transport.sshconfig import Settings, resolve
@@ -96,7 +96,7 @@ def new_path(settings: Settings) -> Path:
     Raises:
         ConfigError: All these places are taken, by keys with a passphrase or of kinds that cannot be used.
     """
-    usual = Path("~/.ssh/id_ed25519").expanduser()
+    usual = sshfile.expanded("~/.ssh/id_ed25519")
     wanted = [usual] if usual in settings.identity_files else [*settings.identity_files]
     free = [path for path in wanted if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:

@@ -112,7 +112,7 @@ class Settings:
         """Where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
-        file = Path(self.config_file or "~/.ssh/config").expanduser()
+        file = Path(self.config_file) if self.config_file else sshfile.config_file()
         return f"`HostName {self.hostname}` of {self.alias} in {file}{_line_of(file, self.hostname)}"
 
     @property
@@ -287,17 +287,17 @@ class _Tokens:
     def __init__(self, values: dict[str, str]) -> None:
         local = socket.gethostname()
         self.unknown: list[str] = []
-        self.values = {"%": "%", "d": str(Path.home()), "u": getpass.getuser(), "l": local, **values}
+        self.values = {"%": "%", "d": str(sshfile.home()), "u": getpass.getuser(), "l": local, **values}
         self.values["L"] = local.partition(".")[0]
         self.values["i"] = str(os.getuid()) if hasattr(os, "getuid") else ""
         together = "".join(self.values[token] for token in "lhprj")
-        self.values["C"] = hashlib.sha1(together.encode(), usedforsecurity=False).hexdigest()
+        self.values["C"] = hashlib.sha1(together.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
 
     def text(self, text: str) -> str:
         return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        return tuple(Path(self._file(name)).expanduser() for name in names if name.lower() not in ("none", "/dev/null"))
+        return tuple(sshfile.expanded(self._file(name)) for name in names if name.lower() not in ("none", "/dev/null"))
 
     def _file(self, name: str) -> str:
         return re.sub(

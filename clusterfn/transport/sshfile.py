@@ -6,6 +6,7 @@ only ssh itself can decide is refused by file and line. Opens no connection, exp
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import glob
 import os
@@ -102,16 +103,85 @@ def matches(patterns: str, text: str) -> bool:
     """Whether a list of patterns with `*`, `?` and `!` means `text`."""
     found = False
     for pattern in patterns.split(","):
-        if _matches_one(pattern.lstrip("!"), text):
+        if _fits(pattern.lstrip("!"), text):
             if pattern.startswith("!"):
                 return False
             found = True
     return found
 
 
-def _matches_one(pattern: str, text: str) -> bool:
-    signs = {"*": ".*", "?": "."}
-    return re.fullmatch("".join(signs.get(sign) or re.escape(sign) for sign in pattern), text) is not None
+def _fits(pattern: str, text: str) -> bool:
+    """Whether one pattern means the whole text. Only the last `*` is ever tried again, so no pattern takes long."""
+    at = place = 0
+    star, since = -1, 0
+    while at < len(text):
+        if place < len(pattern) and pattern[place] == "*":
+            star, since = place, at
+            place += 1
+        elif place < len(pattern) and pattern[place] in ("?", text[at]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            since += 1
+            at, place = since, star + 1
+        else:
+            return False
+    return not pattern[place:].strip("*")
+
+
+def home() -> Path:
+    """The home in which ssh looks for its files: that of the user database, whatever $HOME says."""
+    if sys.platform != "win32":
+        import pwd
+
+        with contextlib.suppress(KeyError):
+            return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    return Path.home()
+
+
+def expanded(name: str) -> Path:
+    """A path of an ssh configuration, with `~` as ssh means it.
+
+    Raises:
+        ConfigError: It is `~user`, and this machine has no such user.
+    """
+    if name == "~" or name.startswith("~/"):
+        return home() / name[2:]
+    path = os.path.expanduser(name)
+    if path.startswith("~"):
+        raise ConfigError(f"{name}: this machine has no such user", hint="correct that path in the ssh configuration")
+    return Path(path)
+
+
+def config_file() -> Path:
+    """The user's own configuration."""
+    return expanded("~/.ssh/config")
+
+
+def aliases() -> list[str]:
+    """The hosts that the user's own configuration, and what it includes, names without a wildcard."""
+    found: dict[str, None] = {}
+
+    def look(path: Path, depth: int) -> None:
+        with contextlib.suppress(OSError):
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                given = _LINE.fullmatch(line)
+                keyword = given[1].lower() if given else ""
+                with contextlib.suppress(ValueError, ConfigError):  # a line that a call will complain of
+                    if given and keyword == "include" and depth < DEPTH:
+                        for name in words(given[2]):
+                            for each in included(name, "~/.ssh"):
+                                look(each, depth + 1)
+                    elif given and keyword == "host":
+                        found.update(dict.fromkeys(word for word in words(given[2]) if not set(word) & set("*?!")))
+
+    look(config_file(), 0)
+    return list(found)
+
+
+def included(name: str, folder: str) -> list[Path]:
+    """The files that an Include means; a relative one begins in `folder`."""
+    pattern = name if name.startswith("~") or Path(name).is_absolute() else f"{folder}/{name}"
+    return [Path(path) for path in sorted(glob.glob(str(expanded(pattern))))]
 
 
 class _Pass:
@@ -130,7 +200,7 @@ class _Pass:
             self._file(path, "~/.ssh", True, 0)
             return
         everybody = system_file()
-        for path, folder in ((Path("~/.ssh/config").expanduser(), "~/.ssh"), (everybody, str(everybody.parent))):
+        for path, folder in ((config_file(), "~/.ssh"), (everybody, str(everybody.parent))):
             if path.is_file():
                 self._file(path, folder, True, 0)
 
@@ -158,9 +228,8 @@ class _Pass:
         if depth >= DEPTH:
             self._refuse(place, line, "includes too deep", "a file may not include itself")
         for name in names:
-            pattern = name if name.startswith("~") or Path(name).is_absolute() else f"{folder}/{name}"
-            for path in sorted(glob.glob(str(Path(pattern).expanduser()))):
-                self._file(Path(path), folder, active, depth + 1)
+            for path in included(name, folder):
+                self._file(path, folder, active, depth + 1)
 
     def _is_host(self, patterns: list[str]) -> bool:
         return matches(",".join(patterns), self.name)
@@ -256,6 +325,10 @@ def _port(text: str) -> str:
     return str(number)
 
 
+def _count(text: str) -> str:
+    return str(int(text))  # ValueError by itself
+
+
 def _seconds(text: str) -> str:
     if text.lower() == "none":
         return "none"
@@ -280,6 +353,7 @@ _YES_OR_NO = _choice(yes="yes", true="yes", no="no", false="no")
 _CHECKED: dict[str, Callable[[str], str]] = {
     "port": _port,
     "connecttimeout": _seconds,
+    "numberofpasswordprompts": _count,
     "addressfamily": _choice(any="any", inet="inet", inet6="inet6"),
     "stricthostkeychecking": _choice(
         yes="true", true="true", no="false", false="false", off="false", ask="ask", accept_new="accept-new"

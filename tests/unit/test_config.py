@@ -438,8 +438,16 @@ def test_how_environments_are_made_can_be_configured():
     assert making.table.endswith("/more.yml")
 
 
+@pytest.mark.timeout(30)  # each took minutes, as a pattern for passwords read every word once for each of its colons
+@pytest.mark.parametrize("text", [":" * 2**17, "a:" * 2**16, "hosts: {a: {scheduler: " + "b:c" * 40_000 + "}}"])
+def test_a_line_of_colons_takes_no_longer_than_others(text):
+    with pytest.raises(ConfigError) as caught:
+        config.parse(text.encode(), Path("clusterfn.yml"))
+    assert len(str(caught.value)) < 2000
+
+
 def test_the_size_limit_is_that_of_the_reference():
-    assert yamlfile.LIMIT_BYTES == 2**20
+    assert yamlfile.LIMIT_BYTES == 128 * 2**10
 
 
 def test_without_a_file_an_unknown_host_leads_to_one(tmp_path, monkeypatch):

@@ -45,11 +45,10 @@ def lock(*packages: str) -> locks.Lock:
 def test_packages_are_read_with_file_build_and_hashes():
     conda, wheel = lock(PYTHON, WHEEL).on("linux-64")
 
-    assert (conda.file, conda.build, conda.sha256, conda.md5) == (
+    assert (conda.file, conda.build, conda.sha256) == (
         "python-3.11.7-h0_1_cpython.conda",
         "h0_1_cpython",
         "b" * 64,
-        "aa",
     )
     assert (wheel.file, wheel.build, wheel.sha256) == ("torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl", "", "c" * 64)
     assert lock(PYTHON).python("linux-64") == (3, 11)
@@ -66,6 +65,39 @@ def test_the_id_is_of_the_content_alone():
 
 def test_packages_for_development_are_left_out():
     assert len(lock(PYTHON, WHEEL.replace("category: main", "category: dev")).packages) == 1
+
+
+BOMB = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}' if n else 'x'] * 9)}]\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BOMB + "version: *a8", 'x.conda-lock.yml:2: "*a0": aliases are not supported'),
+        ("version: [a, b]", "is no lock of conda-lock: TypeError('a list where a text is wanted')"),
+        ("version: !!float x", "tags are not supported"),
+        ("version: !!python/object/apply:os.system [false]", "tags are not supported"),
+        ("version: 2020-13-45", "has version 2020-13-45 of conda-lock's format"),
+        ("version: " + "9" * 10**6, "has version " + "9" * 100 + " of conda-lock's format"),
+        ("[" * 10**6, "nested too deeply"),
+        (HEAD % "x" + PYTHON.replace("3.11.7,", "[3],"), "a list where a text is wanted"),
+        (HEAD % "x" + PYTHON.replace('"https://conda', '"https://[conda'), "is no lock of conda-lock"),
+    ],
+)
+def test_a_lock_that_would_fill_the_memory_or_make_objects_is_refused_with_a_short_message(text, message):
+    with pytest.raises(LockError) as caught:
+        parsed(text)
+    assert message in caught.value.message and len(caught.value.message) < 300
+
+
+def test_a_version_is_the_text_that_was_written():
+    assert lock(PYTHON.replace("3.11.7,", "3.10,")).python("linux-64") == (3, 10)
+
+
+@pytest.mark.parametrize("version", ["3", "3.²", "3." + "1" * 5000, "x.y"])
+def test_what_is_no_version_of_python_is_refused(version):
+    with pytest.raises(LockError, match="is no version of Python"):
+        lock(PYTHON.replace("3.11.7,", f"'{version}',")).python("linux-64")
 
 
 @pytest.mark.parametrize(

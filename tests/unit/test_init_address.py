@@ -7,6 +7,7 @@ import pytest
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
+from clusterfn.transport import sshfile
 
 YES = Answers(yes=True)
 
@@ -77,14 +78,17 @@ def test_a_name_that_is_taken_by_another_host_is_refused(folder):
 
 
 def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("USERPROFILE", str(folder))
-    (folder / ".ssh").mkdir()
-    (folder / ".ssh" / "config").write_text("Host gpu box *.lab\n  User ada\nHost !not *\nhost=third\n")
+    monkeypatch.setattr(sshfile, "home", lambda: folder)
+    (folder / ".ssh" / "more.d").mkdir(parents=True)
+    (folder / ".ssh" / "config").write_text(
+        "Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third \"a b\n"
+        "Host fourth # of all\nInclude ~nobody-at-all/x\n"
+    )
+    (folder / ".ssh" / "more.d" / "lab").write_text("Match host x\nHost \"slurmbox\"\n")
 
     with pytest.raises(ConfigError, match="no terminal"):
         address.begin(None, None, YES)
-    assert "gpu, box" in capsys.readouterr().out
+    assert capsys.readouterr().out == f"{folder}/.ssh/config knows slurmbox, gpu, box, fourth\n"
 
 
 def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):

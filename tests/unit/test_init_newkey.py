@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.transport import newkey
+from clusterfn.transport import newkey, sshfile
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "tcsh", "fish", "zsh") if shutil.which(shell)]
 LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKeyOne ada@laptop"
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and shell
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sshfile, "home", lambda: tmp_path)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return tmp_path / ".ssh"
 

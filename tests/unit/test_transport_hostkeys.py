@@ -37,7 +37,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def remember(settings: Settings, *lines: str) -> None:
-    settings.known_hosts[0].write_text("# a comment\n\nbroken\n" + "".join(lines))
+    damaged = "# a comment\n\nbroken\n* ssh-rsa \u00e4\u00e4\u00e4\u00e4\n* ssh-rsa AAA\n|1|\u00e4|= ssh-rsa AAAA\n"
+    settings.known_hosts[0].write_text(damaged + "".join(lines), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_another_key_names_the_line(settings: Settings) -> None:
 
     with pytest.raises(HostKeyError, match="another one than before") as caught:
         check(settings, "lab8", KIND, KEY)
-    assert caught.value.evidence[1].endswith("known_hosts:4")
+    assert caught.value.evidence[1].endswith("known_hosts:7")
 
 
 def test_a_key_of_another_kind_is_another_key(settings: Settings) -> None:

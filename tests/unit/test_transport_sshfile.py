@@ -11,8 +11,9 @@ import pytest
 
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
+from clusterfn.transport import failures, sshfile
 from clusterfn.transport.sshconfig import Settings, resolve
-from clusterfn.transport.sshfile import words
+from clusterfn.transport.sshfile import matches, words
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH for the right answer")
 
@@ -96,6 +97,7 @@ BROKEN = {
     "match host without a name": "Host lab8\nMatch host\n",
     "yes or no": "Host lab8\n IdentitiesOnly perhaps\n",
     "family": "Host lab8\n AddressFamily inet5\n",
+    "prompts": "Host lab8\n NumberOfPasswordPrompts few\n",
     "timeout": "Host lab8\n ConnectTimeout soon\n",
     "strictness": "Host lab8\n StrictHostKeyChecking maybe\n",
 }
@@ -127,6 +129,66 @@ def test_the_answer_is_that_of_openssh(name: str, tmp_path: Path, monkeypatch: p
 
 
 @needs_ssh
+def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Host lab8\n IdentityFile ~/.ssh/mine\n IdentityFile %d/other\n UserKnownHostsFile ~/known\n"
+    config = write(tmp_path, text)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    right = asked(config, "lab8", True)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
+
+
+def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sshfile, "home", lambda: tmp_path / "passwd")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host = Host("lab8", "lab8", "bare", "yml:1")
+    settings = replace(resolve(host), config_file=None)
+    before = failures.unresolved(host, settings, "lab8", []).hint
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").touch()
+    after = failures.unresolved(host, settings, "lab8", []).hint
+
+    wanted = f"ssh reads {tmp_path}/passwd/.ssh/config, not {tmp_path}/.ssh/config: to use that file, add ssh_config:"
+    assert "ssh_config" not in before and wanted in after
+
+
+@pytest.mark.parametrize("home_has", [[], ["mine.pub"], ["mine"]])
+def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
+    for name in home_has:
+        (tmp_path / name).touch()
+    config = write(tmp_path, f"Host lab8\n IdentityFile {tmp_path}/mine\n")
+    error = failures.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
+    usual = resolve(Host("lab8", "lab8", "bare", "y", ssh_config="/dev/null"))
+    by_default = failures.login_refused("lab8", usual, [], [])
+
+    named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
+    assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("*a" * 2000, "a" * 5000 + "b", False), ("*a" * 200, "a" * 500, True), ("*", "", True), ("?", "", False),
+        ("a*c*e", "abcde", True), ("a*c*e", "abcd", False), ("**a", "ba", True), ("!a,*", "a", False),
+        ("a?", "a", False),
+    ],
+)  # fmt: skip
+def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
+    assert matches(pattern, text) is found
+
+
+def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
+    (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
+
+    with pytest.raises(ConfigError, match="~nobody-at-all/key: this machine has no such user"):
+        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+
+
+@needs_ssh
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_openssh_refuses_is_refused_by_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write(tmp_path, BROKEN[name])
@@ -143,8 +205,7 @@ def test_what_openssh_refuses_is_refused_by_line(name: str, tmp_path: Path, monk
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and no ssh."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.setattr(sshfile, "home", lambda: tmp_path)
     (tmp_path / ".ssh/config.d").mkdir(parents=True)
     return tmp_path
 

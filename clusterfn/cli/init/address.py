@@ -16,6 +16,7 @@ from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config import Config, writing
 from clusterfn.errors import ConfigError
 from clusterfn.spec import Host
+from clusterfn.transport import sshfile
 from clusterfn.transport.sshconfig import Settings, parse_address, resolve
 
 _SHOWN_ALIASES = 12
@@ -104,14 +105,10 @@ def _proposed(address: str) -> str:
 
 def _say_aliases() -> None:
     """The names of ~/.ssh/config, for whoever does not remember them."""
-    names: list[str] = []
-    with contextlib.suppress(OSError):
-        lines = Path("~/.ssh/config").expanduser().read_text(encoding="utf-8", errors="replace").splitlines()
-        words = [word for line in lines if re.match(r"\s*Host[\s=]", line, re.IGNORECASE) for word in line.split()[1:]]
-        names = [word for word in dict.fromkeys(words) if not set(word) & set("*?!#\"'=")]
+    names = sshfile.aliases()
     if names:
         more = ", …" if len(names) > _SHOWN_ALIASES else ""
-        say(f"~/.ssh/config knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
+        say(f"{sshfile.config_file()} knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
 
 
 def say_way(host: Host) -> Settings:
