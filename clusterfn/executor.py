@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ from clusterfn import spec
 from clusterfn.decorator import inside_job, undecorated
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError
-from clusterfn.group import JobGroup
+from clusterfn.group import JobGroup, inside
 from clusterfn.job import Job
 
 R = TypeVar("R")
@@ -58,7 +59,8 @@ class Executor(concurrent.futures.Executor):
     ) -> None:
         self._given = {name: value for name, value in locals().items() if name != "self"}
         spec.parse_options(self._given)
-        self._jobs: list[Job[Any]] = []
+        self._sent = 0
+        self._jobs: set[Job[Any]] = set()  # that have not ended: whoever lets go of a Job lets go of its value
         self._groups: list[JobGroup[Any]] = []
         self._lock = threading.Lock()
         self._closed = False
@@ -77,8 +79,14 @@ class Executor(concurrent.futures.Executor):
         plain, options = self._with_options(fn)
         job: Job[R] = dispatch.submit(plain, args, kwargs, options)
         with self._lock:
-            self._jobs.append(job)
+            self._sent += 1
+            self._jobs.add(job)
+        job.add_done_callback(self._ended)
         return job
+
+    def _ended(self, job: Future[Any]) -> None:
+        with self._lock:
+            self._jobs.discard(job)
 
     @edge
     def map(
@@ -108,6 +116,7 @@ class Executor(concurrent.futures.Executor):
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, wish)
         with self._lock:
+            self._sent += 1
             self._groups.append(group)
         return _in_order(group, until)
 
@@ -131,13 +140,15 @@ class Executor(concurrent.futures.Executor):
                 from its queue; who waits for their values gets `Cancelled`.
         """
         self._closed = True
+        with self._lock:
+            jobs = list(self._jobs)
         if cancel_futures:
-            for job in self._jobs:
+            for job in jobs:
                 job.cancel()
             for group in self._groups:
                 group.withdraw()
         if wait:
-            concurrent.futures.wait(self._jobs)
+            concurrent.futures.wait(jobs)
             for group in self._groups:
                 with contextlib.suppress(ClusterfnError):  # nothing can be heard of it: who asks for a value is told
                     group.wait()
@@ -148,11 +159,12 @@ class Executor(concurrent.futures.Executor):
         self.shutdown(wait=not isinstance(error, KeyboardInterrupt))
 
     def __repr__(self) -> str:
-        sent = len(self._jobs) + len(self._groups)
         where = self._given["host"] or "each function's host"
-        return f"<Executor on {where}: {sent or 'nothing'} sent{', closed' if self._closed else ''}>"
+        return f"<Executor on {where}: {self._sent or 'nothing'} sent{', closed' if self._closed else ''}>"
 
 
+@edge
 def _in_order(group: JobGroup[R], until: float | None) -> Iterator[R]:
+    """Each value, of which nothing is kept: there may be more of them than memory."""
     for index in range(len(group)):
-        yield group.result(index, None if until is None else max(0.0, until - clock.monotonic()))
+        yield inside(group).give_away(index, until)

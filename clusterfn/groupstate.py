@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
@@ -181,6 +181,19 @@ class GroupState:
         with self._changed:
             self._await(lambda: index in self._ended, until, f"item {index} has not ended")
         return self._ended[index]
+
+    def give_away(self, index: int, until: float | None) -> Any:
+        """The value of that item, waiting for it as `end_of`; it is kept no longer.
+
+        Raises:
+            BaseException: What the item raised.
+        """
+        ended = self.end_of(index, until)
+        if ended.error is not None:
+            raise ended.error
+        with self._changed:
+            self._ended[index] = replace(ended, value=None)
+        return ended.value
 
     def ended_after(self, given: int, until: float | None) -> tuple[int, Ended]:
         """The item that ended after `given` others, waiting for it as `end_of`."""

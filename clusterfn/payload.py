@@ -295,7 +295,7 @@ def cannot_travel(
             return PayloadError(
                 f"the call cannot travel: {path}",
                 stage="submit",
-                hint=getattr(found, "_as_argument", plain),
+                hint=getattr(type(found), "_as_argument", plain),
             )
     return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
 

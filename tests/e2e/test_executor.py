@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import itertools
 import json
 import os
+import subprocess
+import sys
+import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -62,6 +67,119 @@ def test_an_exception_is_raised_in_its_place_and_spoils_nothing(executor):
     assert next(values) == (0, 1) and next(values) == (0, 1)
     with pytest.raises(ZeroDivisionError):
         next(values)
+
+
+class Weighty:
+    """What can be referred to weakly, with a method to submit."""
+
+    def name(self) -> str:
+        return type(self).__name__
+
+
+def is_collected(reference: weakref.ref) -> bool:
+    """Whether nothing holds it. A thread that has just passed it on may still have it for a moment."""
+    until = time.monotonic() + 20
+    while reference() is not None and time.monotonic() < until:
+        gc.collect()
+        time.sleep(0.01)
+    return reference() is None
+
+
+def test_the_iterator_of_a_map_keeps_no_value_that_it_has_given(executor):
+    kept = []
+    for value in executor.map(lambda _: Weighty(), range(3)):
+        kept.append(weakref.ref(value))
+        del value
+        assert is_collected(kept[-1]), len(kept)
+
+
+def test_an_executor_keeps_neither_what_it_was_given_nor_what_came_back(executor):
+    weighty = Weighty()
+    given = weakref.ref(weighty)
+    job = executor.submit(weighty.name)
+    del weighty
+    assert job.result(60) == "Weighty" and is_collected(given)
+
+    job = executor.submit(Weighty)
+    returned = weakref.ref(job.result(60))
+    del job
+    assert is_collected(returned)
+    assert repr(executor) == "<Executor on here: 2 sent>"
+
+
+def test_nothing_is_given_after_the_first_exception_of_a_map(executor):
+    values = executor.map(divmod, [1, 1, 1], [1, 0, 1])
+
+    assert next(values) == (1, 0)
+    with pytest.raises(ZeroDivisionError):
+        next(values)
+    with pytest.raises(StopIteration):
+        next(values)
+
+
+def test_a_map_without_values_or_with_one_that_fails_sends_nothing(executor, here):
+    def broken():
+        yield 1
+        raise KeyError("of the iterable")
+
+    with pytest.raises(KeyError, match="of the iterable"):
+        executor.map(abs, broken())
+    assert list(executor.map(abs, [])) == []
+    assert not (here / "jobs").exists()
+
+
+def test_values_can_be_read_after_shutdown_and_shutdown_twice_is_once(here):
+    executor = Executor("here")
+    values, job = executor.map(abs, [-1, -2]), executor.submit(abs, -3)
+    executor.shutdown(wait=False)
+    executor.shutdown()
+    executor.shutdown(cancel_futures=True)
+
+    assert list(values) == [1, 2] and job.result(0) == 3
+
+
+def test_an_error_in_the_block_is_raised_once_the_calls_have_ended(here):
+    with pytest.raises(ValueError, match="of the block"), Executor("here") as executor:
+        job = executor.submit(abs, -3)
+        raise ValueError("of the block")
+
+    assert job.done() and job.result() == 3
+
+
+def test_futures_are_waited_for_as_those_of_threads_are(executor, tmp_path):
+    wait, failing = until_there(tmp_path / "go"), executor.submit(divmod, 1, 0)
+    waiting = executor.submit(wait, 1)
+    futures = [failing, waiting]
+
+    assert concurrent.futures.wait(futures, 60, concurrent.futures.FIRST_EXCEPTION) == ({failing}, {waiting})
+    assert isinstance(failing.exception(), ZeroDivisionError)
+    assert concurrent.futures.wait(futures, 0) == ({failing}, {waiting})
+    with pytest.raises(concurrent.futures.TimeoutError):
+        list(concurrent.futures.as_completed([waiting], 0))
+    with pytest.raises(concurrent.futures.TimeoutError):
+        waiting.result(0)
+    (tmp_path / "go").touch()
+    assert list(concurrent.futures.as_completed([waiting, waiting], 60)) == [waiting]
+    assert concurrent.futures.wait(futures) == (set(futures), set())
+    assert not waiting.cancel() and not waiting.cancelled() and not waiting.running()
+    called = []
+    waiting.add_done_callback(called.append)
+    assert called == [waiting]
+
+
+AT_EXIT = """
+import atexit, clusterfn
+executor = clusterfn.Executor("here")
+values = executor.map(abs, [-1, -2])
+job = executor.submit(abs, -3)
+atexit.register(lambda: print(list(values), job.result(60)))
+"""
+
+
+def test_what_was_taken_can_be_waited_for_while_the_interpreter_ends(here):
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.stdout == "[1, 2] 3\n", done.stderr
 
 
 def test_a_timeout_ends_the_waiting_and_not_the_calls(here, tmp_path):

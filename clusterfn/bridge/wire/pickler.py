@@ -242,7 +242,7 @@ def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> An
 
 def _reduce_array(obj: Any) -> Any:
     """Objects of libraries that hold their content elsewhere; the library is imported already, as the object exists."""
-    home = type(obj).__module__
+    home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
     if home in ("numpy", "numpy.dtypes") or isinstance(obj, getattr(numpy, "ndarray", ())):
         return _reduce_numpy(obj)
