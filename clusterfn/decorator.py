@@ -133,6 +133,7 @@ class ClusterFunction(Generic[P, R]):
         nodes: int | None = None,
         gpu_memory: str | None = None,
         gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
         time: spec.Time | None = None,
         host: str | None = None,
         environment: str | None = None,
@@ -261,6 +262,7 @@ def cluster(
     nodes: int | None = None,
     gpu_memory: str | None = None,
     gpu_type: str | None = None,
+    allow_cpu: bool | None = None,
     time: spec.Time | None = None,
     host: str | None = None,
     environment: str | None = None,
@@ -290,6 +292,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
             `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
         gpu_memory: The size of each card, at least: "24GB" is what is sold as 24 GB. Needs gpus.
         gpu_type: Words of each card's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
+        allow_cpu: Let the function run on the CPU where its PyTorch cannot use the GPUs; else that is an
+            EnvironmentBuildError (False).
         time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
         host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
         environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"

@@ -28,6 +28,7 @@ def resources_of(options: Options, host: Host) -> Resources:
         gpus=gpus,
         time_s=options.time_s or defaults.time_s,
         nodes=options.nodes or 1,
+        allow_cpu=bool(options.allow_cpu),
     )
     _refuse_nodes_of_none(host, asked.nodes)
     if not gpus:

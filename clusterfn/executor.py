@@ -31,7 +31,8 @@ class Executor(concurrent.futures.Executor):
 
     Args:
         host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
-        cores, memory, gpus, gpu_memory, gpu_type, time, environment, modules, env, secrets: As for `cluster`.
+        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, time, environment, modules, env, secrets: As for
+            `cluster`.
 
     Raises:
         ConfigError: An unknown word, a wrong type or unit.
@@ -51,6 +52,7 @@ class Executor(concurrent.futures.Executor):
         gpus: int | None = None,
         gpu_memory: str | None = None,
         gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
         time: spec.Time | None = None,
         environment: str | None = None,
         modules: Sequence[str] | None = None,

@@ -249,6 +249,12 @@ def _can_be_passed(value: str) -> bool:
         return False
 
 
+def _yes_or_no(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r} is neither True nor False", hint=f"write {name}=True")
+    return value
+
+
 def _on_interrupt(name: str, value: object) -> str:
     if value not in _ON_INTERRUPT:
         raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(_ON_INTERRUPT)}")
@@ -263,6 +269,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "nodes": ("nodes", lambda name, value: whole_number(name, value, 1)),
     "gpu_memory": ("gpu_memory_bytes", lambda name, value: parse_memory(value, name)),
     "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
+    "allow_cpu": ("allow_cpu", _yes_or_no),
     "time": ("time_s", lambda _, value: parse_time(value)),
     "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
     "retries": ("retries", lambda name, value: whole_number(name, value, 0)),

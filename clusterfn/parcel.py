@@ -22,7 +22,8 @@ _NOT_IN_JOBS = (
 _NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
 
 _OF_WORKER = (
-    "children.py", "descriptors.py", "shipped.py", "transient.py", "worker.py", "agent/__init__.py", "agent/inotify.py",
+    "children.py", "descriptors.py", "devices.py", "shipped.py", "transient.py", "worker.py", "agent/__init__.py",
+    "agent/inotify.py",
 )  # fmt: skip
 
 

@@ -177,6 +177,7 @@ def spec_json(job: JobSpec) -> bytes:
             "gpu_memory_bytes": asked.gpu_memory_bytes,
             "gpu_type": asked.gpu_type,
             "nodes": asked.nodes,
+            "allow_cpu": asked.allow_cpu,
         },
         "queue_timeout_s": job.host.queue_timeout_s,
         "lease": job.host.lease,

@@ -33,7 +33,7 @@ _SHOWN = {"memory": spec.shown_memory, "gpu_memory": spec.shown_memory, "time": 
 # What a decorated function may have been promised and a call of a session cannot have by itself.
 _OF_THE_SESSION = {
     **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
-    **{name: name for name in ("retries", "nodes")},
+    **{name: name for name in ("retries", "nodes", "allow_cpu")},
     "gpu_memory_bytes": "gpu_memory", "stall_s": "stall_timeout",
 }  # fmt: skip
 
@@ -48,8 +48,8 @@ class Session(concurrent.futures.Executor):
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
         idle: After so long without a call it ends, as `time` is written.
-        cores, memory, gpus, gpu_memory, gpu_type, environment, packages, modules, env, secrets: As for `cluster`; for
-            the session as a whole.
+        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, environment, packages, modules, env, secrets: As for
+            `cluster`; for the session as a whole.
         time: How long the session may last, with all of its calls. A call has no limit of its own: a decorated
             function may ask for as long, and is refused if it asks for longer.
 
@@ -73,6 +73,7 @@ class Session(concurrent.futures.Executor):
         gpus: int | None = None,
         gpu_memory: str | None = None,
         gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
         time: spec.Time | None = None,
         environment: str | None = None,
         packages: Sequence[str] | None = None,

@@ -31,6 +31,7 @@ class Resources:
         gpu_memory_bytes: The size of each card, at least.
         gpu_type: Words of each card's name, "a6000"; with SLURM the type of its gres.
         nodes: How many nodes call the function; all else is for each of them.
+        allow_cpu: Whether it may run on the CPU where PyTorch cannot use the GPUs.
     """
 
     cores: int = 1
@@ -40,6 +41,7 @@ class Resources:
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
     nodes: int = 1
+    allow_cpu: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,7 @@ class Options:
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
     nodes: int | None = None
+    allow_cpu: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ def train(steps: int) -> bytes:
     return saved.getvalue()
 
 
-@cluster(cores=1, memory="2GB", name="models")
+@cluster(cores=1, memory="2GB", name="models", allow_cpu=True)
 def evaluate(path: Path) -> dict[str, float]:
     """The mean error of a saved model, on a card if the job has one."""
     import torch

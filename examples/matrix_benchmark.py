@@ -58,7 +58,8 @@ def benchmark(sizes: list[int]) -> tuple[str, list[dict[str, Any]]]:
     threads = f"{torch.get_num_threads()} threads"
     if not torch.cuda.is_available():
         hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-        why = "the job has no card: ask by --gpus 1" if hidden else "PyTorch finds no card"
+        build = "PyTorch is a build without CUDA" if torch.version.cuda is None else "PyTorch finds no GPU"
+        why = "the job has no GPU: ask by --gpus 1" if hidden else build
         return f"processor alone, {threads} ({why})", rows
     rows += [measure(size, "cuda") for size in sizes]
     return f"{torch.cuda.get_device_name()} and {threads}", rows

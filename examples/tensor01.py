@@ -44,7 +44,7 @@ def torch_version() -> subprocess.CompletedProcess[str]:
     return subprocess.run(["python", "-c", code], capture_output=True, text=True, timeout=120)
 
 
-@cluster(cores=2, memory="4GB")
+@cluster(cores=2, memory="4GB", allow_cpu=True)
 def gpu_maths() -> dict[str, Any]:
     """Two small tensors are added, in this process and without a string of code."""
     import torch

@@ -49,7 +49,7 @@ def names_for_main(function: Any) -> dict[str, Any]:
 
 
 def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
-    function = _innermost(function)
+    function = innermost(function)
     if getattr(function, "__module__", None) != "__main__":
         return
     owned = getattr(function, "__globals__", {})
@@ -58,7 +58,7 @@ def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
         yield function.__name__, function
 
 
-def _innermost(function: Any) -> Any:
+def innermost(function: Any) -> Any:
     """What partials and decorators stand around; of a proxy that has any name there is no end to them."""
     for _ in range(_DEEPEST):
         inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)

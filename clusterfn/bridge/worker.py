@@ -22,7 +22,7 @@ from typing import Any
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
 from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
-from . import children, shipped
+from . import children, devices, shipped
 from .descriptors import keep_from_programs, out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
@@ -138,10 +138,17 @@ def perform(job: str, spec: dict[str, Any], item: list[int], report: Report, val
     """
     sys.path[:0] = spec["sys_path"]
     report.hide(spec.get("secrets") or [])
-    report.say(stage="load")
-    call, caller = _load(job, spec, item)
-    report.say(stage="function")
-    kind, result = _call(call)
+    watch = devices.Watch(spec["resources"], lambda text: report.say(note=text))
+    try:
+        watch.begin()
+        report.say(stage="load")
+        call, caller = _load(job, spec, item)
+        watch.look_at(children.innermost(call[0]))
+        report.say(stage="function")
+        kind, result = _call(call)
+        watch.over(result if kind == RAISED else None)
+    except devices.OnTheCpu as refused:
+        raise Refused("environment", str(refused), refused.hint) from refused
     if kind == RETURNED and spec.get("discards"):
         result = None
     report.say(stage="result")
@@ -184,6 +191,8 @@ def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, A
         function, args, kwargs = shipped.read(os.path.join(job, PAYLOAD), spec["root"], header)
         if item:
             args = shipped.read(os.path.join(job, ITEMS), spec["root"], {}, item)
+    except devices.OnTheCpu:
+        raise
     except container.OtherPython as other:
         raise Refused(
             "environment",

@@ -184,9 +184,19 @@ def test_matrices_are_measured_without_a_card_too(hosts, torch):
     out = run("matrix_benchmark.py", "--host", "slurm", "--environment", torch, "--sizes", "32", "64")
 
     measured, _, *rows = out.splitlines()
-    assert measured == "measured: processor alone, 1 threads (the job has no card: ask by --gpus 1)"
+    assert measured == "measured: processor alone, 1 threads (the job has no GPU: ask by --gpus 1)"
     assert [row.split()[:2] for row in rows] == [["32", "cpu"], ["64", "cpu"]]
     assert all(float(row.split()[3]) > 0 and row.endswith("1.0x") for row in rows)
+
+
+@pytest.mark.lab
+def test_matrices_are_not_measured_on_the_cpu_where_a_gpu_was_asked_for(hosts, torch, gpubox_reset):
+    argv = [sys.executable, str(EXAMPLES / "matrix_benchmark.py"), "--host", "tensor01", "--environment", torch]
+
+    done = subprocess.run([*argv, "--gpus", "1", "--sizes", "32"], capture_output=True, text=True, timeout=100)
+
+    assert "EnvironmentBuildError: this job asked for 1 GPU, and PyTorch 2.13.0" in done.stderr
+    assert "is a build without CUDA" in done.stderr
 
 
 @pytest.mark.gpu

@@ -74,7 +74,7 @@ def test_without_cards_asked_for_helpers_fall_back_and_requirements_do_not():
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")
 def test_with_a_real_pytorch_that_lacks_cuda(lab):
-    @cluster(host="tensor01", gpus=1, environment=f"python:{lab.torch_python}")
+    @cluster(host="tensor01", gpus=1, environment=f"python:{lab.torch_python}", allow_cpu=True)
     def look():
         import torch
 

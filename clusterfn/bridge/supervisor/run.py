@@ -31,7 +31,7 @@ _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
 _NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn_wire/container.py", *(
-    "_clusterfn/bridge/%s.py" % name for name in ("worker", "shipped", "children", "descriptors")
+    "_clusterfn/bridge/%s.py" % name for name in ("worker", "shipped", "children", "descriptors", "devices")
 ))  # fmt: skip
 
 
