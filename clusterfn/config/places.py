@@ -94,7 +94,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _is_ours(info: os.stat_result) -> bool:
+def is_ours(info: os.stat_result) -> bool:
+    """Whether it belongs to this user or to root; Windows does not say, and keeps users apart by their folders."""
     return not hasattr(os, "geteuid") or info.st_uid in (_ROOT, os.geteuid())
 
 
@@ -104,7 +105,7 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
     Raises:
         ConfigError: It is such a file.
     """
-    if not _is_ours(info) and path != given():
+    if not is_ours(info) and path != given():
         hint = f"to use it all the same, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
 
@@ -113,7 +114,7 @@ def _refuse_misnamed(folders: Iterable[Path]) -> None:
     for folder in folders:
         for name in _MISNAMED:
             path = folder / name
-            if _is_file(path) and _is_ours(path.stat()):
+            if _is_file(path) and is_ours(path.stat()):
                 raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {folder / FILE}")
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from clusterfn import dispatch, wire
+from clusterfn.config import places
 from clusterfn.errors import ConfigError
 from clusterfn.sweeping.journal import Journal
 
@@ -38,15 +39,21 @@ class Store:
         folder: Made if it is not there.
 
     Raises:
-        ConfigError: It cannot be made.
+        ConfigError: It cannot be made, or belongs to another user: to load a value may run any code.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            ours = places.is_ours(folder.lstat()) and places.is_ours(folder.stat())
         except OSError as error:
             raise ConfigError(f"{folder} cannot be a folder for values: {error}") from error
+        if not ours:
+            raise ConfigError(
+                f"{folder} belongs to another user, whose code could run when a value is loaded from it",
+                hint="name a folder of your own",
+            )
 
     def get(self, key: str, name: str) -> Kept | None:
         """What was kept under that key; None if there is nothing, or nothing that can be read, which is said."""
@@ -54,7 +61,10 @@ class Store:
         if not path.exists():
             return None
         try:
-            value, seconds = wire.part("container").loads(path.read_bytes())
+            with path.open("rb") as file:
+                if not places.is_ours(os.fstat(file.fileno())):
+                    raise PermissionError("it belongs to another user")
+                value, seconds = wire.part("container").loads(file.read())
             return Kept(value, float(seconds))
         except Exception as error:  # noqa: BLE001 - loading a value runs code of the user's
             dispatch.tell(f"the value of {name} cannot be read ({_said(error)}) and is computed again: {path}")
@@ -63,9 +73,9 @@ class Store:
     def put(self, key: str, kept: Kept) -> None:
         """Keep a value; where that fails, it is said."""
         path = self._path(key)
-        part = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+        part = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
         try:
-            with part.open("wb") as file:
+            with part.open("xb") as file:
                 os.fchmod(file.fileno(), 0o600) if hasattr(os, "fchmod") else None
                 wire.part("container").dump((kept.value, kept.seconds), file)
             part.replace(path)

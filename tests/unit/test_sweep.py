@@ -595,6 +595,24 @@ def test_a_kept_value_is_read_again(tmp_path):
 
     assert Store(tmp_path / "values").get("one", "GRID_0000") == Kept({"score": 0.5}, 1.5)
     assert Store(tmp_path / "values").get("two", "GRID_0000") is None
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="needs root: it gives files away")
+@pytest.mark.parametrize("given", ["the folder", "a link to the folder", "the file"])
+def test_a_value_of_another_user_is_not_loaded(tmp_path, capsys, given):
+    folder = tmp_path / "values"
+    Store(folder).put("one", Kept(1, 0.0))
+    if given == "a link to the folder":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    os.chown(folder / "one.pkl" if given == "the file" else folder, 12345, 12345, follow_symlinks=False)
+
+    if given == "the file":
+        assert Store(folder).get("one", "GRID_0000") is None
+        assert "it belongs to another user) and is computed again" in capsys.readouterr().err
+    else:
+        with pytest.raises(ConfigError, match=f"{folder} belongs to another user, whose code could run"):
+            Store(folder)
     assert [path.name for path in (tmp_path / "values").iterdir()] == ["one.pkl"]
 
 
