@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from clusterfn import layout, spec
 from clusterfn.edge import edge
@@ -76,6 +76,24 @@ class ClusterFunction(Generic[P, R]):
 
         return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
 
+    @overload
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["raise"],
+        sequential_up_to: int | None = None,
+    ) -> JobGroup[R, NoReturn]: ...
+    @overload
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect"] = "collect",
+        sequential_up_to: int | None = None,
+    ) -> JobGroup[R, Exception]: ...
     @edge
     def map(
         self,
@@ -84,7 +102,7 @@ class ClusterFunction(Generic[P, R]):
         chunksize: int | Literal["auto"] = "auto",
         on_error: Literal["collect", "raise"] = "collect",
         sequential_up_to: int | None = None,
-    ) -> JobGroup[R]:
+    ) -> JobGroup[R, Any]:
         """Call the function with each item, each call in a process of its own, and return at once.
 
         Args:

@@ -63,7 +63,7 @@ class Executor(concurrent.futures.Executor):
         spec.parse_options(self._given)
         self._sent = 0
         self._jobs: set[Job[Any]] = set()  # that have not ended: whoever lets go of a Job lets go of its value
-        self._groups: list[JobGroup[Any]] = []
+        self._groups: list[JobGroup[Any, Any]] = []
         self._lock = threading.Lock()
         self._closed = False
 
@@ -166,7 +166,7 @@ class Executor(concurrent.futures.Executor):
 
 
 @edge
-def _in_order(group: JobGroup[R], until: float | None) -> Iterator[R]:
+def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
     """Each value, of which nothing is kept: there may be more of them than memory."""
     for index in range(len(group)):
         yield inside(group).give_away(index, until)

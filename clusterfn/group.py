@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from clusterfn.gathering import Gathering
 
 R = TypeVar("R")
+E = TypeVar("E")  # what may stand in the place of a value: Exception, or nothing with on_error="raise"
 _ANSWER_S = 30.0
 
 
-class JobGroup(Generic[R]):
+class JobGroup(Generic[R, E]):
     """The calls of one `map`. `len(group)` is their number.
 
     Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
@@ -59,7 +60,7 @@ class JobGroup(Generic[R]):
         return self._known.done()
 
     @edge
-    def results(self, timeout: float | None = None) -> list[R]:
+    def results(self, timeout: float | None = None) -> list[R | E]:
         """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
 
         With `on_error="collect"` an exception stands in the place of a value; with "raise" the first one is raised, and
@@ -107,7 +108,7 @@ class JobGroup(Generic[R]):
         return True
 
     @edge
-    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R]]:
+    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
         """`(index, result)` of each call as it ends.
 
         Raises:
@@ -121,12 +122,12 @@ class JobGroup(Generic[R]):
             given += 1
             if ended.error is not None and self._known.raises:
                 raise ended.error
-            yield index, cast(R, ended.result)
+            yield index, cast("R | E", ended.result)
 
-    def __iter__(self) -> Iterator[tuple[int, R]]:
+    def __iter__(self) -> Iterator[tuple[int, R | E]]:
         return self.as_completed()
 
-    async def __aiter__(self) -> AsyncIterator[tuple[int, R]]:
+    async def __aiter__(self) -> AsyncIterator[tuple[int, R | E]]:
         import asyncio
 
         changed, given = asyncio.Event(), self.as_completed()
@@ -232,7 +233,7 @@ class JobGroup(Generic[R]):
         return True
 
     @edge
-    def retry_failed(self) -> JobGroup[R]:
+    def retry_failed(self) -> JobGroup[R, E]:
         """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
 
         Raises:
@@ -272,7 +273,7 @@ class JobGroup(Generic[R]):
         return self._known.gathering
 
 
-def inside(group: JobGroup[Any]) -> GroupState:
+def inside(group: JobGroup[Any, Any]) -> GroupState:
     """What is known of a group, for those of the library who show or follow it."""
     return group._known
 

@@ -52,7 +52,7 @@ class JobInfo:
 
 
 @edge
-def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any]:
+def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
     """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
 
     Args:

@@ -57,7 +57,7 @@ class Caller:
 def run(
     function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, wish: Wish,
     on_error: OnError = "collect", caller: Caller = Caller(),
-) -> JobGroup[R]:  # fmt: skip
+) -> JobGroup[R, Any]:  # fmt: skip
     """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
 
     Raises:
@@ -103,7 +103,7 @@ def _check(on_error: str, options: Options) -> None:
 def _run(
     function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wish: Wish, on_error: OnError,
     caller: Caller,
-) -> JobGroup[R]:  # fmt: skip
+) -> JobGroup[R, Any]:  # fmt: skip
     name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
     labels = caller.labels or [items.label(args) for args in calls]
     if not calls:
@@ -235,7 +235,7 @@ class _Waits:
 # groups that were sent before
 
 
-def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
+def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     """The group that was sent with this spec.json, from its beginning."""
     job = _job(session, spec)
     group = cast(Group, job.group)
@@ -251,7 +251,7 @@ def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any]:
     return JobGroup(made)
 
 
-def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any]:
+def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
     """A new group of these items of one that has ended, with the bytes that lie on the host."""
     old = group.gathering
     if old is None or not failed:

@@ -84,7 +84,7 @@ def _write(text: str, stream: str) -> None:
     sys.stdout.write(printable(text) if stream == "scheduler" else text)
 
 
-def _logs_of_items(group: JobGroup[Any], given: argparse.Namespace) -> None:
+def _logs_of_items(group: JobGroup[Any, Any], given: argparse.Namespace) -> None:
     """What each item has printed, one after another."""
     if given.follow or given.stream == "scheduler":
         attach = f"clusterfn attach {group.id[:SHORT]} follows it; without -f its items' output is shown"
@@ -143,7 +143,7 @@ def stack(given: argparse.Namespace) -> int:
     return 0
 
 
-def _stacks_of_items(group: JobGroup[Any]) -> int:
+def _stacks_of_items(group: JobGroup[Any, Any]) -> int:
     """Those of each item that runs; the exit code says whether there was one."""
     group.wait(_MOMENT_S)
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
@@ -172,7 +172,7 @@ def cancel(given: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _cancel(job: Job[Any] | JobGroup[Any]) -> bool:
+def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> bool:
     """Whether it has ended then."""
     if isinstance(job, JobGroup):
         done = _end_group(job)
@@ -188,7 +188,7 @@ def _cancel(job: Job[Any] | JobGroup[Any]) -> bool:
     return job.done()
 
 
-def _end_group(group: JobGroup[Any]) -> str:
+def _end_group(group: JobGroup[Any, Any]) -> str:
     if _ended(group):
         return f"had ended already: {group.status}"
     group.stop()
@@ -196,13 +196,13 @@ def _end_group(group: JobGroup[Any]) -> str:
     return _stopped(group)
 
 
-def _stopped(job: Job[Any] | JobGroup[Any]) -> str:
+def _stopped(job: Job[Any] | JobGroup[Any, Any]) -> str:
     if not job.done():
         return "was told to stop, and has not ended yet"
     return f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
 
 
-def _ended(job: Job[Any] | JobGroup[Any]) -> bool:
+def _ended(job: Job[Any] | JobGroup[Any, Any]) -> bool:
     """Whether it has ended, after a moment in which the host can say so."""
     if isinstance(job, JobGroup):
         return job.wait(_MOMENT_S)

@@ -182,7 +182,7 @@ def followed(session: Session, job_id: str = "7f3a" * 4) -> Job[Any]:
     return job
 
 
-def in_a_group(session: Session) -> JobGroup[Any]:
+def in_a_group(session: Session) -> JobGroup[Any, Any]:
     """A group of two items, one of which runs."""
     spec = JobSpec(
         id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge, host_python="python3",
