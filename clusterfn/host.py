@@ -41,7 +41,6 @@ class HostFacts:
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
         ends_jobs: Whether logind ends what the user runs there when he logs out.
-        warnings: What the user should know, as sentences.
         have: For each path that was asked for, whether it exists.
     """
 
@@ -61,7 +60,6 @@ class HostFacts:
     net_ns: str
     glibc: str
     ends_jobs: bool
-    warnings: tuple[str, ...]
     have: tuple[bool, ...]
 
 
@@ -296,7 +294,7 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
 
 def _facts(hello: Header) -> HostFacts:
     values: dict[str, Any] = {name: hello[name] for name in HostFacts.__dataclass_fields__}
-    values.update({name: tuple(hello[name]) for name in ("version", "warnings", "have")})
+    values.update({name: tuple(hello[name]) for name in ("version", "have")})
     return HostFacts(**values)
 
 

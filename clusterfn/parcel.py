@@ -23,7 +23,7 @@ _NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.
 
 _OF_WORKER = (
     "children.py", "descriptors.py", "devices.py", "shipped.py", "transient.py", "worker.py", "agent/__init__.py",
-    "agent/inotify.py",
+    "agent/inotify.py", "agent/trusted.py",
 )  # fmt: skip
 
 

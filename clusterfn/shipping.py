@@ -276,6 +276,7 @@ def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int
         "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
         "installer": session.host.making.installer,
+        "owners": list(session.host.owners),
         "about": made.title,
         "wanted": list(made.wanted),
         "cuda": made.cuda,

@@ -137,6 +137,7 @@ class Host:
     transport: str = "auto"
     ssh_config: str | None = None
     root: str = "~/.clusterfn"
+    owners: tuple[str, ...] = ()
     python: str | None = None
     environment: str | None = None
     defaults: Resources = Resources()
@@ -166,6 +167,7 @@ class Building:
         purged: Whether files of it may have been removed by the file system since.
         cuda: The version of CUDA that its PyTorch must show on the cards; "" if that is not asked.
         node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
+        owners: Users and groups of the host who may have made it, besides this user and root.
     """
 
     id: str
@@ -173,6 +175,7 @@ class Building:
     purged: bool = False
     cuda: str = ""
     node_root: str = ""
+    owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

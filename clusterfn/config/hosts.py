@@ -23,6 +23,7 @@ SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
+_OWNER = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
@@ -230,6 +231,14 @@ def _root(value: Value) -> str:
     return text
 
 
+def _owners(value: Value) -> tuple[str, ...]:
+    names = value.as_lines()
+    for name in names:
+        if not _OWNER.fullmatch(name):
+            raise value.error(f'"{name}" cannot name a user or a group', "write a list, one name each: [alice, lab]")
+    return names
+
+
 def _path(value: Value) -> str:
     text = value.as_text()
     if text.startswith("-"):
@@ -357,6 +366,7 @@ _KEYS: dict[str, _Key] = {
     "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
     "ssh_config": ("ssh_config", _path),
     "root": ("root", _root),
+    "owners": ("owners", _owners),
     "python": ("python", _path),
     "environment": ("environment", advice.environment),
     "defaults": ("defaults", _defaults),

@@ -102,7 +102,7 @@ class Made:
     def building(self) -> Building:
         """What a job says of it."""
         making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
-        return Building(self.id, self.root, making.purge_days is not None, build, self.node_root)
+        return Building(self.id, self.root, making.purge_days is not None, build, self.node_root, self.host.owners)
 
 
 def specification(text: str | None, packages: Sequence[str]) -> Specification:

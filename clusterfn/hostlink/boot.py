@@ -110,7 +110,7 @@ def own_python() -> str | None:
 
 def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Opened:
     marker = secrets.token_hex(16)
-    hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have)})
+    hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
     printed, rest = _until_marker(stream, b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello, marker)
     if rest is None:
         raise _no_agent(host, stream, printed)

@@ -51,7 +51,9 @@ def _refused(host: Host, data: Header, path: str) -> HostError:
     return HostError(
         f"{path} on {host.name} is not safe to use: {data['message']}",
         host=host.name,
-        hint=f"set root: of host {host.name} ({host.source}) to a folder of your own, mode 0700",
+        hint=f"run `chmod go-w {path}` on {host.name}" if data.get("own") else
+        f"set root: of host {host.name} ({host.source}) to a folder below your home; "
+        "if you trust who may write there, name the user or the group in owners:",
     )
 
 

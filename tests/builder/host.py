@@ -81,6 +81,7 @@ class Host:
     bridge: Path
     python: str
     before: Sequence[str] = ()
+    owners: Sequence[str] = ()
     started: list[Running] = field(default_factory=list)
 
     def plan(self, packages: Iterable[dict[str, Any]], **more: Any) -> dict[str, Any]:
@@ -89,7 +90,8 @@ class Host:
         env_id = hashlib.sha256(json.dumps([each["sha256"] for each in packages]).encode()).hexdigest()[:16]
         return {
             "format": 1, "id": env_id, "root": str(self.root), "platform": "linux-64", "python": sys.version_info[:2],
-            "packages": packages, "fetch": True, "zstd": None, "verify": [], "about": "environment.yml", **more,
+            "packages": packages, "fetch": True, "zstd": None, "verify": [], "about": "environment.yml",
+            "owners": list(self.owners), **more,
         }  # fmt: skip
 
     def start(self, plan: dict[str, Any], **env: str) -> Running:

@@ -26,7 +26,7 @@ def user(uid: int, root: Path, bridge: Path, python: str) -> Host:
     """The host as this user sees it."""
     ids = [f"--reuid={uid}", f"--regid={uid}", f"--groups={GROUP}"]
     before = ["setpriv", *ids, "sh", "-c", 'umask 077; exec "$@"', "sh"]
-    return Host(root, bridge, python, before)
+    return Host(root, bridge, python, before, [str(GROUP)])
 
 
 @pytest.fixture
@@ -88,6 +88,55 @@ def test_what_one_has_built_the_other_uses_shares_and_removes(both: tuple[Host, 
     assert bob.call("remove", str(bob.root), first["id"]).last["removed"]
     assert alice.build(first).last["reused"] is False
     assert alice.call("gc", str(alice.root), "0", "0").last["packages"] == 3
+
+
+def test_without_a_word_nothing_of_another_user_is_used(both: tuple[Host, Host], folder: Path, python: dict):
+    alice, bob = both
+    bob.owners = []
+    plan = bob.plan([python])
+
+    assert f"{alice.root} is not safe to use: the group {GROUP} may write to it" in bob.build(plan).last["message"]
+
+    os.chown(alice.root, ALICE, ALICE)
+    alice.root.chmod(0o755)
+    assert alice.build(alice.plan([python])).rc == 0
+    said = bob.build(plan).last
+    assert f"{alice.root} is not safe to use: it belongs to the user with id {ALICE}" in said["message"]
+    assert "owners:" in said["hint"]
+
+
+@pytest.mark.parametrize("planted", ["READY", "bin/python"])
+def test_an_environment_that_another_user_has_planted_is_refused(
+    both: tuple[Host, Host], folder: Path, python: dict, planted: str
+):
+    alice, bob = both
+    bob.owners = []
+    os.chown(bob.root, BOB, BOB)
+    bob.root.chmod(0o755)
+    plan = bob.plan([python])
+    assert bob.build(plan).rc == 0
+    os.chown(bob.prefix(plan) / planted, ALICE, ALICE, follow_symlinks=False)
+
+    said = bob.build(plan).last
+
+    assert f"{planted} is not safe to use: it belongs to the user with id {ALICE}" in said["message"]
+
+
+def test_a_package_folder_that_another_user_has_planted_is_never_linked(
+    both: tuple[Host, Host], folder: Path, python: dict
+):
+    alice, bob = both
+    bob.owners = []
+    os.chown(bob.root, BOB, BOB)
+    bob.root.chmod(0o755)
+    assert bob.build(bob.plan([python])).rc == 0
+    package = bob.root / "pkgs" / python["sha256"]
+    for path in [package, *package.rglob("*")]:
+        os.chown(path, ALICE, ALICE, follow_symlinks=False)
+
+    said = bob.build(bob.plan([python, toys.module(folder / "shelf", "mine")])).last
+
+    assert f"{package} is not safe to use: it belongs to the user with id {ALICE}" in said["message"]
 
 
 def test_who_waits_for_another_user_follows_and_takes_over(both: tuple[Host, Host], folder: Path, python: dict):

@@ -400,18 +400,21 @@ def test_the_root_is_private_and_one_that_anybody_may_write_is_refused(connect_t
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
 
-    with pytest.raises(HostError, match="everybody may write to the root"):
+    with pytest.raises(HostError, match="everybody may write to it: another user could plant code") as caught:
         connect(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "open")))
+    assert caught.value.hint == f"run `chmod go-w {tmp_path / 'open'}` on here"
     assert mode_of(tmp_path / "a" / "root") == 0o700
 
 
-def test_a_root_that_its_group_may_write_is_warned_of(connect_to: Connect, tmp_path: Path) -> None:
-    (tmp_path / "group").mkdir()
-    (tmp_path / "group").chmod(0o770)
+def test_a_root_below_a_folder_that_others_may_write_to_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    root = tmp_path / "open" / "mine" / "root"
 
-    here = connect_to(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "group")))
-
-    assert "its group may write there" in here.facts.warnings[0]
+    with pytest.raises(HostError, match="everybody may write to it, and the root .*/open/mine/root lies below it") as e:
+        connect(Host("here", "", "local", "clusterfn.yml:1", root=str(root)))
+    assert str(tmp_path / "open") in e.value.message
+    assert not root.parent.exists()
 
 
 def test_a_root_with_an_unset_variable_is_refused(local_host: Host) -> None:

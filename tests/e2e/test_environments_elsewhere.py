@@ -131,7 +131,7 @@ def test_a_group_shares_what_one_of_it_has_built(environments, hosts, lab, group
     shared.chmod(0o2770)
     try:
         path = tmp_path / "clusterfn.yml"
-        hosts.describe(lab, path, hosts.python, f"env_root: {shared}", ("py37", "py37-second"))
+        hosts.describe(lab, path, hosts.python, f"env_root: {shared}\nowners: ['{group}']", ("py37", "py37-second"))
         first, _ = cluster(host="py37", environment="environment.yml")(prefix)()
         ready = Path(first) / "READY"
         built = ready.stat().st_mtime_ns

@@ -33,9 +33,9 @@ def volume(**changed: Any) -> Volume:
     return Volume(**{**vars(ROOT), **changed})
 
 
-def found(site: Site, scheduler: str = "bare", warnings: tuple[str, ...] = (), noise: str = "", **host: Any) -> Found:
+def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> Found:
     """Steps that have come as far as the survey."""
-    facts = SimpleNamespace(user="ann", warnings=warnings, net_ns="net:[1]")
+    facts = SimpleNamespace(user="ann", net_ns="net:[1]")
     connection = SimpleNamespace(facts=facts, noise=noise)
     result = Found("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
@@ -207,12 +207,6 @@ def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
 
     assert said in str(failed)
     assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
-
-
-def test_a_root_that_a_group_may_write_to_is_a_warning():
-    warned = fails(disk.root, found(Site((), root=ROOT), warnings=("its group may write there",)), Warned)
-
-    assert "`chmod go-w /home/ann/.clusterfn` mends it" in warned.hint
 
 
 @pytest.mark.parametrize(("there", "said"), [(True, "have two names"), (False, "cannot have two names")])

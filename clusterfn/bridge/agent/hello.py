@@ -1,16 +1,12 @@
 """The first request: makes the root, and refuses one in which others could plant code."""
 
 import os
-import stat
 
 from .facts import facts, machine
 from .failures import Failure
 from .paths import expand
 from .request import Request
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import List
+from .trusted import Trusted, user_name
 
 
 class Hello(Request):
@@ -21,18 +17,26 @@ class Hello(Request):
         if "$" in root or not os.path.isabs(root):
             raise Failure("bad", "the root is not an absolute path on this host: is a variable unset?", root)
         self.agent.root = os.path.normpath(root)
-        warnings = self.check(self.agent.root)
+        trusted = Trusted(self.header.get("owners") or ())
+        check(trusted, self.agent.root, "root")
+        os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
+        check(trusted, self.agent.root, "root")  # somebody may have been faster
+        if os.stat(self.agent.root).st_uid != os.geteuid():
+            who = user_name(os.stat(self.agent.root).st_uid)
+            raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
         self.agent.machine = machine()
-        have = [os.path.exists(expand(path)) for path in self.header["have"]]
-        self.end(**dict(facts(self.agent), warnings=warnings, have=have))
+        paths = [expand(path) for path in self.header["have"]]
+        for path in paths:
+            check(trusted, path, "bridge")
+        self.end(**dict(facts(self.agent), have=[os.path.exists(path) for path in paths]))
 
-    def check(self, root: str) -> "List[str]":
-        os.makedirs(root, mode=0o700, exist_ok=True)
-        found = os.stat(root)
-        if found.st_uid != os.geteuid():
-            message = "the root belongs to the user with id %d, who could plant code there" % found.st_uid
-            raise Failure("refused", message, root)
-        if found.st_mode & stat.S_IWOTH:
-            raise Failure("refused", "everybody may write to the root and could plant code there; chmod go-w it", root)
-        open_to_group = found.st_mode & stat.S_IWGRP
-        return ["%s: its group may write there and could plant code; chmod g-w it" % root] if open_to_group else []
+
+def check(trusted: Trusted, path: str, what: str) -> None:
+    """Refuse a folder that another user could replace."""
+    found = trusted.objection(path)
+    if found is None:
+        return
+    folder, why = found
+    place = "" if folder == path else ", and the %s %s lies below it" % (what, path)
+    own = os.lstat(folder).st_uid == os.geteuid()
+    raise Failure("refused", "%s%s: another user could plant code there" % (why, place), folder, own=own)

@@ -57,6 +57,7 @@ def build(path: str) -> int:
 
 
 def _build(what: "plan.Plan", stopping: threading.Event) -> int:
+    group.refuse_others(what.root, what.owners, what.id)
     if story.is_ready(what.root, what.id) and not what.purged:
         return _told({"ok": True, "reused": True})
     _open_to_group(what.root)
@@ -183,6 +184,7 @@ def collect(root: str, days: str, keep: str) -> int:
 def tell_lacking() -> int:
     """Which archives of the plan on standard input have to be fetched or sent; the folders for them are made."""
     what = plan.parse(native(json.loads(sys.stdin.buffer.read().decode())))
+    group.refuse_others(what.root, what.owners)
     _open_to_group(what.root)
     for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
         os.makedirs(folder, exist_ok=True)

@@ -9,7 +9,8 @@ import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ...layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import fetch, manifest, pieces, space, zstd
+from ..agent.trusted import Trusted
+from . import fetch, group, manifest, pieces, space, zstd
 from .failure import Failed, Stopped
 from .lock import Lock
 from .plan import CONDA
@@ -47,6 +48,7 @@ class Packages:
         self._done = 0
         self._missing: "list[Package]" = []
         self._zstd: "Optional[zstd.Opener]" = None
+        self._trusted = Trusted(plan.owners)
 
     def provide(self, again: "Iterable[str]" = ()) -> None:
         """Unpack what is missing.
@@ -162,7 +164,8 @@ class Packages:
         return sent or (local if local and os.path.isfile(local) else None)
 
     def _is_there(self, package: "Package") -> bool:
-        return os.path.exists(os.path.join(package_dir(self.plan.root, package.sha256), MANIFEST))
+        folder = package_dir(self.plan.root, package.sha256)
+        return all(group.is_ours(self._trusted, path) for path in (folder, os.path.join(folder, MANIFEST)))
 
     def _moved(self, _: int) -> None:
         if self.stopping.is_set():

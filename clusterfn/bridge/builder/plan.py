@@ -59,6 +59,7 @@ class Plan(NamedTuple):
         purged: Whether files may be missing from an environment that is there.
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
         installer: "clusterfn"; "conda", or the path of one: it makes what it can, and our linker the rest.
+        owners: Users and groups whose folders count as one's own.
         document: The plan as it came.
     """
 
@@ -74,6 +75,7 @@ class Plan(NamedTuple):
     purged: bool
     timeout_s: float
     installer: str
+    owners: "list[str]"
     document: "dict[str, Any]"
 
 
@@ -108,6 +110,7 @@ def parse(given: "dict[str, Any]") -> Plan:
         purged=bool(given.get("purged", False)),
         timeout_s=float(given.get("timeout_s") or _TIMEOUT_S),
         installer=str(given.get("installer") or CLUSTERFN),
+        owners=[str(name) for name in given.get("owners") or ()],
         document=given,
     )
 

@@ -73,15 +73,24 @@ def prepare(job: "Job", look: "Callable[[], None]") -> None:
 def _have(job: "Job", builder: "_Builder") -> str:
     """The READY of the environment that the job will use."""
     wanted = job.spec["building"]
+    _refuse_others(wanted)
     leases.add(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
     marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
         builder.run("its environment is being made", ["build", plan])
+        _refuse_others(wanted)
     if wanted["node_root"]:
         marker = _marker(wanted["node_root"], wanted["id"])
         _have_on_node(wanted, marker, builder)
     return marker
+
+
+def _refuse_others(wanted: "dict[str, Any]") -> None:
+    try:
+        group.refuse_others(wanted["root"], wanted.get("owners") or (), wanted["id"])
+    except Failed as failed:
+        raise _failed(failed.document(), 1) from failed
 
 
 def _marker(root: str, env_id: str) -> str:

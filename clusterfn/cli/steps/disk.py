@@ -28,8 +28,6 @@ def root(found: Found) -> str:
         raise Failed(f"{path} cannot be written to", _elsewhere(found))
     if found.host.scheduler == "slurm" and volume is not None and volume.kind in _IN_MEMORY:
         raise Failed(f"{path} is in this machine's memory, where no compute node sees it", _elsewhere(found))
-    for warning in found.session.connection.facts.warnings:
-        raise Warned(warning, f"`ls -ld {path}` there shows it, `chmod go-w {path}` mends it")
     if other := _other_scheduler(found):
         message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
         raise Warned(message, f"give {found.place} a root of its own, such as `root: {path}-{found.host.scheduler}`")

@@ -1,0 +1,142 @@
+"""Whether another user of the host could replace what lies at a path, by its owner, its mode, or a folder above it.
+
+Trusted are this user, root, and the users and groups that the host's `owners:` names. The bridge has a copy.
+"""
+
+import contextlib
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Optional, Tuple
+
+_MOST_LINKS = 40
+
+
+class Trusted:
+    """Who may own folders, and who may write to them.
+
+    Args:
+        names: Of users and groups, or their numbers.
+    """
+
+    def __init__(self, names: "Iterable[str]" = ()) -> None:
+        self.names = sorted(names)
+        self.uids = {0, os.geteuid()}
+        self.named = set()  # type: set[int]
+        for name in self.names:
+            self._add(name)
+        if not _maps_everybody():
+            self.uids.add(int(_read("/proc/sys/fs/overflowuid") or "65534"))
+
+    def _add(self, name: str) -> None:
+        import grp
+        import pwd
+
+        if name.isdecimal():
+            self.named.add(int(name))
+            self.uids.add(int(name))
+            return
+        with contextlib.suppress(KeyError):
+            self.named.add(grp.getgrnam(name).gr_gid)
+        with contextlib.suppress(KeyError):
+            self.uids.add(pwd.getpwnam(name).pw_uid)
+
+    def owns(self, found: "os.stat_result") -> bool:
+        """Whether somebody trusted made it; in a folder of a group, one of the group."""
+        return found.st_uid in self.uids or found.st_gid in self.named
+
+    def writes(self, found: "os.stat_result") -> str:
+        """Who else may write to it; "" if nobody may."""
+        if found.st_mode & stat.S_IWOTH:
+            return "everybody"
+        if found.st_mode & stat.S_IWGRP and found.st_gid not in self.named | _private(os.geteuid()):
+            return "the group %s" % group_name(found.st_gid)
+        return ""
+
+    def objection(self, path: str) -> "Optional[Tuple[str, str]]":
+        """The folder by which another user could replace what lies at `path`, and how; None if there is none.
+
+        Every folder on the way is looked at, and those on the way of each symbolic link. In a sticky folder nobody
+        replaces what is another's. A path that does not exist yet is looked at as far as it does.
+        """
+        rest, here, links = _names(path), "/", 0
+        while True:
+            try:
+                found = os.lstat(here)
+            except FileNotFoundError:
+                return None
+            if not self.owns(found):
+                return here, "it belongs to %s" % user_name(found.st_uid)
+            if stat.S_ISLNK(found.st_mode) and links < _MOST_LINKS:
+                links += 1
+                target = os.readlink(here)
+                rest += _names(target)
+                here = "/" if target.startswith("/") else os.path.dirname(here)
+                continue
+            if not stat.S_ISDIR(found.st_mode):
+                return here, "it is not a folder"
+            writer = self.writes(found)
+            if writer and not (rest and found.st_mode & stat.S_ISVTX):
+                return here, "%s may write to it" % writer
+            if not rest:
+                return None
+            name = rest.pop()
+            here = os.path.dirname(here) if name == ".." else os.path.join(here, name)
+
+
+def _names(path: str) -> "list[str]":
+    """The names in a path, the last one first."""
+    return [name for name in path.split("/") if name not in ("", ".")][::-1]
+
+
+def _private(uid: int) -> "set[int]":
+    """Groups that nobody else is in: root's, and one that many systems make for each user, by the user's name."""
+    import grp
+    import pwd
+
+    found = set()
+    for number in (0, uid):
+        try:
+            name = pwd.getpwuid(number).pw_name
+            group = grp.getgrgid(0) if number == 0 else grp.getgrnam(name)
+        except KeyError:
+            continue
+        if set(group.gr_mem) <= {name, "root"}:
+            found.add(group.gr_gid)
+    return found
+
+
+def _maps_everybody() -> bool:
+    """Not so in a container that shows the files of all others, root's too, as one user's who is nobody."""
+    lines = _read("/proc/self/uid_map").split("\n")
+    return not lines[0] or any(line.split()[2:] == ["4294967295"] for line in lines)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def user_name(uid: int) -> str:
+    """The name of a user, or the number in words."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return "the user with id %d" % uid
+
+
+def group_name(gid: int) -> str:
+    """The name of a group, or its number."""
+    import grp
+
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
