@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,36 @@ def wait_for_gate(path: str) -> str:
     while not os.path.exists(path):
         time.sleep(0.02)
     return "through"
+
+
+def chatter(lines: int) -> str:
+    for number in range(lines):
+        os.write(1, b"%09d\n" % number)
+    os.write(2, b"the last words\n" * 20)
+    return "value"
+
+
+def chatter_and_die(lines: int) -> None:
+    chatter(lines)
+    os._exit(3)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    whole = send.spec_json
+    monkeypatch.setattr(send, "spec_json", lambda job: whole(replace(job, log_limit_bytes=200)))
+
+    with Session() as session:
+        job = session.submit(chatter, 50_000)
+        assert job.result(60) == "value"
+        with pytest.raises(ExitedEarly) as caught:
+            session.call(chatter_and_die, 10)
+
+    kept = b"".join(b"%09d\n" % number for number in range(20))
+    lost = b"\n[clusterfn: 499800 more bytes were not kept: log_limit_bytes is 200]\n"
+    assert job.logs().encode() == kept + lost
+    assert "499800 more bytes were not kept" in " ".join(job.notes)
+    assert caught.value.evidence[-1] == "the last words"
 
 
 @pytest.mark.usefixtures("here")

@@ -23,18 +23,16 @@ from ...layout import (
     LOST,
     OUTCOME,
     RETURNED,
-    STDERR,
-    STDOUT,
     TAKEN,
     WORK,
 )
 from ..supervisor import judge, publish, tree
+from ..supervisor.pump import Pump
 from ..supervisor.text import last_lines, masked, portable
 from ..supervisor.verdict import Verdict, document
 from .child import Child, Place
 from .measure import Measure, processes
 
-_TAIL = 65536
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
 
@@ -58,6 +56,7 @@ class Call:
         self._events = 0
         self._reserve: publish.Reserve | None = None
         self._peak = 0
+        self._pumps: list[Pump] = []
         self.loaded: list[str] = []
 
     def take(self) -> bool:
@@ -84,7 +83,9 @@ class Call:
             own = json.load(file)
         measure = Measure(self._place.spec["resources"]["gpus"], self._notes)
         child = Child(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
+        self._pumps = child.pumps
         verdict = self._verdict(child, measure)
+        self._notes += filter(None, map(_ended, child.pumps))
         said_cpu_s = ((self._done or {}).get("usage") or {}).get("cpu_s")
         self.publish(verdict, measure.usage(child, said_cpu_s, self._peak))
         measure.close()
@@ -161,8 +162,8 @@ class Call:
     def _evidence(self) -> list[str]:
         """The last lines of stderr, or of stdout where there are none."""
         secrets = [os.environ[name] for name in self._place.spec["secrets"] if name in os.environ]
-        for name in (STDERR, STDOUT):
-            lines = masked(last_lines(_tail(self._place.path(name))), secrets)
+        for pump in reversed(self._pumps):
+            lines = masked(last_lines(pump.tail), secrets)
             if lines:
                 return lines
         return []
@@ -178,10 +179,7 @@ def _end_tree(child: Child) -> None:
     tree.end(processes, child.turn)
 
 
-def _tail(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
-            return file.read()
-    except OSError:  # it was forked, and never opened it
-        return b""
+def _ended(pump: Pump) -> str | None:
+    """End what a call has printed so far; a line about what is missing, if that is so."""
+    pump.drain()
+    return pump.close()

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from ...layout import STDERR, STDOUT, WORK
 from .. import worker
 from ..supervisor import gauge, judge, memory
+from ..supervisor.pump import Pump
 from . import warming
 
 _TURN_MS, _BLIND_TURN_MS = 100, 10
@@ -49,6 +50,7 @@ class Child:
     Attributes:
         heard: The worker's lines that nobody has taken yet.
         ended: Its wait status and what it used; None while it lives.
+        pumps: Of what it prints: stdout and stderr, each up to the limit of the session's job.
     """
 
     def __init__(self, place: Place) -> None:
@@ -56,21 +58,31 @@ class Child:
         self.ended: tuple[int, Any] | None = None
         self._partial = b""
         self._report, writing = os.pipe()
+        pipes = [os.pipe() for _ in (STDOUT, STDERR)]
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._report)
-            _live(place, writing)
-        os.close(writing)
+            for fd in (self._report, *(reading for reading, _ in pipes)):
+                os.close(fd)
+            _live(place, writing, [printing for _, printing in pipes])
+        for fd in (writing, *(printing for _, printing in pipes)):
+            os.close(fd)
+        for reading, _ in pipes:
+            os.set_blocking(reading, False)
+        limit = place.spec["log_limit_bytes"]
+        self.pumps = [Pump(pipe[0], place.path(name), limit) for pipe, name in zip(pipes, (STDOUT, STDERR))]
         os.set_blocking(self._report, False)
         self._end = _end_of(self.pid)
 
     def turn(self) -> None:
         """Wait for something for a moment, and take what came."""
         poll = select.poll()
-        for fd in (self._report, self._end):
+        for fd in (self._report, self._end, *(pump.fd for pump in self.pumps)):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
         poll.poll(_TURN_MS if self._end >= 0 else _BLIND_TURN_MS)
+        for pump in self.pumps:
+            if pump.fd >= 0:
+                pump.move()
         self._hear()
         self._reap()
 
@@ -107,6 +119,9 @@ class Child:
     def close(self) -> None:
         """Hear nothing more."""
         self._forget_end()
+        for pump in self.pumps:
+            pump.drain()
+            pump.forget()
         if self._report >= 0:
             os.close(self._report)
         self._report = -1
@@ -122,13 +137,13 @@ def _end_of(pid: int) -> int:
         return -1
 
 
-def _live(place: Place, writing: int) -> NoReturn:
+def _live(place: Place, writing: int, printing: list[int]) -> NoReturn:
     """The whole life of the forked process."""
     status = 1
     try:
         report = worker.Report(writing)
         known = list(sys.modules)
-        _settle(place)
+        _settle(place, printing)
         value = worker.value_file(place.attempt)
         try:
             facts = worker.perform(place.folder, place.spec, [], report, value)
@@ -142,12 +157,11 @@ def _live(place: Place, writing: int) -> NoReturn:
         os._exit(status)
 
 
-def _settle(place: Place) -> None:
+def _settle(place: Place, printing: list[int]) -> None:
     """As a process that was just started for this call: its own output, folder, signals and random numbers."""
-    for name, fd in ((STDOUT, 1), (STDERR, 2)):
-        file = os.open(place.path(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(file, fd)
-        os.close(file)
+    for fd, pipe in zip((1, 2), printing):
+        os.dup2(pipe, fd)
+        os.close(pipe)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     asked: str | None = place.spec["cwd"]
     os.chdir(os.path.expanduser(os.path.expandvars(asked)) if asked else place.path(WORK))
