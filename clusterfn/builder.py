@@ -78,13 +78,13 @@ def remove(session: Session, root: str, env_id: str) -> Told:
     return ask(session, "remove", root, env_id, timeout_s=_LONG_S)[-1]
 
 
-def collect(session: Session, root: str, days: float, keep: int) -> Told:
-    """Remove those not used for so many days, but for the so many used last.
+def collect(session: Session, root: str, days: float, keep: int, *, dry: bool = False) -> Told:
+    """Remove those not used for so many days, but for the so many used last; `dry`: only tell what would go.
 
     Returns:
-        {"removed", "kept", "packages", "freed"}
+        {"removed", "kept", "freed"}, and "packages" of what was removed
     """
-    return ask(session, "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
+    return ask(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
 
 
 def mend(session: Session, root: str, env_id: str) -> Told:

@@ -215,16 +215,33 @@ def test_what_was_not_used_for_long_goes_but_for_the_last_ones(host: Host, plan:
     assert sorted(os.listdir(host.root / "envs")) == ["number2", "number3"]
 
 
-def test_a_lease_that_is_added_and_dropped(host: Host, plan: dict, tmp_path: Path):
-    from clusterfn.bridge.builder import leases
+def test_looking_at_environments_does_not_make_them_young(host: Host, plan: dict):
+    job = lease(host, plan, {"final": True})
+    then = round(time.time()) - 40 * DAY_S
+    uses = host.root / "uses" / plan["id"]
+    for path in (job / "attempts" / "1" / "outcome.json", uses, host.prefix(plan) / "READY"):
+        os.utime(path, (then, then))
 
-    job = lease(host, plan)
-    leases.drop(str(host.root), plan["id"], str(job))
-    assert leases.users(str(host.root), plan["id"]) == []
-    leases.add(str(host.root), plan["id"], str(job))
-    assert leases.users(str(host.root), plan["id"]) == [job.name]
-    leases.drop(str(host.root), plan["id"], str(job))
-    leases.drop(str(host.root), plan["id"], str(job))
+    looks = [host.call("list", str(host.root)).last for _ in range(2)]
+    dry = host.call("gc-dry", str(host.root), "30", "0").last
+
+    assert [(look["used"], look["used_by"]) for look in looks] == [(then, [])] * 2
+    assert dry["removed"] == [plan["id"]] and dry["freed"] > 0 and (host.prefix(plan) / "READY").exists()
+    assert host.call("gc", str(host.root), "50", "0").last["removed"] == []
+    assert host.call("list", str(host.root)).last["used"] == then
+    assert list(uses.iterdir()) == []
+    assert host.call("gc", str(host.root), "30", "0").last["removed"] == [plan["id"]]
+
+
+def test_an_environment_was_last_used_when_its_last_job_ended(host: Host, plan: dict):
+    job = lease(host, plan, {"final": True})
+    then = round(time.time()) - 40 * DAY_S
+    for path in (host.root / "uses" / plan["id"], host.prefix(plan) / "READY"):
+        os.utime(path, (then, then))
+
+    used = host.call("list", str(host.root)).last["used"]
+
+    assert used == (job / "attempts" / "1" / "outcome.json").stat().st_mtime
 
 
 def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
@@ -233,7 +250,7 @@ def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
     from clusterfn.bridge.builder import holder, housekeeping, leases
 
     root, job = str(host.root), lease(host, plan)
-    leases.drop(root, plan["id"], str(job))
+    (host.root / "uses" / plan["id"] / job.name).unlink()
     empty = housekeeping.empty
 
     def meanwhile(trash: str) -> int:
@@ -254,7 +271,7 @@ def test_a_job_that_comes_between_the_looks_keeps_its_environment(
     from clusterfn.bridge.builder import holder, housekeeping, leases
 
     root, job, users = str(host.root), lease(host, plan), leases.users
-    leases.drop(root, plan["id"], str(job))
+    (host.root / "uses" / plan["id"] / job.name).unlink()
 
     def then_it_comes(*of: str) -> list[str]:
         found = users(*of)

@@ -125,6 +125,12 @@ def environments(root: str) -> "list[str]":
     return [name for name in names if os.path.isfile(os.path.join(environment_dir(root, name), READY))]
 
 
+def own_bytes(root: str, env_id: str) -> int:
+    """The bytes that only this environment has, apart from the packages that it was made of."""
+    stats = [entry.stat(follow_symlinks=False) for _, entry in _walk(environment_dir(root, env_id), "")]
+    return sum(stat.st_size for stat in stats if stat.st_nlink <= 2)
+
+
 def last_used(root: str, env_id: str) -> float:
     """When it was built, or last used by a job."""
     return max(os.stat(os.path.join(environment_dir(root, env_id), READY)).st_mtime, leases.last_used(root, env_id))
@@ -146,6 +152,7 @@ def remove(root: str, env_id: str, holder: "Holder") -> "dict[str, Any]":
                 os.rename(aside, final)
         if used_by:
             return {"id": env_id, "removed": False, "why": "jobs use it", "used_by": used_by}
+        leases.sweep(root, env_id)
         freed = _remove_link(aside) if os.path.islink(aside) else empty(aside) if os.path.isdir(aside) else None
         _forget(root, env_id)
     finally:

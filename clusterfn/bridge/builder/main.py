@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
 _USAGE = """usage: build.py build PLAN | lacking <PLAN | holes ROOT ID | list ROOT | remove ROOT ID | gc ROOT DAYS KEEP
+                | gc-dry ROOT DAYS KEEP
                 | pack ROOT ID NODE_ROOT | unpack ROOT ID NODE_ROOT"""
 _STOPPED = 143
 _FAILED = 1
@@ -32,6 +33,7 @@ def main(argv: "list[str]") -> int:
     """Run one command; the exit code is the process's: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
         ("build", 1): build, ("holes", 2): mend, ("list", 1): listing, ("remove", 2): remove, ("gc", 3): collect,
+        ("gc-dry", 3): would_collect,
         ("pack", 3): pack, ("unpack", 3): unpack, ("lacking", 0): tell_lacking,
     }  # fmt: skip
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
@@ -165,12 +167,13 @@ def remove(root: str, env_id: str) -> int:
 
 def collect(root: str, days: str, keep: str) -> int:
     """Remove environments not used for so many days, but for the so many used last; and packages likewise."""
-    limit_s, spared = float(days) * _DAY_S, int(keep)
+    limit_s = float(days) * _DAY_S
     _open_to_group(root)
     with Holder(root) as holder:
         housekeeping.sweep(root, holder)
-        by_use = sorted(housekeeping.environments(root), key=lambda each: -housekeeping.last_used(root, each))
-        old = [each for each in by_use[spared:] if time.time() - housekeeping.last_used(root, each) > limit_s]
+        for each in housekeeping.environments(root):
+            leases.sweep(root, each)
+        old = _unused(root, limit_s, int(keep))
         told = [housekeeping.remove(root, each, holder) for each in old]
         count, freed = housekeeping.remove_packages(
             root, holder, 0.0 if any(each["removed"] for each in told) else limit_s
@@ -178,6 +181,19 @@ def collect(root: str, days: str, keep: str) -> int:
         freed += housekeeping.old_parts(root) + sum(each.get("freed") or 0 for each in told)
     progress.say({"removed": [each["id"] for each in told if each["removed"]], "packages": count, "freed": freed,
                   "kept": [each for each in told if not each["removed"]]})  # fmt: skip
+    return 0
+
+
+def _unused(root: str, limit_s: float, spared: int) -> "list[str]":
+    used = {each: housekeeping.last_used(root, each) for each in housekeeping.environments(root)}
+    by_use = sorted(used, key=lambda each: -used[each])
+    return [each for each in by_use[spared:] if time.time() - used[each] > limit_s]
+
+
+def would_collect(root: str, days: str, keep: str) -> int:
+    """Tell what `collect` would remove, and about how many bytes that would free."""
+    old = [each for each in _unused(root, float(days) * _DAY_S, int(keep)) if not leases.users(root, each)]
+    progress.say({"removed": old, "kept": [], "freed": sum(housekeeping.own_bytes(root, each) for each in old)})
     return 0
 
 

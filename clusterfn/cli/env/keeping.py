@@ -117,11 +117,15 @@ def collect(given: argparse.Namespace) -> int:
     session = which.session(given.host, "gc")
     root = builds.root(session)
     there = {each.id: each for each in builder.environments(session, root)}
-    told = builder.collect(session, root, given.days, given.keep)
+    told = builder.collect(session, root, given.days, given.keep, dry=given.dry_run)
+    done = "would remove" if given.dry_run else "removed"
     for env_id in told["removed"]:
-        print(in_one_line(f"removed {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
+        print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
     for each in told["kept"]:
         which.say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+    if given.dry_run:
+        print(f"{len(told['removed'])} of {len(there)} environments would go, about {screen.size(told['freed'])}")
+        return 0
     print(f"{len(told['removed'])} environments removed, {len(there) - len(told['removed'])} kept; {_freed(told)}")
     return 0
 

@@ -32,6 +32,8 @@ def listing(given: argparse.Namespace) -> int:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
     elif found:
         print(screen.table(_HEAD, _rows(found)))
+        total = screen.size(sum(each.size for each in found))
+        which.say(f"{len(found)} environments, {total}; files that several share count in each of them")
     else:
         which.say(f"no environments on {session.host.name}")
     return 0

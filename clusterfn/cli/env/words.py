@@ -52,6 +52,7 @@ def _removing(commands: Any) -> None:
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--days", metavar="N", type=float, default=30.0, help="not used for so many days (30)")
     command.add_argument("--keep", metavar="N", type=int, default=5, help="but for the so many used last (5)")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
 
 
 def _packages(command: argparse.ArgumentParser) -> None:
