@@ -86,6 +86,7 @@ HEARTBEAT = "heartbeat"
 VALUE = "value.pkl"
 USAGE = "usage.json"  # what it had used so far, a while ago; of a running item of an element usage-<index>.json
 STACKS = "stacks"  # what the worker's processes answered when asked where they are
+FAILED_RANK = "failed-rank"  # the error of a further rank of the function, while the attempt lasts
 OUTCOME = "outcome.json"
 JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
 NODES = "nodes"  # of a job on several: <rank> of each but the first, with its stdout, stderr and outcome.json

@@ -307,6 +307,8 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
     """What a reader of the function's own exception should know besides."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
         return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
+    if outcome.get("hint"):
+        return str(outcome["hint"])
     if _NO_CARD.search((outcome.get("exception") or {}).get("message") or ""):
         return "a job sees no card unless it asks for one: @cluster(gpus=1)"
     if not outcome.get("earlier") and _may_pass(error):

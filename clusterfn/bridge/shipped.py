@@ -27,7 +27,9 @@ _ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
 _ITEM = "CLUSTERFN_ITEM"  # and where in items.pkl its arguments are
 _FOLDERS = "CLUSTERFN_FOLDERS"  # of the user's modules, as JSON
 _STACKS = "CLUSTERFN_STACKS"  # where to write stacks
+FAILED = "CLUSTERFN_FAILED_RANK"  # where one more rank leaves its error
 _RANK = "CLUSTERFN_RANK"  # set in a process that runs the call again
+_SHOWN = 1000  # characters of a message
 _NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
 _NO_THIRD = (
     "clusterfn: the function starts its own program (sys.argv[0]) once more, in a process that was itself started so; "
@@ -92,11 +94,30 @@ def run_again() -> None:
     sys.path[:0] = json.loads(os.environ[_FOLDERS])
     function, args, kwargs = _load()
     children.fill_main(function)
-    value = function(*args, **kwargs)
-    if isinstance(value, CoroutineType):
-        import asyncio
+    try:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            import asyncio
 
-        asyncio.run(value)
+            asyncio.run(value)
+    except Exception as error:  # the function is the user's, and may raise anything
+        _tell_failure(error)
+        raise
+
+
+def _tell_failure(error: Exception) -> None:
+    """Leave a line for the supervisor: rank 0 often fails next, by an error that says less."""
+    from _clusterfn_wire import exceptions
+
+    facts = exceptions.summary(error)
+    rank = next((f"{name}={os.environ[name]}" for name in ("RANK", "LOCAL_RANK") if name in os.environ), "no RANK")
+    line = f"{rank}: {facts['type']}: {facts['message'][:_SHOWN]}"
+    try:
+        fd = os.open(os.environ[FAILED], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:  # another rank was first, or the disk is full
+        return
+    with open(fd, "w", encoding="utf-8", errors="replace") as file:
+        file.write(line)
 
 
 def _load() -> tuple[Any, Any, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
+from ..layout import FAILED_RANK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
 from . import children, devices, shipped
 from .descriptors import keep_from_programs, out_of_reach
 
@@ -86,10 +86,12 @@ def main(argv: list[str]) -> None:
     report = Report(fd)
     value_fd = value_file(attempt)
     shipped.become_program(argv[0])
+    os.environ[shipped.FAILED] = os.path.join(attempt, FAILED_RANK)
     shipped.speak_utf8()
     _explain_crashes()
     shipped.show_stacks(os.path.join(attempt, STACKS))
     children.watch_forks()
+    children.tell_own_end(report.say)
     try:
         facts = _work(job, rest, report, value_fd)
     except Refused as refused:

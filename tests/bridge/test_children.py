@@ -84,6 +84,27 @@ def test_an_exception_in_such_a_process_ends_it_as_a_script(bench: Bench):
     assert job.output("stderr").endswith("ValueError: of rank 1\n")
 
 
+FOLLOWS = """def f(how):
+    import os, subprocess, sys
+    if 'LOCAL_RANK' in os.environ:
+        raise ValueError('of rank 1')
+    subprocess.run([sys.executable, *sys.argv], env=dict(os.environ, LOCAL_RANK='1'))
+    if how == 'killed':
+        os.kill(os.getpid(), 9)
+    raise OSError('closed by peer')
+"""
+
+
+@pytest.mark.parametrize(("how", "kind"), [("fails", "raised"), ("killed", "signal")])
+def test_the_error_of_another_rank_is_named_with_the_one_that_follows_from_it(bench: Bench, how: str, kind: str):
+    job, outcome = bench.run(FOLLOWS, how)
+
+    assert outcome["kind"] == kind
+    assert outcome["hint"].startswith("look at another rank, which failed too, perhaps first: ")
+    assert outcome["hint"].endswith(": LOCAL_RANK=1: ValueError: of rank 1")
+    assert not (job.attempt / "failed-rank").exists()
+
+
 def test_a_program_that_starts_itself_for_ever_is_stopped_at_the_first_time(bench: Bench):
     job, _ = bench.run(RANKS, "third")
 

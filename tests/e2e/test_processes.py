@@ -96,6 +96,26 @@ print(json.dumps(moves.map([Point(7), Point(8)]).results()))
     assert run_script(DEFINITIONS + calls) == [[8], [9]]
 
 
+def test_of_the_items_of_a_group_that_start_their_program_again(here, run_script):
+    calls = """
+import os, subprocess
+@cluster
+def moves(point):
+    if "LOCAL_RANK" in os.environ:
+        print("rank", point.moved())
+        return threading.Lock()
+    env = {**os.environ, "LOCAL_RANK": "1"}
+    done = subprocess.run([sys.executable, *sys.argv], env=env, capture_output=True, text=True)
+    if done.returncode or point.x > 7:
+        raise RuntimeError(done.stderr)
+    return done.stdout
+group = moves.map([Point(7), Point(8)])
+print(json.dumps([str(result) for result in group.results()]))
+"""
+
+    assert run_script("import threading\n" + DEFINITIONS + calls) == ["rank 8\n", ""]
+
+
 def loky(numbers):
     from joblib import Parallel, delayed
 

@@ -53,6 +53,7 @@ class Call:
         self._stage = "start"
         self._notes: list[str] = []
         self._done: dict[str, Any] | None = None
+        self._own: dict[int, str] = {}
         self._events = 0
         self._reserve: publish.Reserve | None = None
         self._peak = 0
@@ -123,7 +124,7 @@ class Call:
         self._take(child)
         if self._done is not None:
             return judge.reported(self._done)
-        return judge.silent(child.ended[0] if child.ended else 0, self._stage, 0, None, None)
+        return judge.silent(child.ended[0] if child.ended else 0, self._stage, 0, None, None, self._own)
 
     def _take(self, child: Child) -> None:
         """Heed what its process has said."""
@@ -133,6 +134,8 @@ class Call:
                 self._done = said
             elif "loaded" in said:
                 self.loaded, self._peak = said["loaded"], said["peak"]
+            elif "own_signal" in said:
+                self._own[said["own_signal"]] = said.get("sender", "")
             elif "note" in said:
                 self._notes.append(said["note"])
             elif "stage" in said:
@@ -154,6 +157,7 @@ class Call:
         facts["stage"] = facts.get("stage") or self._stage
         facts["usage"] = usage
         if verdict.kind != RETURNED:
+            facts["hint"] = judge.failed_rank(self._place.attempt) or facts.get("hint")
             facts["evidence"] = facts.get("evidence") or self._evidence()
         outcome = document(self._place.spec["id"], 1, verdict.kind or LOST, portable(facts))
         os.makedirs(self._place.attempt, mode=0o700, exist_ok=True)

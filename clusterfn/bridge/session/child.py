@@ -16,8 +16,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...layout import STDERR, STDOUT, WORK
-from .. import worker
+from ...layout import FAILED_RANK, STDERR, STDOUT, WORK
+from .. import children, shipped, worker
 from ..supervisor import gauge, judge, memory
 from ..supervisor.pump import Pump
 from . import warming
@@ -142,6 +142,9 @@ def _live(place: Place, writing: int, printing: list[int]) -> NoReturn:
     status = 1
     try:
         report = worker.Report(writing)
+        os.setpgid(0, 0)  # a call that ends its own process group ends no session
+        children.tell_own_end(report.say)
+        os.environ[shipped.FAILED] = place.path(FAILED_RANK)
         known = list(sys.modules)
         _settle(place, printing)
         value = worker.value_file(place.attempt)

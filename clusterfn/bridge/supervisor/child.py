@@ -80,6 +80,7 @@ def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
         os.set_inheritable(fd, True)
     if wanted.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, wanted.cpus)
+    os.setpgid(0, 0)  # a function that ends its own process group ends no supervisor
     os.chdir(wanted.cwd)
     syscalls.die_with_parent(signal.SIGKILL, parent)
 

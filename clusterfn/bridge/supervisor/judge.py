@@ -7,14 +7,14 @@ import json
 import os
 import signal
 
-from ...layout import DISK, ENVIRONMENT, EXITED, MEMORY, RAISED, RETURNED, SIGNAL
+from ...layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
 from .syscalls import describe_signal
 from .text import size
 from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Mapping, Optional
 
 _STAGES = {"returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load"}
 _OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
@@ -22,9 +22,9 @@ _NEAR = 0.9
 _LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
 _WORDS = {
     "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
-    "transient": dict, "size": int, "crc": int,
+    "transient": dict, "size": int, "crc": int, "own_signal": int, "sender": str,
 }  # fmt: skip
-_NEVER_NONE = ("done", "note", "stage")
+_NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 
 
 def reported(done: "dict[str, Any]") -> Verdict:
@@ -94,7 +94,9 @@ def too_much_memory(used: int, limit: int) -> Verdict:
     )
 
 
-def silent(status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]") -> Verdict:
+def silent(
+    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]"
+) -> Verdict:
     """The worker's process ended without a last word.
 
     Args:
@@ -103,10 +105,13 @@ def silent(status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Opt
         peak: Bytes of memory that the tree was seen to use.
         limit: Bytes that it asked for.
         oom: What points to the out-of-memory killer, in words.
+        own: Signals that it was about to send to itself -> by which call.
     """
     if not os.WIFSIGNALED(status):
         return _exited(os.WEXITSTATUS(status), stage)
     number = os.WTERMSIG(status)
+    if number in own:
+        return _ended_itself(number, own[number], stage)
     if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
         oom = "it was killed while it used %s" % size(peak)
     if number == signal.SIGKILL and oom:
@@ -115,6 +120,14 @@ def silent(status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Opt
         SIGNAL,
         "the process that ran the function was ended by %s" % describe_signal(number),
         signal=describe_signal(number), stage=stage, hint=_signal_hint(number),
+    )  # fmt: skip
+
+
+def _ended_itself(number: int, sender: str, stage: str) -> Verdict:
+    return Verdict(
+        SIGNAL,
+        "the function, or a library that it uses, ended its own process by %s: %s" % (describe_signal(number), sender),
+        signal=describe_signal(number), stage=stage, hint="read the last lines of the output: they say why it did so",
     )  # fmt: skip
 
 
@@ -138,10 +151,25 @@ def _ended_for_memory(peak: int, limit: "Optional[int]", oom: str, stage: str) -
 
 def _signal_hint(number: int) -> str:
     if number == signal.SIGKILL:
-        return "clusterfn did not send it, and nothing points to a lack of memory: ask who may kill processes there"
+        return (
+            "neither clusterfn nor Python code of this process sent it, and nothing points to a lack of memory: "
+            "read the last lines of the output, then ask the host's administrator"
+        )
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
         return "a compiled library crashed: the stack in the last lines of the output names the call"
     return "somebody or something on the machine sent it"
+
+
+def failed_rank(folder: str) -> "Optional[str]":
+    """A hint at the rank that failed and left its error in the attempt's folder; it is removed from there."""
+    path = os.path.join(folder, FAILED_RANK)
+    try:
+        with open(path, "rb") as file:
+            line = file.read().decode("utf-8", "replace")
+        os.unlink(path)
+    except OSError:  # none did
+        return None
+    return "look at another rank, which failed too, perhaps first: " + line
 
 
 def scheduler_saw_oom(log: bytes) -> "Optional[str]":

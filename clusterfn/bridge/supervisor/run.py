@@ -8,7 +8,20 @@ import select
 import signal
 import time
 
-from ...layout import CANCELLED, DISK, EXITED, RETURNED, SCHEDULER_LOG, SIGNAL, STDERR, STDOUT, VALUE, WORK, WORKER
+from ...layout import (
+    CANCELLED,
+    DISK,
+    EXITED,
+    RAISED,
+    RETURNED,
+    SCHEDULER_LOG,
+    SIGNAL,
+    STDERR,
+    STDOUT,
+    VALUE,
+    WORK,
+    WORKER,
+)
 from . import child, environ, gauge, judge, lastuse, memory, place, stacks, stall, tree
 from .attempt import let_in
 from .left import files_in
@@ -50,6 +63,7 @@ class Run:
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
         self._status: "Optional[int]" = None
+        self._own: "dict[int, str]" = {}
         self._cpu_s = 0.0
         self._said = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
@@ -204,6 +218,8 @@ class Run:
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
+        elif "own_signal" in said:
+            self._own[said["own_signal"]] = said.get("sender", "")
         elif "stage" in said:
             self.stage = said["stage"]
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
@@ -247,7 +263,7 @@ class Run:
             self._await_own_sigterm()
         if self.stage == "start":
             self._look_at_bridge(status)
-        verdict = judge.silent(status, self.stage, self._sampler.peak, self._limit, self._oom())
+        verdict = judge.silent(status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own)
         if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
             verdict.facts["message"] += ", and the disk is full"
             verdict.kind = DISK
@@ -321,6 +337,9 @@ class Run:
         daemons = self._daemons() if verdict.kind == RETURNED else []
         facts = dict(verdict.facts, node=self.job.node, by="supervisor")
         facts["stage"] = facts.get("stage") or self.stage
+        rank = judge.failed_rank(self.attempt.folder)
+        if verdict.kind in (RAISED, SIGNAL, EXITED):
+            facts["hint"] = rank or facts.get("hint")
         facts["notes"] = self.notes + [line for line in closing if line] + daemons
         facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self.evidence())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
