@@ -12,13 +12,14 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
 from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.host import HostConnection, Reply
@@ -124,7 +125,10 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
     return out.getvalue()[:size].decode("utf-8", "replace")
 
 
-def fetch(connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None) -> list[Path]:
+def fetch(
+    connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None,
+    on_transfer: Callable[[Transfer], None] = lambda _: None,
+) -> list[Path]:  # fmt: skip
     """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
     found = list_files(connection, folder, pattern, item)
     plain = pattern.rstrip("/")
@@ -132,7 +136,9 @@ def fetch(connection: HostConnection, folder: str, pattern: str, to: Path, item:
         found = list_files(connection, folder, f"{plain}/**", item)
     if not found:
         raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder, item=item)], item)
-    return _fetch_all(connection, folder, found, to)
+    transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
+    on_transfer(transfer)
+    return _fetch_all(connection, folder, found, to, transfer)
 
 
 _GLOB = re.compile(r"[*?[]")
@@ -196,13 +202,16 @@ def _listed(names: Sequence[str], count: int) -> str:
     return f"{shown} and {count - 3} more" if count > 3 else shown
 
 
-def _fetch_all(connection: HostConnection, folder: str, files: Sequence[RemoteFile], to: Path) -> list[Path]:
+def _fetch_all(
+    connection: HostConnection, folder: str, files: Sequence[RemoteFile], to: Path, transfer: Transfer
+) -> list[Path]:
     """Many are asked for at once, or each would cost a round trip."""
     fetched: list[Path] = []
     under_way: collections.deque[_Fetching] = collections.deque()
     try:
         for file in files:
             under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*_safe_parts(file.name))))
+            transfer.add(under_way[-1].reply)
             if len(under_way) == _AT_ONCE:
                 fetched.append(under_way.popleft().finish())
         while under_way:
@@ -221,7 +230,7 @@ class _Fetching:
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".part-")
         self._out, self._temporary, self._target = os.fdopen(handle, "wb"), Path(temporary), target
         try:
-            self._reply = connection.get(path, self._out)
+            self.reply = connection.get(path, self._out)
         except BaseException:
             self._remove()
             raise
@@ -229,7 +238,7 @@ class _Fetching:
     def finish(self) -> Path:
         """Wait for the rest of it; where it is."""
         try:
-            self._reply.result(None)
+            self.reply.result(None)
             self._out.close()
             self._temporary.replace(self._target)
         except BaseException:
@@ -239,7 +248,7 @@ class _Fetching:
 
     def give_up(self) -> None:
         """Leave nothing of it."""
-        self._reply.cancel()
+        self.reply.cancel()
         self._remove()
 
     def _remove(self) -> None:

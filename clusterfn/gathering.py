@@ -17,7 +17,7 @@ from clusterfn import concluding, division, elements, layout, leaving, live
 from clusterfn.accounts import Accounts
 from clusterfn.beginning import Beginning
 from clusterfn.elements import Element
-from clusterfn.errors import ClusterfnError, HostError, SubmitError, Unreachable
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.groupstate import GroupState
 from clusterfn.host import Completed, HostConnection, Reply
 from clusterfn.job import PENDING
@@ -25,9 +25,11 @@ from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Limits, Verdict
 from clusterfn.session import Session
 from clusterfn.spec import Group, JobSpec
+from clusterfn.transfer import Sending
 from clusterfn.watch import Seen, Silent
 
 _TIMEOUT_S = 60.0
+_DROP_S = 15.0
 _AGAIN, _AGAIN_S = 6, 5.0
 _LOOKS = 2
 _LOOKS_UNSEEN = 4  # for more than a minute
@@ -52,6 +54,7 @@ class Gathering:
         self.scheduler_name = layout.job_name(job.name, job.id)
         self.accounts = Accounts(group, self.folder, self._all_told)
         self.limits = limits
+        self.sending: Sending | None = None
         self._elements: dict[int, Element] = {}
         self._beginning = Beginning(
             session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
@@ -91,6 +94,8 @@ class Gathering:
         if not numbers:
             return
         refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error))
+        if self.sending is not None and self.sending.dropped:
+            refused = Cancelled(f"the group was stopped while it was sent: nothing of it ran on {self.group.host}")
         refused.host, refused.stage = self.session.host.name, refused.stage or "submit"
         for number in numbers:
             self._elements.pop(number).tracker.end()
@@ -298,6 +303,8 @@ class Gathering:
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
         self._stopping = True
+        if self._drop():
+            return
         self._beginning.wait(_TIMEOUT_S)
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self._cancel_at_scheduler()
@@ -306,8 +313,15 @@ class Gathering:
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
+        if self._drop():
+            return
         self._beginning.wait(_TIMEOUT_S)
         self._bury(concluding.WITHDRAWN).result(_TIMEOUT_S)
+
+    def _drop(self) -> bool:
+        """Stop sending it; false if all of it is there."""
+        last = posixpath.join(self.folder, layout.PAYLOAD)
+        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
 
     def _cancel_at_scheduler(self) -> None:
         scheduler = self.session.scheduler

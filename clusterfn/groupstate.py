@@ -21,6 +21,7 @@ from clusterfn import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
+from clusterfn.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.gathering import Gathering
@@ -85,7 +86,8 @@ class GroupState:
         self.shown = 0
         self.sent_here = True
         self.is_stopping = False
-        self.reason = ""
+        self.transfer: Transfer | None = None
+        self._reason = ""
         self._labels = labels
         self._states = [PENDING] * count
         self._ended: dict[int, Ended] = {}
@@ -135,6 +137,11 @@ class GroupState:
         if known[CANCELLED]:
             return CANCELLED
         return RETURNED if known[RETURNED] or not len(self) else DIED
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how far what it needs has been sent."""
+        return (self.transfer.in_words() if self.transfer is not None else "") or self._reason
 
     @property
     def status(self) -> str:
@@ -258,11 +265,15 @@ class GroupState:
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What the group waits for, or what is being done for it."""
-        self.reason = in_one_line(reason)
+        self._reason = in_one_line(reason)
 
     def on_connection(self, trouble: str) -> None:
         """Why nothing can be heard of it; "" while it can."""
-        self.reason = in_one_line(trouble)
+        self._reason = in_one_line(trouble)
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are on their way."""
+        self.transfer = transfer
 
     def on_refused(self, error: ClusterfnError) -> None:
         """Nothing more can come of it."""

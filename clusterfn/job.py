@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from clusterfn import download, layout, leaving, outcome, whereabouts
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.edge import edge
-from clusterfn.errors import ClusterfnError, ResultError
+from clusterfn.errors import Cancelled, ClusterfnError, ResultError
+from clusterfn.transfer import Transfer
 
 if TYPE_CHECKING:
     from clusterfn.tracker import Tracker
@@ -33,7 +34,7 @@ _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_refused",
-    "on_retry", "on_state",
+    "on_retry", "on_state", "on_transfer", "transfer", "moving",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -68,6 +69,7 @@ class Job(concurrent.futures.Future[R]):
         self._listeners: list[Listener] = []
         self._unheard: list[tuple[str, Any]] = []
         self._trouble = ""
+        self.transfer: Transfer | None = None
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
@@ -84,7 +86,12 @@ class Job(concurrent.futures.Future[R]):
     @property
     def reason(self) -> str:
         """Why it is in that state, or why nothing is heard of it, if there is something to say."""
-        return self._now[1] if self.done() else self._trouble or self._now[1]
+        return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
+
+    @property
+    def moving(self) -> str:
+        """How far files of it are on their way; "" where none are, or too few for a word."""
+        return self.transfer.in_words() if self.transfer is not None else ""
 
     @property
     def status(self) -> str:
@@ -249,6 +256,11 @@ class Job(concurrent.futures.Future[R]):
             self.set_running_or_notify_cancel()
         self._set_state(state, reason)
 
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are on their way."""
+        self.transfer = transfer
+        self.tell("state", self.state)
+
     def on_retry(self, told: str) -> None:
         """An attempt failed for a cause that passes, and another begins."""
         if self._listeners:
@@ -316,7 +328,7 @@ class Job(concurrent.futures.Future[R]):
         def end() -> None:
             with self._settling:
                 if not self.done():
-                    self._fail(error, state, error.message)
+                    self._fail(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
 
         leaving.apart(end, "clusterfn-ended")
 
@@ -341,9 +353,13 @@ class Job(concurrent.futures.Future[R]):
     def _fetch_outputs(self) -> None:
         for pattern in self._outputs:
             try:
-                self.download(pattern, self._outputs_to)
+                self._receive(pattern)
             except (ClusterfnError, OSError) as error:
                 self._say(download.not_fetched(error, pattern, self.id))
+
+    def _receive(self, pattern: str) -> None:
+        connection, folder = self._tracker.connection, self._tracker.work_folder
+        download.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
 
     def _say(self, line: str) -> None:
         """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""

@@ -20,7 +20,7 @@ from clusterfn.host import HostConnection, Reply
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0
 _MOMENT_S = 1.0
-_REMOVE = 'mv -- "$1" "$2" && rm -rf -- "$2"'
+_REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
 # -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
 _unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
 
@@ -38,13 +38,19 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
 
 
 def remove(connection: HostConnection, folder: str) -> None:
-    """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked.
+    """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked."""
+    with contextlib.suppress(HostError):
+        await_at_exit(connection.run(removal(folder)), _REMOVAL_TIMEOUT_S)
 
-    It is renamed first: what the host still writes there, such as a conclusion, then fails and cannot come back.
+
+def removal(folder: str) -> list[str]:
+    """The command that removes a folder of a host, which has its name until all of it goes.
+
+    Renamed first: what is still written there, such as a conclusion, fails and cannot bring it back; and a removal that
+    is cut short, as by the end of the program, leaves nothing that is taken for the whole.
     """
     aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
-    with contextlib.suppress(HostError):
-        await_at_exit(connection.run(["/bin/sh", "-c", _REMOVE, "sh", folder, aside]), _REMOVAL_TIMEOUT_S)
+    return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
 
 
 def apart(work: Callable[[], None], name: str) -> None:

@@ -19,7 +19,9 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn import leaving
 from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, PENDING, SHORT, Job
+from clusterfn.transfer import TELL_EVERY_S, Sending
 
 if TYPE_CHECKING:
     from clusterfn.groupstate import GroupState
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
+_STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
+_LOOK_S = 0.2
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
@@ -65,6 +69,7 @@ class _Shown:
         self.spoken = False
         self.within_a_line = False
         self.trouble = ""
+        self.due = 0.0
         say(f"clusterfn: {job.id} {where}\n")
         tell = self.queue.put  # not self, which holds the job: they would keep each other
         job.listen(lambda kind, what: tell((kind, what)))
@@ -94,10 +99,21 @@ class _Shown:
         _write(sys.stdout if name == "stdout" else sys.stderr, text)
 
     def _status(self) -> None:
+        moving = "" if self.trouble else self.job.moving
         if is_terminal(sys.stderr):
-            self._redraw("" if self.spoken and not self.trouble else self._text(with_clock=True))
+            if moving:
+                self._end_line()
+            shown = moving or self.trouble or not self.spoken
+            self._redraw(self._text(with_clock=True) if shown else "")
+        elif moving:
+            self._say_now_and_then(self._text(with_clock=False))
         elif self.job.state == PENDING and self.job.reason and not self.trouble:
             self._say_anew(self._text(with_clock=False))
+
+    def _say_now_and_then(self, line: str) -> None:
+        if time.monotonic() >= self.due:
+            self.due = time.monotonic() + TELL_EVERY_S
+            self._say_anew(line)
 
     def _say_anew(self, line: str) -> None:
         if line != self.line:
@@ -109,10 +125,15 @@ class _Shown:
         changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
         if not is_terminal(sys.stderr) and changed:
             say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
-        elif trouble and self.within_a_line:
+        elif trouble:
+            self._end_line()
+        self._status()
+
+    def _end_line(self) -> None:
+        """Let a line of ours not stand behind what the function printed."""
+        if self.within_a_line:
             say("\n")
             self.within_a_line = False
-        self._status()
 
     def _text(self, with_clock: bool) -> str:
         minutes, seconds = divmod(int(time.monotonic() - self.job.submitted_at), 60)
@@ -152,6 +173,7 @@ def forget_going(job: Job[Any] | GroupState) -> None:
 @atexit.register
 def _tell_what_goes_on() -> None:
     """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
+    _finish_sending()
     sent = leaving.finish_all()
     going = [job for job in _going if not job.done() and not job.is_stopping]
     left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
@@ -160,32 +182,99 @@ def _tell_what_goes_on() -> None:
         say(f"clusterfn: on {host} {'goes on' if sent else 'goes on, if it was sent before Ctrl-C'}: {ids} ({words})\n")
 
 
+def _finish_sending() -> None:
+    """Send what has not left this machine, as long as any of it moves and until Ctrl-C; then drop it."""
+    due, moved, moved_at, unsent = 0.0, -1, time.monotonic(), _all_unsent()
+    try:
+        while unsent and time.monotonic() - moved_at < _STANDS_STILL_S:
+            now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
+            moved_at = now if moved != before else moved_at
+            far = [(job, sending.amounts()) for job, sending in unsent]
+            shown = ", ".join(f"{job.id[:SHORT]} to {job.host} ({amounts})" for job, amounts in far if amounts)
+            line = f"clusterfn: still sending {shown}; press Ctrl-C and nothing of it will run"
+            if shown and is_terminal(sys.stderr):
+                redraw(line)
+            elif shown and now >= due:
+                due = now + TELL_EVERY_S
+                say(f"{line}\n")
+            time.sleep(_LOOK_S)
+            unsent = _all_unsent()
+        if moved >= 0 and is_terminal(sys.stderr):
+            redraw("")
+    except KeyboardInterrupt:
+        say("\n")
+    for job, _ in unsent:
+        _stop(job)
+
+
+def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
+    return [(job, sending) for job in list(_going) if (sending := _unsent(job)) is not None]
+
+
+def _unsent(job: Job[Any] | GroupState) -> Sending | None:
+    """What is sent for it, if some of that has not left this machine."""
+    sending = job.transfer
+    return sending if isinstance(sending, Sending) and sending.unsent and not job.done() else None
+
+
 def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:
-    """The first Ctrl-C detaches and says so; a second within three seconds stops the job."""
-    _going.discard(job)  # what becomes of it is told here
+    """The first Ctrl-C detaches and says so; a second within three seconds stops the job.
+
+    What has not left this machine is sent before the program ends, and until then each Ctrl-C drops it.
+    """
     if on_interrupt == "stop":
         _stop(job)
         return
+    short, sending = job.id[:SHORT], _unsent(job)
     try:
-        say(
-            f"\nclusterfn: {job.id} goes on on {job.host}.\n"
-            f"  its result:  clusterfn result {job.id[:SHORT]}   or  clusterfn.attach({job.id!r}).{how}\n"
-            f"  to stop it:  clusterfn cancel {job.id[:SHORT]}   or  Ctrl-C again within 3 s\n"
-        )
-        _time_for_a_second(job)
+        if sending is not None:
+            amounts = sending.amounts()
+            say(
+                f"\nclusterfn: still sending {job.id} to {job.host}{f' ({amounts})' if amounts else ''};"
+                " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
+            )
+        else:
+            _going.discard(job)  # what becomes of it is told here
+            say(
+                f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
+                f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
+                f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n"
+            )
+        _time_for_a_second()
     except KeyboardInterrupt:
         _stop(job)
 
 
-def _time_for_a_second(job: Job[Any] | GroupState) -> None:
-    """Wait for the time in which a second Ctrl-C counts."""
-    if threading.current_thread() is threading.main_thread():
-        time.sleep(_SECOND_INTERRUPT_S)
+def _time_for_a_second() -> None:
+    """Wait for the time in which a second Ctrl-C counts, and say so: the prompt does not come back before."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    redrawn = is_terminal(sys.stderr)
+    if not redrawn:
+        say(f"clusterfn: waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C\n")
+    for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
+        if redrawn:
+            redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
+        time.sleep(1.0)
+    if redrawn:
+        redraw("")
 
 
 def _stop(job: Job[Any] | GroupState) -> None:
-    if not job.done():
-        job.stop()
+    _going.discard(job)  # what becomes of it is told here
+    sending = job.transfer
+    try:
+        if not job.done():
+            job.stop()
+    except ClusterfnError as error:
+        say(
+            f"clusterfn: {job.id} could not be stopped: {error.message}\n"
+            f"  it may run on {job.host}; to stop it:  clusterfn cancel {job.id[:SHORT]}\n"
+        )
+        return
+    if isinstance(sending, Sending) and sending.dropped:
+        say(f"clusterfn: {job.id} was not sent completely: nothing of it runs on {job.host}.\n")
+        return
     came_late = job.done() and job.state != CANCELLED
     say(f"clusterfn: {job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}\n")
 
@@ -202,7 +291,8 @@ def say(text: str) -> None:
 
 def redraw(line: str) -> None:
     """Put a line of ours in the place of the one that is there; the cursor stays in it."""
-    _write(sys.stderr, f"\r\x1b[K{in_one_line(line)}")
+    shown = in_one_line(line)[: shutil.get_terminal_size().columns - 1]
+    _write(sys.stderr, f"\r\x1b[K{shown}")
 
 
 def _write(stream: TextIO | None, text: str) -> None:

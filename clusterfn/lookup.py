@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from clusterfn.group import JobGroup
 
 _HEX = frozenset("0123456789abcdef")
+_PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
 _TIMEOUT_S = 60.0
 _ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
 _LOOK_S = 0.2
@@ -125,6 +127,8 @@ def _find(job_id: str, host: str | None) -> tuple[Session, str]:
     hosts = _candidates(job_id, host)
     found = _seen(job_id, hosts)
     while ledger.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found):
+        if not found and any(_arriving(open_session(host), job_id) for host in hosts):
+            break
         time.sleep(_LOOK_S)
         found = _seen(job_id, hosts)
     if not found:
@@ -152,6 +156,13 @@ def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
         return ConfigError(
             f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
             hint=f"leave the host out, or name that one: --host {elsewhere[0]}",
+        )
+    arriving = [host.name for host in hosts if _arriving(open_session(host), job_id)]
+    if arriving:
+        return ConfigError(
+            f"job {job_id} has not started: only a part of it has arrived on {', '.join(arriving)}",
+            evidence=["the program that sends it still does so, or was killed"],
+            hint="try again once all of it has arrived; to drop it, press Ctrl-C twice in the program that sends it",
         )
     lately = ledger.sent_within(job_id, _LATELY_S, asked)
     evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
@@ -191,10 +202,18 @@ def _spec(session: Session, folder: str) -> dict[str, Any]:
 
 def _folders(session: Session, job_id: str) -> list[str]:
     """Whole ones: what is being sent has a longer name."""
-    folder = posixpath.join(session.root, layout.JOBS)
-    argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*"]
-    found = session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
-    return [path for path in found if set(posixpath.basename(path)) <= _HEX]
+    return [path for path in _named(session, job_id) if set(posixpath.basename(path)) <= _HEX]
+
+
+def _arriving(session: Session, job_id: str) -> bool:
+    """Whether a part of a job has arrived on the host."""
+    return any(_PART.search(path) for path in _named(session, job_id))
+
+
+def _named(session: Session, job_id: str) -> list[str]:
+    """What lies among the jobs there under a name that begins so."""
+    argv = ["find", posixpath.join(session.root, layout.JOBS), "-maxdepth", "1", "-name", job_id + "*"]
+    return session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
 
 
 def _candidates(job_id: str, name: str | None) -> list[Host]:

@@ -29,6 +29,7 @@ from clusterfn.scheduler.base import Limits
 from clusterfn.session import Session
 from clusterfn.spec import Building, Group, Interpreter, JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
+from clusterfn.transfer import Sending
 
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]
@@ -209,11 +210,13 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
         from clusterfn import shipping  # takes time to import
 
         shipped = shipping.for_job(session, one.ready.made, cast(Any, made), dispatch.tell)
-    before = [*send.lay_out(session, one.ready), *send.contents(session, one.payload, made)]
+    before = [*send.lay_out(session, one.ready), *send.contents(session, one.payload)]
     before += shipped.before if shipped else ()
     sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     queued = job.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
+    gathering.sending = Sending([*before, folder])
+    made.on_transfer(gathering.sending)
     remember_going(made)
     gathering.start(range(1, gathering.spec.elements + 1), [*before, folder])
     if shipped and queued:
@@ -309,6 +312,8 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     queued = session.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued)
+    gathering.sending = Sending([folder])
+    gathering.group.on_transfer(gathering.sending)
     gathering.start(range(1, gathering.spec.elements + 1), [folder])
     remember_going(gathering.group)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn import layout, parcel, script
 from clusterfn.environments import Ready
-from clusterfn.errors import ClusterfnError, HostError, SubmitError
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.files import Shipment
 from clusterfn.host import Completed, HostConnection, Reply, SpawnReply, TreeFile
 from clusterfn.job import Job
@@ -26,11 +26,11 @@ from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
 from clusterfn.spec import JobSpec
 from clusterfn.tracker import Tracker
+from clusterfn.transfer import Sending
 
 if TYPE_CHECKING:
     from clusterfn.shipping import Shipped
 
-_WORTH_A_WORD = 10 << 20
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
@@ -42,10 +42,12 @@ def send(
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
     connection = session.connection
     shipped = _environment(session, ready, made, say)
-    before = [*lay_out(session, ready), *contents(session, payload, made), *(shipped.before if shipped else ())]
+    before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)
+    tracker.sending = Sending([*before, folder])
+    made.on_transfer(tracker.sending)
     start = session.scheduler.submission(job)
     if start.do == "spawn":
         spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
@@ -57,14 +59,6 @@ def send(
         finish_before_exit(ran, tracker)
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
             shipped.tell(tracker, made)
-
-
-class Shows(Protocol):
-    """What is told how far sending is."""
-
-    @property
-    def state(self) -> str: ...
-    def on_state(self, state: str, reason: str = "") -> None: ...
 
 
 class HasSubmission(Protocol):
@@ -98,14 +92,11 @@ def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[
     return shipping.for_job(session, ready.made, made, say)
 
 
-def contents(session: Session, payload: Payload, made: Shows) -> list[Reply[bool]]:
+def contents(session: Session, payload: Payload) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
     missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
-    size = sum(size_of(wanted[path]) for path in missing)
-    if size >= _WORTH_A_WORD:
-        made.on_state(made.state, f"sending {size >> 20} MB")
     return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
 
 
@@ -260,6 +251,9 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
 
     Only on the host's own word: one that can no longer be asked may have started the job.
     """
+    if tracker.sending is not None and tracker.sending.dropped:
+        message = f"the job was stopped while it was sent: nothing of it ran on {tracker.session.host.name}"
+        return Cancelled(message, host=tracker.session.host.name, stage="submit")
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):

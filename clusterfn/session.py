@@ -12,7 +12,7 @@ import secrets
 import threading
 from collections.abc import Callable, Sequence
 
-from clusterfn import cards, layout, parcel
+from clusterfn import cards, layout, leaving, parcel
 from clusterfn import host as hosts
 from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.environment import existing
@@ -78,7 +78,7 @@ class Session:
     def distrust(self) -> None:
         """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
         with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
-            self.connection.run(["rm", "-rf", "--", self.bridge])
+            self.connection.run(leaving.removal(self.bridge))
         self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
@@ -90,7 +90,7 @@ class Session:
         self.there.clear()
         if not posixpath.basename(bridge).startswith(parcel.bridge().digest):
             return []
-        self.connection.run(["rm", "-rf", "--", bridge]).result(_PROBE_TIMEOUT_S)  # a tree that is there is left alone
+        self.connection.run(leaving.removal(bridge)).result(_PROBE_TIMEOUT_S)  # a tree that is there is left alone
         files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
         return [self.remember(bridge, self.connection.put_tree(bridge, files))]
 

@@ -76,6 +76,8 @@ class CallTracker(Tracker):
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
+        if self._drop():
+            return True
         won = self.connection.run(["mkdir", "--", self.taken]).result(_TIMEOUT_S).rc == 0
         if won:
             self._put_cancel()

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 from clusterfn import dispatch, layout, leaving, live, send
 from clusterfn import payload as payloads
-from clusterfn.errors import ClusterfnError, WorkerLost
+from clusterfn.errors import Cancelled, ClusterfnError, WorkerLost
 from clusterfn.host import Completed, Reply, TreeFile
 from clusterfn.job import PENDING, RETURNED, STARTING, UNKNOWN
 from clusterfn.payload import Payload
 from clusterfn.session import CALLER
 from clusterfn.sessioncall import Call, CallTracker
 from clusterfn.tracker import Tracker
+from clusterfn.transfer import Sending
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -89,7 +90,7 @@ class Holding:
     def _send(self, call: Call[Any], payload: Payload) -> None:
         self._await_folder()
         self._say_what_never_comes()
-        before = send.contents(self._session, payload, call)
+        before = send.contents(self._session, payload)
         sources = payload.sources
         own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
         files = [
@@ -97,6 +98,8 @@ class Holding:
             TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
         ]
         sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
+        call.tracker.sending = Sending([*before, sent])
+        call.on_transfer(call.tracker.sending)
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))
@@ -113,6 +116,8 @@ class Holding:
         error = reply.exception()
         if error is not None and not self.job.done():
             self._never_comes(call)
+            if call.tracker.sending is not None and call.tracker.sending.dropped:
+                error = Cancelled(f"the call was stopped while it was sent: nothing of it ran on {call.host}")
             call.on_refused(error if isinstance(error, ClusterfnError) else ClusterfnError(str(error)))
 
     def _never_comes(self, call: Call[Any]) -> None:

@@ -23,11 +23,12 @@ from clusterfn.environment.lock import Package
 from clusterfn.environment.making import Made
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.host import Completed, Reply
-from clusterfn.hostlink.requests import Data, Part, size_of
+from clusterfn.hostlink.requests import Data, Part
 from clusterfn.job import Job
 from clusterfn.scheduler.base import Answer
 from clusterfn.session import Session
 from clusterfn.tracker import Tracker
+from clusterfn.transfer import Transfer
 
 Say = Callable[[str], None]
 Progress = Callable[[Told], None]
@@ -195,11 +196,11 @@ def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequenc
 def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
     """Each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
-    sending = _Sending(_often(on_progress, SENDING))
+    sending = _Sending(on_progress)
     for sha256, path in fetching.fetch(packages, fetched):
         for place, data in _parts(session, made.root, sha256, path):
             sent = session.connection.put(place, data, mode=_GROUP_READS)
-            sent.add_done_callback(sending.part(size_of(data)))
+            sending.add(sent)
             yield sent
 
 
@@ -219,21 +220,26 @@ def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tup
 
 
 class _Sending:
-    """How many parts of archives have arrived; told on the connection's reader thread."""
+    """How many parts of archives have arrived, and how far all of them are; told on the connection's reader thread."""
 
-    def __init__(self, tell: fetching.Progress) -> None:
-        self._tell = tell
-        self._of = self._count = self._bytes = 0
+    def __init__(self, on_progress: Progress) -> None:
+        self._on_progress = on_progress
+        self._transfer = Transfer(SENDING)
+        self._of = self._count = 0
+        self._due = 0.0
 
-    def part(self, size: int) -> Callable[[Reply[Any]], None]:
-        """What to call when a part of that size has arrived."""
+    def add(self, sent: Reply[Any]) -> None:
+        """One more part is sent."""
         self._of += 1
+        self._transfer.add(sent)
+        sent.add_done_callback(self._arrived)
 
-        def arrived(_: Reply[Any]) -> None:
-            self._count, self._bytes = self._count + 1, self._bytes + size
-            self._tell(self._count, self._of, self._bytes)
-
-        return arrived
+    def _arrived(self, _: Reply[Any]) -> None:
+        self._count += 1
+        amounts = self._transfer.amounts()
+        if self._count == self._of or time.monotonic() >= self._due:
+            self._due = time.monotonic() + _OFTEN_S
+            self._on_progress({"stage": SENDING, "done": self._count, "of": self._of, "text": amounts})
 
 
 def _often(on_progress: Progress, stage: str) -> fetching.Progress:

@@ -20,6 +20,7 @@ from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
 from clusterfn.session import Session
+from clusterfn.transfer import Sending, Transfer
 from clusterfn.watch import Seen, Silent
 from clusterfn.witness import Witness
 
@@ -30,6 +31,7 @@ PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler is unreachable"
 _TIMEOUT_S = 60.0
+_DROP_S = 15.0
 
 
 class Tracker:
@@ -44,6 +46,7 @@ class Tracker:
 
     Attributes:
         laid_out: The answer to the sending of its folder, if this process has sent it.
+        sending: All that is sent for it, if this process does so.
         heard: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
@@ -60,6 +63,7 @@ class Tracker:
         self.live = live
         self.submission: Reply[Any] | None = None
         self.laid_out: Reply[bool] | None = None
+        self.sending: Sending | None = None
         self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
@@ -67,6 +71,7 @@ class Tracker:
         self._partial = b""
         self._turn = self._besides = ""
         self._ended: set[int] = set()
+        self._receiving: Transfer
 
     @property
     def connection(self) -> HostConnection:
@@ -139,6 +144,7 @@ class Tracker:
             with_files=[(posixpath.join(folder, layout.VALUE), value.extend)],
             drain=self._follows,
         )
+        self._receiving = Transfer("receiving its value:", [waiting])
         waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
 
     def _watch_connection(self, job: Job[Any]) -> None:
@@ -156,6 +162,7 @@ class Tracker:
         for event in map(_event, lines):
             if event.get("event") == "stage" and event.get("stage") == "result":
                 job.on_state(job.state, "its value is on the way")
+                job.on_transfer(self._receiving)
             elif event.get("event") in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
         self.heard += len(data)
@@ -273,6 +280,8 @@ class Tracker:
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
+        if self._drop():
+            return True
         verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
         self._await_submission()
         standing = self.witness.conclude(verdict).result(_TIMEOUT_S)
@@ -280,6 +289,11 @@ class Tracker:
         if won:
             self._leave_queue()
         return won
+
+    def _drop(self) -> bool:
+        """Stop sending it; false if all of it is there."""
+        last = posixpath.join(self.folder, layout.PAYLOAD)
+        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
 
     def _await_submission(self) -> None:
         """What the scheduler does not know yet cannot be taken from it."""

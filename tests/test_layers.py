@@ -20,10 +20,10 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
     ["_version", "edge", "errors", "gpu", "layout", "options", "spec", "units"],
-    ["config", "download", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
+    ["config", "files", "ledger", "modules", "outcome", "parcel", "payload", "script", "solve", "wire"],
     ["items"],
     ["transport", "scheduler", "environment"],
-    ["hostlink", "host", "watch", "whereabouts"],
+    ["download", "hostlink", "host", "transfer", "watch", "whereabouts"],
     ["survey"],
     ["job", "group", "groupstate", "leaving", "overview"],
     [

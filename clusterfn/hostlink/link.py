@@ -290,8 +290,15 @@ class Link:
             wanted = self.line.renew(opened)
             self._sender.forget()
             self._requests.unsent.clear()
-            for request in self._requests.all():
-                self._sender.send(request)
+            skipped = [(each, self._requests.failed_before(each)) for each in self._requests.all()]
+            for request, error in skipped:
+                if error is None:
+                    self._sender.send(request)
+                else:  # the new agent knows nothing of what was cancelled meanwhile
+                    self._requests.remove(request.id, error)
+        for request, error in skipped:
+            if error is not None:
+                request.fail(error)
         if wanted:
             self._standing.now("connected")
         else:

@@ -26,10 +26,13 @@ class Reply(Generic[T]):
 
     Attributes:
         id: Names the request in `after` and `drain` of later ones.
+        moved: Bytes of its files that have been sent or have come; begins anew where they are sent again.
+        size: Bytes of its files in all; None where that is not known (yet).
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
-        self.id = 0
+        self.id = self.moved = 0
+        self.size: int | None = None
         self._host = self._asked = ""
         self._answering: AbstractSet[int] = frozenset()
         self._pid = os.getpid()

@@ -107,15 +107,18 @@ class Upload(Plain[T]):
                  after: Sequence[Reply[Any]] = ()) -> None:  # fmt: skip
         super().__init__(do, fields, read, after=after)
         self._sources = sources
+        self.reply.size = sum(map(size_of, sources))
 
     def chunks(self) -> Iterator[bytes]:
         pieces = (piece for source in self._sources for piece in pieces_of(source))
-        held = b""
+        held, self.reply.moved = b"", 0
         for piece in pieces:
             held += piece
             if len(held) > CHUNK:
+                self.reply.moved += CHUNK
                 yield pack({"id": self.id, "do": "chunk"}, held[:CHUNK])
                 held = held[CHUNK:]
+        self.reply.moved += len(held)
         yield pack({"id": self.id, "do": "chunk", "last": True}, held)
 
 
@@ -157,6 +160,7 @@ class Get(Request[int]):
     def take(self, header: Header, body: bytes) -> None:
         self._write(body)
         self.fields["offset"] += len(body)
+        self.reply.moved += len(body)
 
     def value(self, header: Header, body: bytes) -> int:
         return int(self.fields["offset"])
@@ -192,6 +196,7 @@ class Wait(Request[bytes]):
     def take(self, header: Header, body: bytes) -> None:
         index = header["file"]
         self._writers[index](body)
+        self.reply.moved, self.reply.size = self.reply.moved + len(body), header.get("size")
         self.fields["offsets"][index] += len(body)
 
     def value(self, header: Header, body: bytes) -> bytes:

@@ -306,7 +306,7 @@ def test_ctrl_c_lets_go_of_the_job_and_leaves_with_130(folder, run):
         said = waiting.stderr.read()
 
     assert waiting.returncode == 130
-    assert f"{job} goes on on here" in said
+    assert f"{job} keeps running on here" in said
     assert "Traceback" not in said
     assert run("result", job).stdout == "15\n"
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from clusterfn import Cancelled, attach
+from clusterfn import Cancelled, ConfigError, attach
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -96,7 +96,8 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     out, err = caller.end()
     assert 2.5 < time.monotonic() - begin < 8  # the time in which a second one counts
     short = caller.job_id[:4]
-    assert f"{caller.job_id} goes on on {host}" in err
+    assert f"{caller.job_id} keeps running on {host}" in err
+    assert "waiting 3 s for a second Ctrl-C" in err
     assert f"clusterfn result {short}" in err
     assert f"clusterfn.attach('{caller.job_id}').result()" in err
     assert f"clusterfn cancel {short}" in err
@@ -246,6 +247,105 @@ def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_no
 
     assert "Traceback" not in err and "File " not in err
     assert "on here goes on, if it was sent before Ctrl-C: " in err
+
+
+SLOW_LINE = """
+import os, sys, time
+import clusterfn
+from clusterfn.transport.process import ProcessStream
+
+write = ProcessStream.write
+def slowly(self, data):
+    time.sleep(len(data) / 8e6)
+    write(self, data)
+
+@clusterfn.cluster
+def up(data, folder):
+    open(os.path.join(folder, "ran"), "a").write("ran")
+    return 42
+
+folder, how = sys.argv[1:]
+clusterfn.cluster(abs)(-1)  # what every call needs is there
+ProcessStream.write = slowly
+data = os.urandom(24 << 20)
+if how == "file":
+    with open(os.path.join(folder, "data"), "wb") as file:
+        file.write(data)
+    data = clusterfn.File(os.path.join(folder, "data"))
+try:
+    up.map([data], [folder]).results() if how == "map" else up(data, folder)
+finally:
+    print("left", flush=True)
+"""
+
+
+@pytest.fixture
+def sender(tmp_path, monkeypatch):
+    """Start a script that sends 24 MB with 8 MB a second to this machine."""
+    config, script = tmp_path / "clusterfn.yml", tmp_path / "script.py"
+    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    script.write_text(SLOW_LINE)
+    started = []
+
+    def start(how):
+        started.append(subprocess.Popen(
+            [sys.executable, "-u", str(script), str(tmp_path), how], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        ))  # fmt: skip
+        while "sending" not in started[-1].stderr.readline() and how != "map":
+            assert started[-1].poll() is None
+        wait_until(lambda: list((tmp_path / "root" / "jobs").glob("*.part-*")), 30)
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("how", ["call", "file", "map"])
+def test_twice_while_a_call_is_sent_drops_it_and_nothing_runs(sender, tmp_path, how):
+    process = sender(how)
+    process.send_signal(signal.SIGINT)
+    while "press Ctrl-C again and nothing will run" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+
+    _, err = process.communicate(timeout=30)
+
+    assert f"was not sent completely: nothing of it runs on {tmp_path.name}" in err
+    assert "goes on: " not in err
+    assert not (tmp_path / "ran").exists()
+    assert [path for path in (tmp_path / "root").glob("[bfj]*/*.part-*")] == []
+
+
+def test_ctrl_c_again_while_the_program_still_sends_drops_it_and_nothing_runs(sender, tmp_path):
+    process = sender("call")
+    process.send_signal(signal.SIGINT)
+    assert process.stdout.readline() == "left\n"
+    while "press Ctrl-C and nothing of it will run" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+
+    _, err = process.communicate(timeout=30)
+
+    assert "was not sent completely: nothing of it runs" in err
+    assert not (tmp_path / "ran").exists()
+
+
+def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(sender, tmp_path):
+    process = sender("call")
+    with pytest.raises(ConfigError, match="has not started: only a part of it has arrived"):
+        attach(next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16], tmp_path.name)
+    process.send_signal(signal.SIGINT)
+
+    _, err = process.communicate(timeout=60)
+
+    assert re.search(r"still sending \w{16} to \S+ \(.* of \d+ MB.*\); it runs once all of it has arrived", err)
+    assert (job_id := re.search(rf"on {tmp_path.name} goes on: (\w+) ", err)), err
+    assert attach(job_id[1], tmp_path.name).result(20) == 42
 
 
 SUBMITTING = """

@@ -182,7 +182,7 @@ def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
     waiting.manager.interrupt_kernel()
     waiting.until("")
 
-    assert f"{waiting.job_id} goes on on tensor01" in waiting.said
+    assert f"{waiting.job_id} keeps running on tensor01" in waiting.said
     assert waiting.error["ename"] == "KeyboardInterrupt"
     shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(waiting.error["traceback"]))
     assert "wait('" in shown and shown.count("clusterfn/") == shown.count("clusterfn/edge.py") == 1, shown

@@ -303,7 +303,7 @@ def test_ctrl_c_lets_go_and_says_how_to_go_on(here, script, started):
     (folder / "go").touch()
 
     assert f"to go on: the same sweep with journal={str(folder / 'journal')!r}" in said
-    assert " goes on on here." in said and "KeyboardInterrupt" in said
+    assert " keeps running on here." in said and "KeyboardInterrupt" in said
     (sent,) = lines(folder / "journal", "sent")
     assert clusterfn.attach(sent["group"]).results(90)[-1] == {"score": 5, "scores": [5, 5]}
 

@@ -26,7 +26,7 @@ def tracker():
     removal = Request()
     connection = SimpleNamespace(run=lambda argv: removal)
     session = SimpleNamespace(host=SimpleNamespace(name="cluster"))
-    return SimpleNamespace(connection=connection, session=session, folder="/root/jobs/x", removal=removal)
+    return SimpleNamespace(connection=connection, session=session, folder="/root/jobs/x", removal=removal, sending=None)
 
 
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):

@@ -56,6 +56,14 @@ def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:
         os.close(fd)
 
 
+def size_of(path: str) -> int:
+    """Bytes of a file; 0 if there is none."""
+    try:
+        return os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+
+
 def exists(path: str, ask_server: bool) -> bool:
     """Whether `path` is there. NFS remembers for half a minute that a file was missing, unless its folder is listed."""
     if ask_server and not os.path.lexists(path):

@@ -6,7 +6,7 @@ import os
 import time
 
 from .failures import Failure
-from .files import exists, read_at
+from .files import exists, read_at, size_of
 from .frames import pack
 from .paths import expand
 from .request import Request
@@ -82,6 +82,7 @@ class Wait(Request):
         self.drain = collections.deque(self.header.get("drain") or ())
         places = [expand(path) for path in self.header.get("with") or ()]
         offsets = self.header.get("offsets") or [0] * len(places)
+        self.places = places
         self.files = collections.deque([i, place, offset] for i, (place, offset) in enumerate(zip(places, offsets)))
         self.agent.watch.add(self)
 
@@ -120,7 +121,7 @@ class Wait(Request):
             self.files.popleft()
             return b""
         self.files[0][2] += len(data)
-        return pack({"id": self.id, "file": index}, data)
+        return pack({"id": self.id, "file": index, "size": sum(map(size_of, self.places))}, data)
 
     def release(self) -> None:
         self.agent.watch.drop(self)

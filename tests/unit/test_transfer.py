@@ -1,0 +1,94 @@
+"""How far files on their way are, in words; and what is known of what was not sent."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from clusterfn import transfer
+from clusterfn.errors import Unreachable
+from clusterfn.host import Reply
+from clusterfn.transfer import Sending, Transfer
+
+MB = 1 << 20
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test turns."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(transfer, "time", SimpleNamespace(monotonic=lambda: now.s))
+    return now
+
+
+def upload(size, moved=0):
+    reply = Reply(lambda: None)
+    reply.size, reply.moved = size, moved
+    return reply
+
+
+def test_what_is_sent_is_told_with_its_rate_and_the_time_left(clock):
+    reply = upload(114 * MB)
+    sending = Sending([reply])
+
+    assert sending.in_words() == "sending 114 MB"
+    clock.s, reply.moved = clock.s + 8, 24 * MB
+    assert sending.in_words() == "sending 24 of 114 MB, 3.0 MB/s, 30 s left"
+    clock.s, reply.moved = clock.s + 2, 2 * MB
+    assert sending.in_words() == "sending 2 of 114 MB", "the connection broke: it is sent again"
+    reply.resolve(True)
+    assert sending.in_words() == "" and not sending.unsent
+
+
+def test_what_the_host_had_already_counts_as_sent(clock):
+    there = upload(1000 * MB)
+    there.resolve(False)
+
+    assert Sending([there, upload(1000 * MB)]).in_words() == "sending 1.0 of 2.0 GB"
+
+
+def test_a_little_is_worth_a_word_once_it_takes_long(clock):
+    sending = Sending([upload(3 * MB, MB)])
+
+    assert sending.in_words() == ""
+    clock.s += 2.5
+    assert sending.in_words() == "sending 1 of 3.0 MB"
+
+
+def test_what_comes_back_is_told_once_it_comes(clock):
+    reply = Reply(lambda: None)
+    receiving = Transfer("receiving its value:", [reply])
+
+    assert receiving.in_words() == ""
+    reply.size, reply.moved = 300 * MB, 12 * MB
+    assert receiving.in_words() == "receiving its value: 12 of 300 MB"
+
+
+def test_files_of_which_not_each_is_asked_for_yet_are_known_by_their_size(clock):
+    receiving = Transfer("receiving its files:", size=40 * MB)
+
+    assert receiving.in_words() == ""
+    receiving.add(upload(None, 10 * MB))
+    assert receiving.in_words() == "receiving its files: 10 of 40 MB"
+
+
+class Silent:
+    """A connection that is gone."""
+
+    def have(self, paths):
+        raise Unreachable("no answer")
+
+
+def test_what_had_not_left_this_machine_never_runs_though_the_host_is_silent():
+    sending = Sending([upload(10 * MB, 10 * MB), upload(MB, 0)])
+
+    assert sending.drop(Silent(), "/root/jobs/7f3a/payload.pkl", 1.0) and sending.dropped
+
+
+def test_of_what_had_all_left_nothing_is_claimed_while_the_host_is_silent():
+    sending = Sending([upload(MB, MB)])
+
+    with pytest.raises(Unreachable):
+        sending.drop(Silent(), "/root/jobs/7f3a/payload.pkl", 1.0)
+    assert not sending.dropped
