@@ -63,13 +63,14 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(mo
         transport.drop()
         before = len(waits)
         reply = connection.ping()
-        until(lambda: len(waits) >= before + 4)
+        until(lambda: len(waits) >= before + link._MOST_WAITS + 4)  # on a busy machine there may be many more
         transport.error = None
         reply.result(10)
     connection.close()
 
     again = waits.index(0, 1)
-    assert waits[:again] == list(range(again)) and waits[again:] == list(range(len(waits) - again)) and again >= 4
+    for round_of in (waits[:again], waits[again:]):
+        assert round_of == [min(number, link._MOST_WAITS) for number in range(len(round_of))]
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
