@@ -176,8 +176,19 @@ def _count(outcome: Mapping[str, Any]) -> str:
 
 
 def own_files(text: str) -> str:
-    """`text` with the user's own modules named as they are here."""
-    return _SENT_SOURCES.sub('File "', text)
+    """`text` with the user's own modules and notebook cells named as they are on this machine."""
+    return _FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
+
+
+_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
+
+
+def _as_cell(named: re.Match[str]) -> str:
+    """`Cell In[6]`, as IPython's own tracebacks call the file that it has made of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label, number = (name_of(named[1]) if name_of else None) or ("", "")
+    return f"{label} {number}" if number else named[0]
 
 
 def _where(outcome: Mapping[str, Any], place: Place) -> str:

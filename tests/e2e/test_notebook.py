@@ -100,6 +100,9 @@ def check_error(error):
     text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
     assert "raise ValueError(f'no {bad}')  # in a cell" in text
     assert "tensor01" in text
+    assert "Cell In[14], line 4, in fails" in text and "/ipykernel_" not in text
+    ours = re.findall(r"clusterfn/(\w+\.py)", text)
+    assert set(ours) <= {"edge.py"} and "noqa" not in text
 
 
 WAITING = """

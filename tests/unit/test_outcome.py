@@ -12,6 +12,7 @@ import types
 from importlib.metadata import PackageNotFoundError
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from clusterfn import errors, layout, outcome, wire
 
@@ -310,6 +311,18 @@ def test_a_function_error_shows_its_traceback_once():
     text = "".join(traceback.format_exception(type(got), got, None))
 
     assert text.count("raise error") == 1
+
+
+def test_a_remote_traceback_names_the_cell_of_the_notebook():
+    shell = InteractiveShell.instance()
+    try:
+        file = shell.compile.cache("def f(): 1 / 0", 6)
+        text = f'Traceback:\n  File "{file}", line 2, in f\n  File "/opt/x.py", line 3, in g\n'
+
+        told = outcome.own_files(text)
+    finally:
+        InteractiveShell.clear_instance()
+    assert told == 'Traceback:\n  Cell In[6], line 2, in f\n  File "/opt/x.py", line 3, in g\n'
 
 
 def missing(

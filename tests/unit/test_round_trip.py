@@ -588,6 +588,23 @@ def test_a_weak_set_of_classes_and_a_weak_reference_in_a_closure():
     assert [each.__name__ for each in sent((Kept, kinds))[1]] == ["Kept"]
 
 
+def test_a_figure_comes_without_its_place_in_pyplot(monkeypatch):
+    """A figure of matplotlib tells in its state that pyplot shows it, which then shows it again where it is loaded."""
+
+    class Figure:
+        def __getstate__(self):
+            return {"lines": 3, "_restore_to_pylab": True}
+
+        def __setstate__(self, state):
+            self.state = state
+
+    module = types.ModuleType("matplotlib.figure")
+    module.Figure = Figure  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", module)
+
+    assert sent(Figure()).state == sent(type("Mine", (Figure,), {})()).state == {"lines": 3}
+
+
 def test_iterators_with_a_state_go_where_they_are():
     numbers = iter([1, 2, 3])
     next(numbers)

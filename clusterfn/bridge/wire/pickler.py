@@ -57,7 +57,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
             if obj.__module__ == "numpy.rec":  # of numpy 2 alone; all have its classes at the top
                 return class_of_numpy, (obj.__name__,)
             return self.reduce_class(obj, super().reducer_override(obj))
-        for reduce in (_reduce_array, _reduce_named):
+        for reduce in (_reduce_array, _reduce_named, _reduce_figure):
             reduction = reduce(obj)
             if reduction is not NotImplemented:
                 return reduction
@@ -228,6 +228,18 @@ def _reduce_named(obj: Any) -> Any:
     if kind.__module__ == "typing" and kind.__name__ in _SPECIAL_TYPES and not _has_a_home(obj):
         return kind, tuple(getattr(obj, name) for name in _SPECIAL_TYPES[kind.__name__])
     return NotImplemented
+
+
+def _reduce_figure(obj: Any) -> Any:
+    """A figure of matplotlib without its place in pyplot: loaded there, a notebook would show it a second time, and a
+    window would open in a thread of ours."""
+    figure = sys.modules.get("matplotlib.figure")
+    if figure is None or not isinstance(obj, figure.Figure):
+        return NotImplemented
+    reduction = obj.__reduce_ex__(5)
+    if isinstance(reduction[2], dict):
+        reduction[2].pop("_restore_to_pylab", None)
+    return reduction
 
 
 def _has_a_home(obj: Any) -> bool:
