@@ -231,7 +231,7 @@ class _Fetching:
         self._out, self._temporary, self._target = os.fdopen(handle, "wb"), Path(temporary), target
         try:
             self.reply = connection.get(path, self._out)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: half a file must not stay
             self._remove()
             raise
 
@@ -241,7 +241,7 @@ class _Fetching:
             self.reply.result(None)
             self._out.close()
             self._temporary.replace(self._target)
-        except BaseException:
+        except BaseException:  # as above
             self.give_up()
             raise
         return self._target

@@ -50,7 +50,7 @@ def edge(function: Callable[P, R]) -> Callable[P, R]:
         try:
             _refuse_unknown(called, kwargs, known)
             yield from function(*args, **kwargs)  # type: ignore[misc]
-        except BaseException as error:
+        except BaseException as error:  # as above
             raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
     outside: Any = items_at_the_edge if inspect.isgeneratorfunction(function) else at_the_edge

@@ -50,6 +50,6 @@ def _load(name: str, folder: Path) -> None:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: a module that is half loaded must not be found
         del sys.modules[name]
         raise

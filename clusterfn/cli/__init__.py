@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _INTERRUPTED
     except BrokenPipeError as error:
         return _reader_left(error, loud)
-    except Exception as error:
+    except Exception as error:  # the command's outermost frame: what it does not know it raises
         told = complaint.of(error, loud)
         if told is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise

@@ -233,7 +233,7 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
         )  # fmt: skip
         try:
             out = _conversation(process, {**job, "attended": True}, spec, say)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the solver is in a session of its own and would run on
             _end(process)
             raise
         said.seek(0)

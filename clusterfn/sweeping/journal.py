@@ -44,7 +44,7 @@ class Journal:
         try:
             self._lock()
             self.records = self._read()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody else has the file
             self._file.close()
             raise
 

@@ -58,7 +58,7 @@ def log_in(host: Host, asker: Asker | None) -> Held:
         if "error" in said:
             raise _its_error(said["error"])
         return Held(**said["held"])
-    except BaseException:
+    except BaseException:  # Ctrl-C too: it is in a session of its own and would stay
         process.kill()
         process.wait()
         raise

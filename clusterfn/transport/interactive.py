@@ -97,7 +97,7 @@ class Steps:
     def _answer(self, one: _Round) -> None:
         try:
             one.answers.set_result([self._one(one, number) for number in range(len(one.prompts))])
-        except BaseException:
+        except BaseException:  # whoever answers may press Ctrl-C: paramiko's thread must not wait on
             one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
             self.ssh.close()
             raise

@@ -127,7 +127,7 @@ def make(path: Path) -> Key:
         _create(beside, f"{line}\n".encode(), 0o644)
         try:
             _create(path, private, 0o600)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: half a key pair must not stay
             beside.unlink()
             raise
     except OSError as error:

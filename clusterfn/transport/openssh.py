@@ -73,7 +73,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
         if stream.wait_open(patience_s(settings)):
             return stream
         raise _error(host, settings, stream)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: nobody else has the stream
         stream.close()
         raise
 

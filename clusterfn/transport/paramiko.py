@@ -57,7 +57,7 @@ class ParamikoTransport:
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody else has the connections
             close(hops)
             raise
 
@@ -123,7 +123,7 @@ def _all_hops(host: Host, settings: Settings, asker: Asker | None) -> list[param
     hops: list[paramiko.Transport] = []
     try:
         _connect(host, settings, hops, asker=asker)
-    except BaseException:
+    except BaseException:  # as in `open`
         close(hops)
         raise
     return hops

@@ -107,7 +107,7 @@ class Packages:
                 done, running = wait(running, _TURN_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-        except BaseException:
+        except BaseException:  # a signal's exception too: the threads must not go on
             self.stopping.set()
             for each in running:
                 each.cancel()

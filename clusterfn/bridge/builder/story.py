@@ -178,7 +178,7 @@ class _Build:
                     packages.provide(again=[os.path.basename(holed.package)])
         except Stopped:
             raise
-        except BaseException:
+        except BaseException:  # whatever ends it: a half-made environment must not stay
             self._clean()
             raise
         raise Failed(

@@ -65,7 +65,7 @@ def unused(marks: "Marks", held: "dict[str, Mark]", every: "Sequence[str]") -> "
     except TooFew:
         release(held)
         raise TooFew(strangers) from None
-    except BaseException:
+    except BaseException:  # a signal's exception too: what is held here nobody else gives back
         release(held)
         raise
 

@@ -39,7 +39,7 @@ try:
     one = torch.ones(2, device="cuda")
     if float((one + one).sum()) != 4.0:
         raise RuntimeError("1 + 1 is not 2 there")
-except Exception as error:
+except Exception as error:  # CUDA and its libraries raise what they like
     found["problem"] = "%s: %s" % (type(error).__name__, error)
 print("\\n" + MARK + json.dumps(found), flush=True)
 """.replace("MARK", repr(_MARK))

@@ -26,7 +26,7 @@ told = {"python": "%d.%d.%d" % sys.version_info[:3], "imported": [], "failed": {
 for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if wanted not in ("python", "pip")]:
     try:
         module = importlib.import_module(name)
-    except BaseException as error:
+    except BaseException as error:  # importing runs a package's own code, which may raise anything
         told["failed"][name] = "%s: %s" % (type(error).__name__, error)
         continue
     version = getattr(module, "__version__", None)
