@@ -396,11 +396,9 @@ def test_who_asks_for_cards_takes_no_place_at_the_door_of_their_holder(box: Box)
 
 
 def test_a_look_at_the_locks_does_not_turn_a_job_away(box: Box):
-    """Whoever lists names that are files locks each for a moment, longer on a busy machine."""
+    """Whoever tries to hold a name locks a file for a moment, longer on a busy machine."""
     job = box.job(0, lease="file")
-    marks = Path("/tmp/clusterfn-marks")
-    marks.mkdir(mode=0o1777, exist_ok=True)
-    mark = marks / f"run:{os.getuid()}:{job.id}:0:1:0"
+    mark = Path("/tmp") / f".clusterfn-mark-run:{os.getuid()}:{job.id}:0:1:0-test"
     looking = mark.open("w")
     fcntl.flock(looking, fcntl.LOCK_EX)
     threading.Timer(1.0, looking.close).start()

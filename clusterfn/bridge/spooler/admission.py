@@ -87,6 +87,11 @@ class Held:
         """What the worker must inherit to hold it too."""
         return [mark.fileno() for mark in self._admission.held(self._cards)]
 
+    def touch(self) -> None:
+        """It lives: what it holds must not look old."""
+        for mark in self._admission.held(self._cards):
+            mark.touch()
+
     def stays(self) -> None:
         """It is claimed: it waits no longer, whatever becomes of it."""
         self._admission.queue.remove(self._admission.job.id)

@@ -6,12 +6,18 @@ mean (`names` does). Called by `admission`, `cards` and `spool`.
 """
 
 import _socket  # the C half alone: `socket` costs 4 ms to import
+import contextlib
 import errno
 import fcntl
 import os
 import re
+import stat
 import struct
 import time
+
+from ...layout import ENVIRONMENT
+from ..agent.trusted import Trusted, user_name
+from ..supervisor.verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +29,13 @@ if TYPE_CHECKING:
 _PREFIX = "clusterfn/"
 _LISTED = re.compile(rb" @clusterfn/([^\s@]+)\n")
 _TABLE = "/proc/net/unix"
-_FOLDER = "/tmp/clusterfn-marks"
+_FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
+_MARK = ".clusterfn-mark-"
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
 _PLACES = 4096  # whoever waits for the holder's end takes one, and nobody gives it back before
-_TRIES = 25  # whoever lists files holds each of them for a moment
+_TRIES = 25  # whoever looks at a file locks it for a moment
 
 
 def of(lease: str) -> "Marks":
@@ -44,6 +52,9 @@ class SocketMark:
     def fileno(self) -> int:
         """What another process may inherit, to hold it too."""
         return self._socket.fileno()
+
+    def touch(self) -> None:
+        """Nobody removes it."""
 
     def answer(self) -> None:
         """Let go whoever knocked."""
@@ -63,19 +74,27 @@ class SocketMark:
 class FileMark:
     """A name held by a lock on a file that every user can open."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, file: str = "") -> None:
         self._fd = fd
+        self._file = file
 
     def fileno(self) -> int:
         """What another process may inherit, to hold it too."""
         return self._fd
 
+    def touch(self) -> None:
+        """Keep what removes old files from /tmp away from it."""
+        os.utime(self._fd)
+
     def answer(self) -> None:
         """Nobody can knock."""
 
     def close(self) -> None:
-        """Let go, as far as this process is concerned; the file stays until its owner lists the names."""
+        """Let go, as far as this process is concerned; the file goes with its last holder, or when its owner looks."""
         os.close(self._fd)
+        if self._file:
+            with contextlib.suppress(OSError, Verdict), _Folder() as folder:
+                folder.is_held(self._file)
 
 
 class Holder:
@@ -151,17 +170,24 @@ def _address(name: str) -> bytes:
 
 
 class Files:
-    """Names as locked files. Nobody can be told apart or woken: who waits looks again."""
+    """Names as locked files. Nobody can be told apart or woken: who waits looks again.
+
+    Each holder locks a file of its own, in a folder where only the owner of a file may remove it, and then sees that
+    no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
+    """
 
     def hold(self, name: str) -> "Optional[FileMark]":
-        """Hold a name; None if somebody does."""
-        path = _path(name)
-        for _ in range(_TRIES):
-            fd = _open_shared(path)
-            if _lock(fd) and _is_at(fd, path):
-                return FileMark(fd)
-            os.close(fd)
-            time.sleep(0.002)
+        """Hold a name; None if somebody does.
+
+        Raises:
+            Verdict: The folder lets others remove what is ours.
+        """
+        with _Folder() as folder:
+            for _ in range(_TRIES):
+                mark = folder.claim(name)
+                if mark is not None:
+                    return mark
+                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both let go
         return None
 
     def inherited(self, fd: int) -> FileMark:
@@ -169,63 +195,95 @@ class Files:
         return FileMark(fd)
 
     def names(self) -> "set[str]":
-        """All that are held; files that nobody holds any more and that are ours are removed."""
-        names = os.listdir(_FOLDER) if os.path.isdir(_FOLDER) else []
-        return {name.replace(":", "/") for name in names if _is_held(os.path.join(_FOLDER, name))}
+        """All that are held; files that nobody holds any more and that are ours are removed.
+
+        Raises:
+            Verdict: The folder lets others remove what is ours.
+        """
+        with _Folder() as folder:
+            return {name for name, file in folder.files() if folder.is_held(file)}
 
     def holder(self, _name: str) -> None:
         """Files do not say."""
         return
 
 
-def _path(name: str) -> str:
-    return os.path.join(_FOLDER, name.replace("/", ":"))
+class _Folder:
+    """The folder of the files, open."""
+
+    def __enter__(self) -> "_Folder":
+        self._fd = os.open(_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found, trusted = os.fstat(self._fd), Trusted()
+        if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
+            os.close(self._fd)
+            raise Verdict(
+                ENVIRONMENT,
+                "`lease: file` cannot keep GPUs apart: other users may remove files in %s, which belongs to %s"
+                % (_FOLDER, user_name(found.st_uid)),
+                stage="lease", hint="ask the administrator for `chown root %s; chmod 1777 %s`" % (_FOLDER, _FOLDER),
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def files(self) -> "list[tuple[str, str]]":
+        """The name that each file is for, and the file."""
+        found = [file for file in os.listdir(self._fd) if file.startswith(_MARK)]
+        return [(file[len(_MARK) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+
+    def claim(self, name: str) -> "Optional[FileMark]":
+        """One try; None if another holds it, or tries just now, or has looked at the file in between."""
+        own = "%s%s-%s" % (_MARK, name.replace("/", ":"), os.urandom(8).hex())
+        fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
+        held = False
+        try:
+            os.fchmod(fd, 0o444)  # whatever the umask is
+            held = _lock(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
+            held = held and not any(self.is_held(file) for other, file in self.files() if other == name and file != own)
+        finally:
+            if not held:
+                self._remove(fd, own)
+                os.close(fd)
+        return FileMark(fd, own) if held else None
+
+    def is_held(self, file: str) -> bool:
+        """Whether somebody holds it; one that nobody does is removed if it is ours."""
+        try:
+            fd = os.open(file, _LOOK, dir_fd=self._fd)
+        except OSError:  # gone meanwhile, or none of those that are made here
+            return False
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            if not _lock(fd, fcntl.LOCK_SH):
+                return True
+            self._remove(fd, file)
+        finally:
+            os.close(fd)
+        return False
+
+    def _is_at(self, fd: int, file: str) -> bool:
+        """Whether the file has its name still: who listed may have removed it."""
+        try:
+            there = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(fd), there)
+
+    def _remove(self, fd: int, file: str) -> None:
+        """Only an empty file of ours, which nobody else can put another in the place of."""
+        found = os.fstat(fd)
+        if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file, dir_fd=self._fd)
 
 
-def _lock(fd: int) -> bool:
+def _lock(fd: int, how: int) -> bool:
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
         return False
     return True
-
-
-def _is_at(fd: int, path: str) -> bool:
-    """Whether the file has its name still: who listed may have removed it."""
-    try:
-        there = os.stat(path)
-    except FileNotFoundError:
-        return False
-    return os.fstat(fd).st_ino == there.st_ino
-
-
-def _is_held(path: str) -> bool:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:  # gone meanwhile
-        return False
-    try:
-        if not _lock(fd):
-            return True
-        if os.fstat(fd).st_uid == os.getuid():
-            os.unlink(path)
-    except FileNotFoundError:
-        return False
-    finally:
-        os.close(fd)
-    return False
-
-
-def _open_shared(path: str) -> int:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        return os.open(path, flags)
-    except FileNotFoundError:
-        before = os.umask(0)
-        try:
-            os.makedirs(_FOLDER, mode=0o1777, exist_ok=True)
-            return os.open(path, flags | os.O_CREAT, 0o444)
-        finally:
-            os.umask(before)

@@ -36,13 +36,14 @@ def gpus(root: str, lease: str) -> int:
 
 def look(root: str, marks: "marking.Marks") -> "dict[str, Any]":
     """`cards`, `waiting`, and in `trouble` what nvidia-smi said instead of cards."""
-    trouble = ""
+    trouble, held = "", set()  # type: str, set[str]
     try:
+        held = marks.names()
         loads, seen_on = nvidia.loads(), nvidia.processes()
     except Verdict as verdict:
         loads, seen_on = [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
-    seen = names.Seen(marks.names(), machine.now_s())
+    seen = names.Seen(held, machine.now_s())
     holders = Holders(root, seen, os.getuid()).of(seen_on)
     cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
     return {"cards": cards, "waiting": _waiting(root, seen), "trouble": trouble}

@@ -97,6 +97,8 @@ class Watch:
         self._look_at_signals()
         if self._due("beat", HEARTBEAT_S):
             self._attempt.beat()
+            if self._job.held is not None:
+                self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
             raise cancelled()
         if self._due("fence", _FENCE_EVERY_S) and publish.stands(self._attempt.folder, OUTCOME):
