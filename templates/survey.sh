@@ -114,9 +114,9 @@ quotas() {
     quota -w 2>/dev/null || quota
 }
 
-volume() { # NUMBER NAME FOLDER
-    printf '%s\n' "$2"
-    cd -- "$3" || return 1
+volume() { # NAME FOLDER
+    printf '%s\n' "$1"
+    cd -- "$2" || return 1
     printf '%s.path\n' "$mark"
     pwd -P
     printf '%s.df\n' "$mark"
@@ -126,21 +126,37 @@ volume() { # NUMBER NAME FOLDER
     printf '%s.mode\n' "$mark"
     # shellcheck disable=SC2012  # its first word is all that is wanted
     ls -ld . | cut -d ' ' -f 1
-    try_writing ".clusterfn-survey-$$-$1"
+    try_writing
     is_there lfs && lustre_quotas
     return 0
 }
 
-try_writing() { # FILE
+# In a folder of its own with a name that nobody can guess. Where others may write they can still put a link in its
+# place, so the file is written only where the shell already is, and only if it is new.
+try_writing() {
     printf '%s.write\n' "$mark"
-    if { printf '#!/bin/sh\nexit 0\n' | cat >"$1"; } 2>&1; then
-        chmod 700 "$1"
-        printf '%s.run\n' "$mark"
-        "./$1" && echo yes
-        printf '%s.link\n' "$mark"
-        ln -- "$1" "$1-b" && echo yes
+    if inside=$(mktemp -d ./.clusterfn-survey-XXXXXXXX 2>&1); then
+        (write_inside)
+        rmdir -- "$inside" 2>/dev/null
+    else
+        printf '%s\n' "$inside"
     fi
-    rm -f -- "$1" "$1-b"
+}
+
+write_inside() {
+    set -C
+    if ! cd -P -- "$inside" || [ ! -O . ] || [ -n "$(ls -A)" ]; then
+        echo "another user has replaced $inside"
+    elif { printf '#!/bin/sh\nexit 0\n' | cat >try; } 2>&1; then
+        chmod 700 try
+        printf '%s.run\n' "$mark"
+        ./try && echo yes
+        printf '%s.link\n' "$mark"
+        ln -- try try-b && echo yes
+        rm -f -- try try-b
+    else
+        rm -f -- try
+    fi
 }
 
 lustre_quotas() {
@@ -174,7 +190,7 @@ ask library library
 ask quotas quotas
 until_answered "$patience" login
 ask conda conda_program
-ask root volume root "$root" "$root"
+ask root volume "$root" "$root"
 number=0
 for candidate in "$@" $(network_mounts); do
     candidate=$(printf '%s\n' "$candidate" | sed "s/%u/$user/g")
@@ -182,7 +198,7 @@ for candidate in "$@" $(network_mounts); do
     case $at in
         /*)
             number=$((number + 1))
-            ask "volume-$number" volume "$number" "$candidate" "$at"
+            ask "volume-$number" volume "$candidate" "$at"
             ;;
     esac
 done

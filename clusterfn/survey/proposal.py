@@ -20,7 +20,7 @@ _UNITS = (("TB", 2**40), ("GB", 2**30), ("MB", 2**20))
 
 def proposed_root(volumes: Sequence[Volume], slurm: bool) -> tuple[Volume, str] | None:
     """The best volume and the reason; None if there is none that can be used."""
-    usable = [each for each in volumes if each.writable and not each.noexec]
+    usable = [each for each in volumes if each.writable and not each.noexec and not _is_everybodys(each.mode)]
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
     if slurm and not shared:
@@ -31,6 +31,11 @@ def proposed_root(volumes: Sequence[Volume], slurm: bool) -> tuple[Volume, str] 
         return home, f"the home has plenty: {_room(home)}"
     best = max(candidates, key=_rank, default=None)
     return (best, _reason(best, home)) if best else None
+
+
+def _is_everybodys(mode: str) -> bool:
+    """Whether everybody could replace what lies there, by what `ls -l` shows: clusterfn refuses such a root."""
+    return mode[8:9] == "w" and mode[9:10] not in ("t", "T")
 
 
 def _has_plenty(volume: Volume) -> bool:

@@ -371,6 +371,13 @@ def test_nothing_is_proposed_where_nothing_can_be_written():
     assert Site((changed(HOME, writable=False),)).proposed_root() is None
 
 
+def test_a_folder_in_which_everybody_could_replace_the_root_is_not_proposed():
+    open_to_all = changed(HOME, mode="drwxrwxrwx")
+
+    assert Site((open_to_all,)).proposed_root() is None
+    assert Site((changed(HOME, mode="drwxrwxrwt"),)).proposed_root() is not None
+
+
 needs_sh = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="hosts run Linux")
 
 
@@ -416,6 +423,36 @@ def test_this_machines_folders_are_found_and_left_as_they_were(ask, tmp_path):
     assert site.root is not None
     assert site.root.path == str(tmp_path.resolve() / "root")
     assert (sorted(os.listdir(tmp_path)), os.listdir(tmp_path / "root")) == (["root"], [])
+
+
+@needs_sh
+@pytest.mark.parametrize("number", range(3))
+def test_no_link_that_another_user_puts_in_its_way_is_followed(ask, tmp_path, number):
+    """In a folder without the sticky bit they can replace the folder that it tries in, once its name is known."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "try").write_text("a thesis")
+    (tmp_path / "other").mkdir()
+    target = ["mine", "other", "mine/try"][number]
+    swaps = (
+        'made=$(/usr/bin/mktemp "$@") || exit; case $2 in ./.*) '
+        f'case $PWD in */root) rmdir "$made"; ln -s {tmp_path}/{target} "$made";; esac;; esac; echo "$made"'
+    )
+
+    ask(mktemp=swaps)
+
+    assert (tmp_path / "mine" / "try").read_text() == "a thesis"
+    assert (tmp_path / "mine" / "try").stat().st_mode & 0o777 != 0o700
+    assert os.listdir(tmp_path / "mine") == ["try"]
+    assert os.listdir(tmp_path / "other") == []
+
+
+@needs_sh
+def test_no_name_that_another_user_can_guess_is_written_in_a_shared_folder(ask, tmp_path):
+    site = ask(mktemp='case $2 in ./*) echo "$2" >>"$HOME/names";; esac; exec /usr/bin/mktemp "$@"')
+
+    assert site.root is not None and site.root.writable
+    assert set((tmp_path / "names").read_text().split()) == {"./.clusterfn-survey-XXXXXXXX"}
+    assert os.listdir(tmp_path / "root") == []
 
 
 @needs_sh
