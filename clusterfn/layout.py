@@ -13,6 +13,7 @@ BRIDGE = "bridge"
 BLOBS = "blobs"
 SOURCES = "sources"
 FILES = "files"
+SHIMS = "shims"  # <hash>: a folder in which `python` is an interpreter that has no such name beside it
 JOBS = "jobs"
 MACHINES = "machines"
 PACKAGES = "pkgs"  # <sha256 of the archive>: unpacked once, shared by hard links

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from clusterfn.job import Job
 
 
+_LARGEST = 4 << 20  # bytes: some thirty thousand jobs
+
+
 @dataclass(frozen=True)
 class Entry:
     """Where a job was sent; entries of the same place are equal.
@@ -46,6 +49,8 @@ def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
 
 
 def _append(path: Path, job: Job[Any] | GroupState, config: Path | None) -> None:
+    if path.exists() and path.stat().st_size > _LARGEST:
+        path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
     with path.open("a", encoding="utf-8") as file:
         entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
         file.write(json.dumps(entry) + "\n")
@@ -71,10 +76,11 @@ def hosts(config: Path | None) -> list[str]:
 
 
 def _lines() -> list[str]:
-    try:
-        return _path().read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
+    found: list[str] = []
+    for path in (_before(_path()), _path()):
+        with contextlib.suppress(OSError):
+            found += path.read_text(encoding="utf-8").splitlines()
+    return found
 
 
 def _read(line: str) -> Entry | None:
@@ -88,3 +94,7 @@ def _read(line: str) -> Entry | None:
 
 def _path() -> Path:
     return places.state_folder() / "jobs.jsonl"
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(path.name + ".1")

@@ -10,6 +10,7 @@ import functools
 import posixpath
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from clusterfn import cards, layout, leaving, parcel
@@ -26,6 +27,7 @@ from clusterfn.watch import Watch
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0
+_BELIEVED_S = 3600.0
 
 
 class Session:
@@ -42,6 +44,7 @@ class Session:
     def __init__(self, host: Host) -> None:
         self.host = host
         self.there: set[str] = set()
+        self._looked, self._again = time.time(), False
         self.limits: list[str] | None = None
         self._anew = ""
         self._has_warned = False
@@ -72,7 +75,8 @@ class Session:
     @property
     def has_bridge(self) -> bool:
         """Whether the bridge of this version lies there already."""
-        found = self.connection.facts.have[:1] == (True,) and not self._anew
+        self._believe_no_longer()
+        found = self.connection.facts.have[:1] == (True,) and not self._anew and not self._again
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
@@ -101,6 +105,12 @@ class Session:
         files = [TreeFile(name, data) for name, data in parcel.bridge().files.items()]
         return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
 
+    def _believe_no_longer(self) -> None:
+        """Ask again once an hour what is there: the host removes what no client has asked for in a long time."""
+        if abs(time.time() - self._looked) > _BELIEVED_S:
+            self._looked, self._again = time.time(), True
+            self.there.clear()
+
     def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
         """Know, once it has arrived, that this path is on the host."""
 
@@ -114,7 +124,7 @@ class Session:
     def supervise(
         self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
     ) -> Reply[hosts.Completed]:
-        """Run one of the supervisor's commands, `conclude`, `list` or `expire`, beside whatever jobs run.
+        """Run one of the supervisor's commands, `conclude`, `list` or `clean`, beside whatever jobs run.
 
         Args:
             bridge: The folder of the bridge that a job was sent with; else this version's.
@@ -159,6 +169,7 @@ class Session:
 
     def missing(self, paths: list[str]) -> set[str]:
         """Those of these paths, absolute and named by their content, that the host lacks."""
+        self._believe_no_longer()
         unknown = [path for path in paths if path not in self.there]
         if not unknown:
             return set()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from clusterfn._version import __version__
-from clusterfn.cli import calls, check, demo, gpus, init, jobs, login, trust
+from clusterfn.cli import calls, check, clean, demo, gpus, init, jobs, login, trust
 from clusterfn.cli.env import words as env
 from clusterfn.options import ALIASES, did_you_mean
 
@@ -151,6 +151,16 @@ def _hosts(commands: Any) -> None:
     command.add_argument(
         "--json", dest="run", action="store_const", const=check.as_json, default=argparse.SUPPRESS, help=about
     )
+    about = "remove from a host what nobody needs any more: jobs that are over, and what was sent for them"
+    command = _add(commands, "clean", clean.clean, about)
+    command.add_argument(
+        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
+    )
+    about = "what ended, or was used last, longer ago than this, such as 1d (the host's keep:)"
+    command.add_argument("--older", metavar="DURATION", help=about)
+    command.add_argument("--local", action="store_true", help="the cache of this machine instead: solver and packages")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+    command.add_argument("--json", action="store_true", help="one JSON object, sizes in bytes")
     command = _add(commands, "gpus", gpus.gpus, "who holds which card of a host, and who waits for one")
     command.add_argument(
         "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"

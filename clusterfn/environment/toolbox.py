@@ -88,7 +88,7 @@ def _own(say: Callable[[str], None]) -> Path:
     digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
     place = places.cache_folder() / "solver" / digest
     if not _python_of(place).exists():
-        say(f"installing conda-lock and py-rattler into {place}, once (about 60 packages)")
+        say(f"installing conda-lock and py-rattler into {place}, once (220 MB; `clusterfn clean --local` removes them)")
         _make(base, place)
     return _python_of(place)
 

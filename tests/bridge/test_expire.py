@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor.expire import once_a_day
+from clusterfn.bridge.supervisor import expire
+from clusterfn.bridge.supervisor.expire import once_a_day, tidy
 from clusterfn.bridge.supervisor.job import Job
 from tests.bridge.host import Bench
+from tests.bridge.host import Job as Laid
 
 ONE = "def f():\n    return 1\n"
 DAY_S = 86400
@@ -118,3 +125,181 @@ def test_what_was_half_removed_goes_and_what_is_half_uploaded_stays(bench: Bench
 
     assert part.exists()
     assert list((bench.root / "jobs").glob(".expired-*")) == []
+
+
+def stored(bench: Bench, days: float) -> dict[str, Path]:
+    """One of each kind of what is sent once, used last so many days ago."""
+    places = {kind: bench.root / kind / f"{days:g}" for kind in ("blobs", "files", "sources", "shims", "bridge")}
+    for kind, path in places.items():
+        path.parent.mkdir(exist_ok=True)
+        if kind == "blobs":
+            path.write_bytes(b"x" * 1000)
+            path.chmod(0o400)
+        else:
+            path.mkdir()
+            (path / "file").write_bytes(b"x" * 1000)
+        age(path, days)
+    return places
+
+
+def sent(bench: Bench, days: float, *more: str, **spec: Any) -> Laid:
+    """A job's folder that was laid out so many days ago, with more files, and was never started."""
+    job = bench.job(ONE, **spec)
+    for name in more:
+        (job.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (job.folder / name).write_text("{}")
+    for path in [*job.folder.rglob("*"), job.folder]:
+        age(path, days)
+    return job
+
+
+def tidied(bench: Bench, keep_days: float = 14, **more: Any) -> dict[str, Any]:
+    return tidy(str(bench.root), time.time(), keep_days * DAY_S, **more).told
+
+
+def test_what_no_client_has_asked_for_as_long_as_jobs_are_kept_is_removed(bench: Bench):
+    old, young = stored(bench, 15), stored(bench, 13)
+
+    told = tidied(bench, measure=True)
+
+    assert [kind for kind, path in old.items() if os.path.lexists(path)] == []
+    assert [kind for kind, path in young.items() if not path.exists()] == []
+    assert told["kinds"]["blobs"] == {"count": 2, "bytes": 2000, "gone": 1, "freed": 1000}
+
+
+def test_what_was_sent_once_is_kept_as_long_as_the_job_that_is_kept_longest(bench: Bench):
+    """Hosts that share a home share the root."""
+    aged_job(bench, 1, keep_days=30.0)
+    found = stored(bench, 15)
+
+    tidied(bench, 1)
+
+    assert all(path.exists() for path in found.values())
+
+
+@pytest.mark.parametrize("sign", ["ticket", "heartbeat", "started"])
+def test_nothing_goes_that_a_job_which_waits_or_runs_was_sent_with(bench: Bench, sign: str):
+    job = sent(bench, 20, "attempts/1/heartbeat") if sign == "heartbeat" else sent(bench, 20, keep_days=1.0)
+    if sign == "ticket":
+        (bench.root / "machines" / "this" / "queue").mkdir(parents=True)
+        (bench.root / "machines" / "this" / "queue" / f"{job.id}.3").touch()
+    elif sign == "heartbeat":
+        age(job.attempt / "heartbeat", 0.001)
+    else:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        (job.folder / "started").write_text(f"{boot} {Path('/proc/self/stat').read_text()}")
+        age(job.folder / "started", 20)
+        age(job.folder, 20)
+    before, after = stored(bench, 21), stored(bench, 19)
+
+    told = tidied(bench)
+
+    assert told["waiting"] == [job.id] and job.folder.exists()
+    assert not [path for path in before.values() if path.exists()]
+    assert all(path.exists() for path in after.values())
+
+
+def test_what_a_client_asks_for_while_it_is_being_removed_stays(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    blob, rename = stored(bench, 15)["blobs"], os.rename
+
+    def asked_for_first(source: str, target: str) -> None:
+        if source == str(blob):
+            os.utime(source)  # as the agent does
+        rename(source, target)
+
+    monkeypatch.setattr(expire.os, "rename", asked_for_first)
+    told = tidied(bench)
+
+    assert blob.exists() and told["kinds"]["blobs"]["gone"] == 0
+
+
+def test_a_job_that_its_client_never_started_goes_after_a_day_with_its_secrets(bench: Bench):
+    old, young = sent(bench, 1.1, "secrets"), sent(bench, 0.9, "secrets")
+
+    tidied(bench)
+
+    assert not old.folder.exists()
+    assert young.folder.exists()
+
+
+SQUEUE = """#!/bin/sh
+[ -n "{listed}" ] || exit 1
+echo "f.{listed}"
+"""
+
+
+@pytest.mark.parametrize("listed", ["this", "another", ""])
+def test_a_job_that_slurm_may_still_start_stays(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+):
+    job = sent(bench, 30, scheduler="slurm")
+    (tmp_path / "squeue").write_text(SQUEUE.format(listed={"this": job.id, "another": "0" * 16}.get(listed, "")))
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    tidied(bench)
+
+    assert job.folder.exists() == (listed != "another")
+
+
+def test_a_job_that_died_without_an_outcome_goes_when_nothing_was_heard_of_it_for_as_long_as_it_is_kept(bench: Bench):
+    old = sent(bench, 3.1, "attempts/1/heartbeat", "claim", keep_days=3.0)
+    young = sent(bench, 2.9, "attempts/1/heartbeat", "claim", keep_days=3.0)
+
+    tidied(bench)
+
+    assert not old.folder.exists()
+    assert young.folder.exists()
+
+
+def test_jobs_that_are_kept_for_a_minute_are_looked_at_each_minute(bench: Bench):
+    minute = 1 / 1440
+    short, long = aged_job(bench, 3 * minute, keep_days=minute), aged_job(bench, 5, keep_days=3.0)
+    (bench.root / "expired-soon").touch()
+    age(bench.root / "expired-soon", 1.5 * minute)
+
+    bench.run(ONE, keep_days=minute)
+
+    assert not short.folder.exists()
+    assert long.folder.exists()
+
+
+def clean(bench: Bench, *words: str) -> dict[str, Any]:
+    argv = [sys.executable, "-I", "-S", str(bench.bridge / "supervise.py"), "clean", str(bench.root), *words]
+    return json.loads(subprocess.run(argv, capture_output=True, check=True, text=True).stdout)
+
+
+def test_a_person_may_have_removed_what_is_younger_and_sees_it_before(bench: Bench):
+    old, young = aged_job(bench, 2), aged_job(bench, 0.5)
+    blob, used = stored(bench, 2)["blobs"], stored(bench, 0.05)["blobs"]
+
+    dry = clean(bench, str(14 * DAY_S), str(1 * DAY_S), "dry")
+    assert old.folder.exists() and blob.exists()
+    told = clean(bench, str(14 * DAY_S), str(1 * DAY_S), "")
+
+    assert dry == told
+    assert told["kinds"]["jobs"]["count"] == 2 and told["kinds"]["jobs"]["gone"] == 1
+    assert not old.folder.exists() and not blob.exists()
+    assert young.folder.exists() and used.exists()
+    clean(bench, str(14 * DAY_S), "0", "")
+    assert not young.folder.exists() and used.exists()  # a client may have asked for it just before
+
+
+def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for_long(bench: Bench, tmp_path: Path):
+    node = tmp_path / "node"
+    for name, days in (("old0", 20.0), ("young0", 10.0), ("used0", 20.0)):
+        ready = node / "envs" / name / "READY"
+        ready.parent.mkdir(parents=True)
+        ready.write_text("{}")
+        age(ready, days)
+    running = sent(bench, 20)
+    (node / "uses" / "used0").mkdir(parents=True)
+    (node / "uses" / "used0" / running.id).write_text(f"{running.folder}\n")
+    age(node / "uses" / "used0", 20)
+    (node / "expired").touch()
+    age(node / "expired", 2)
+    last = bench.job(ONE, building={"node_root": str(node), "root": str(tmp_path), "id": "x"})
+
+    once_a_day(Job(str(last.folder)))
+
+    assert sorted(path.name for path in (node / "envs").iterdir()) == ["used0", "young0"]

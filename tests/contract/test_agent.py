@@ -204,6 +204,24 @@ def test_have_and_paths_with_tilde_and_variables(here: HostConnection, tmp_path:
     assert answer == [True, False, True, True]
 
 
+def test_what_a_client_relies_on_is_dated(here: HostConnection) -> None:
+    """What no client has relied on for long is removed."""
+    root = Path(here.facts.root)
+    places = {kind: root / kind / "0123" / "a" for kind in ("files", "sources", "bridge", "other")}
+    for path in places.values():
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x")
+        os.utime(path.parent, (1e9, 1e9))
+    digest = hashlib.sha256(b"x").hexdigest()
+
+    assert here.have([str(places["files"]), str(places["other"])]).result(WAIT_S) == [True, True]
+    here.put(str(places["sources"]), b"x", sha256=digest).result(WAIT_S)
+    here.put_tree(str(places["bridge"].parent), [TreeFile("a", b"x")]).result(WAIT_S)
+
+    dated = {kind for kind, path in places.items() if path.parent.stat().st_mtime > 1e9}
+    assert dated == {"files", "sources", "bridge"}
+
+
 @pytest.mark.parametrize(
     ("glob", "found"),
     [

@@ -168,6 +168,44 @@ def test_check_names_an_environment_that_is_not_there(run):
     assert "here is not ready: environment" in ran.stdout
 
 
+def test_clean_removes_what_is_over_and_shows_it_before(run, folder):
+    run("run", "work.py::add", "1")
+    blob = folder / "root" / "blobs" / "0123"
+    blob.parent.mkdir(exist_ok=True)
+    blob.write_bytes(b"x" * 2048)
+    (outcome,) = folder.glob("root/jobs/*/attempts/1/outcome.json")
+    for path in (blob, outcome):
+        os.utime(path, (1e9, 1e9))
+
+    checked = run("check", "here", "--no-job").stdout
+    shown = run("clean", "here", "--dry-run")
+    assert blob.exists() and outcome.exists()
+    done = run("clean", "here")
+
+    assert re.search(r"stored .*large arguments 2.0 KB.*`clusterfn clean here` would free", checked)
+    for ran in (shown, done):
+        assert ran.returncode == 0 and re.search(r"large arguments +1 +2.0 KB +1 +2.0 KB", ran.stdout), ran
+    assert "would be freed" in shown.stderr and "freed" in done.stderr
+    assert not blob.exists() and not outcome.exists()
+    assert run("run", "work.py::add", "1").stdout.endswith("3\n")
+
+
+def test_clean_local_removes_the_cache_of_this_machine_but_no_locks(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    places = [tmp_path / "cache" / "clusterfn" / name for name in ("solver/1/bin/python", "pkgs/2", "locks/3.yml")]
+    for place in places:
+        place.parent.mkdir(parents=True)
+        place.write_bytes(b"x" * 1024)
+
+    shown = run("clean", "--local", "--dry-run", "--json")
+    assert all(place.exists() for place in places)
+    assert json.loads(shown.stdout)["kinds"]["solver"] == {"count": 1, "bytes": 1024, "gone": 1, "freed": 1024}
+    done = run("clean", "--local")
+
+    assert "2.0 KB freed" in done.stderr
+    assert [place.exists() for place in places] == [False, False, True]
+
+
 def test_result_of_an_earlier_job(run, started):
     job = started("work.py::tick", "2")
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,30 @@ def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
 
     with pytest.raises(errors.Unsatisfiable, match="queue_timeout"):
         cluster(double).submit(1).result(timeout=60)
+
+
+def test_a_session_asks_again_after_an_hour_what_the_host_has(root, monkeypatch):
+    """The host removes what no client has asked for in a long time."""
+    from clusterfn import config
+
+    session = open_session(config.load().resolve(None)[0])
+    for reply in session.lay_out_bridge():
+        reply.result(30)
+    blob = root / "blobs" / "0123"
+    blob.parent.mkdir()
+    blob.touch()
+    assert session.missing([str(blob)]) == set() and session.has_bridge
+    blob.unlink()
+    shutil.rmtree(session.bridge)
+    assert session.missing([str(blob)]) == set() and session.has_bridge
+
+    monkeypatch.setattr("clusterfn.session.time.time", lambda now=time.time(): now + 3601)
+    assert not session.has_bridge
+    assert session.missing([str(blob)]) == {str(blob)}
+    for reply in session.lay_out_bridge():
+        reply.result(30)
+    assert os.path.isdir(session.bridge)
+    monkeypatch.undo()
 
 
 def test_a_session_forgets_what_it_distrusts(root):

@@ -175,6 +175,18 @@ def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypat
     assert "were sent" not in capsys.readouterr().err
 
 
+def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    monkeypatch.setattr("clusterfn.ledger._path", lambda: path)
+    monkeypatch.setattr("clusterfn.ledger._LARGEST", 1000)
+    for number in range(50):
+        ledger.remember(SimpleNamespace(id=f"{number:016x}", host="here", name="f"), None)
+
+    assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 2500
+    assert len(ledger.entries(f"{49:016x}")) == len(ledger.entries(f"{42:016x}")) == 1
+    assert not ledger.entries(f"{0:016x}")
+
+
 @pytest.fixture(autouse=True)
 def _no_script(monkeypatch) -> None:
     """What one test runs is not what the next one runs."""

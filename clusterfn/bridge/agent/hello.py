@@ -4,7 +4,7 @@ import os
 
 from .facts import facts, machine
 from .failures import Failure
-from .paths import expand
+from .paths import date, expand
 from .request import Request
 from .trusted import Trusted, user_name
 
@@ -28,6 +28,7 @@ class Hello(Request):
         paths = [expand(path) for path in self.header["have"]]
         for path in paths:
             check(trusted, path, "bridge")
+            date(path, self.agent.root)
         self.end(**dict(facts(self.agent), have=[os.path.exists(path) for path in paths]))
 
 

@@ -7,7 +7,7 @@ import os
 from .failures import Failure, failure_of
 from .files import existing_folder, make_parent, remove_tree, sync_folder, write_all
 from .leftovers import aside, sweep_later
-from .paths import expand
+from .paths import date, expand
 from .request import Request
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ class Upload(Request):
         self.synced = False
         self.mtime: "Optional[float]" = None
         self.digest: "Any" = None
+        date(self.path, self.agent.root)
         if self.settled():
             return self.end(existed=True)
         self.aside = aside(self.path, self.id)

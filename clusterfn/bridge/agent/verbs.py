@@ -5,7 +5,7 @@ import os
 from .failures import Failure
 from .hello import Hello
 from .listing import Listing
-from .paths import expand
+from .paths import date, expand
 from .reading import Follow, Get, Still, Wait
 from .repeating import Repeat
 from .request import Request
@@ -15,7 +15,11 @@ from .uploads import Put, PutTree
 
 class Have(Request):
     def start(self) -> None:
-        self.end(have=[os.path.exists(expand(path)) for path in self.header["paths"]])
+        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
+
+    def has(self, path: str) -> bool:
+        date(path, self.agent.root)  # first: what is there after this is not removed for a while
+        return os.path.exists(path)
 
 
 class Ping(Request):

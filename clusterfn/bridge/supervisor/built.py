@@ -82,7 +82,7 @@ def _have(job: "Job", builder: "_Builder") -> str:
         _refuse_others(wanted)
     if wanted["node_root"]:
         marker = _marker(wanted["node_root"], wanted["id"])
-        _have_on_node(wanted, marker, builder)
+        _have_on_node(wanted, marker, builder, job.home)
     return marker
 
 
@@ -97,7 +97,7 @@ def _marker(root: str, env_id: str) -> str:
     return os.path.join(environment_dir(root, env_id), READY)
 
 
-def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder") -> None:
+def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder", home: str) -> None:
     """Unpacked into this node's own disk, from one archive that the first job makes."""
     try:
         group.own(wanted["node_root"])  # before the look: what stands there may be an attacker's
@@ -105,6 +105,7 @@ def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder") ->
         raise _failed(failed.document(), 1) from failed
     except OSError as error:
         raise _failed(of_system(error, wanted["node_root"]).document(), 1) from error
+    leases.add(wanted["node_root"], wanted["id"], home)
     if os.path.exists(marker):
         return
     place = [wanted["root"], wanted["id"], wanted["node_root"]]

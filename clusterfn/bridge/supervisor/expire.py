@@ -1,77 +1,325 @@
-"""Removes jobs that ended longer ago than their host kept them for (`keep:`).
+"""Removes what nobody needs any more below a root: jobs that are over, and what is sent once for many jobs.
 
-Touches nothing but folders of jobs with a final outcome. Called by `main` when a job is over, once a day for a root.
+A job that has ended goes when its `keep:` is over, one that nobody started after a day. Large arguments, files, modules
+and bridges are dated by the agent whenever a client relies on them, at the latest an hour before it sends a job. So
+one that is older than the oldest job which still waits or runs, and was not dated for as long as jobs are kept, is
+nobody's. It is renamed first and looked at once more: a client that came meanwhile finds it again, or sends it anew.
+Called by `main` when a job is over, and by a client (`supervise.py clean`).
 """
 
+import glob
+import json
 import os
 import shutil
+import subprocess
+import sys
 import time
 
-from ...layout import JOBS, OUTCOME, REMOVED
+from ...layout import (
+    ATTEMPTS,
+    BLOBS,
+    BRIDGE,
+    BUILD,
+    CLAIM,
+    ELEMENTS,
+    FILES,
+    HEARTBEAT,
+    JOBS,
+    MACHINES,
+    OUTCOME,
+    QUEUE,
+    REMOVED,
+    SHIMS,
+    SOURCES,
+    SPEC,
+    STARTED,
+)
+from . import tree
 from .attempt import Attempt
-from .job import DAMAGED, Job, job_folders
+from .job import DAMAGED, Job, job_folders, start_time
 from .log import say
 
-_DAY_S = 86400.0
-_STAMP = "expired"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Optional
+
+STORED = (BLOBS, FILES, SOURCES, SHIMS, BRIDGE)
+
+_HOUR_S, _DAY_S = 3600.0, 86400.0
+_RELIED_S = 2 * _HOUR_S  # a client asks the host again after an hour
+_STARTS_S = _DAY_S  # a client starts what it has sent, unless it was ended in between
+_SOON_S = 60.0
+_STAMP, _STAMP_SOON = "expired", "expired-soon"
+_ASIDE = ".unused-"
+_SQUEUE_S = 20
 
 
 def once_a_day(job: Job) -> None:
-    """Remove what was due when somebody looked last, unless that was within a day.
+    """Remove what was due at the look before this one: once a day, and more often for jobs that are kept for less.
 
-    A clock that jumps ahead for a moment makes every job look old. So a job goes only once two looks, a day apart and
-    in order, agree on it.
+    A clock that jumps ahead for a moment makes everything look old. So something goes only once two looks, in order and
+    a day apart, agree on it; for jobs that are kept for less than a day, looks as far apart as they are kept.
     """
-    stamp = os.path.join(job.root, _STAMP)
+    keep_s = job.spec["keep_days"] * _DAY_S
+    looked = _look(os.path.join(job.root, _STAMP), _DAY_S)
+    if looked is not None:
+        tidy(job.root, looked, keep_s)
+    if keep_s < _DAY_S:
+        looked = _look(os.path.join(job.root, _STAMP_SOON), max(keep_s, _SOON_S))
+        if looked is not None:
+            tidy(job.root, looked, keep_s, longest_s=_DAY_S)
+    _on_this_node(job)
+
+
+def _on_this_node(job: Job) -> None:
+    """Remove copies of environments that no job has used here for as long as this one is kept."""
+    node_root = (job.spec.get("building") or {}).get("node_root")
+    if node_root and os.path.isdir(node_root) and _look(os.path.join(node_root, _STAMP), _DAY_S) is not None:
+        builder = os.path.join(job.spec["bridge"], BUILD)
+        argv = [sys.executable, "-I", "-S", builder, "gc", node_root, str(job.spec["keep_days"]), "0"]
+        subprocess.call(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def _look(stamp: str, apart_s: float) -> "Optional[float]":
+    """Note a look; when the one before was, None if that is too recent to remove anything."""
     try:
-        looked = os.stat(stamp).st_mtime
+        looked: "Optional[float]" = os.stat(stamp).st_mtime
     except FileNotFoundError:
         looked = None
     ahead = 0.0 if looked is None else looked - time.time()
-    if looked is not None and abs(ahead) < _DAY_S:
-        return
+    if looked is not None and abs(ahead) < apart_s:
+        return None
     with open(stamp, "w"):
         os.utime(stamp)
-    if looked is not None and ahead < 0:
-        expire(job.root, looked)
+    return looked if looked is not None and ahead < 0 else None
 
 
-def expire(root: str, when: float) -> None:
-    """Remove what was due at `when`: each job says itself how long it is kept."""
+def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
+    """Remove at a person's request, and print what was there and what went, as one JSON object.
+
+    Args:
+        root: Of the jobs.
+        keep_s: As for `tidy`.
+        older_s: What ended, or was used last, longer ago than so many seconds goes; "" for as long as jobs are kept.
+        dry: "dry" if nothing is to be removed.
+    """
+    limit_s = float(older_s) if older_s else None
+    found = tidy(root, time.time(), float(keep_s), older_s=limit_s, dry=dry == "dry", measure=True)
+    sys.stdout.write(json.dumps(found.told) + "\n")
+    return 0
+
+
+class Found:
+    """What there is, and what of it goes.
+
+    Attributes:
+        told: For each kind `count` and `bytes` of all, `gone` and `freed` of what goes; `waiting`: ids of the jobs that
+            wait or run.
+    """
+
+    def __init__(self, dry: bool, measure: bool) -> None:
+        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": []}
+        self.dry = dry
+        self._measure = measure
+
+    def add(self, kind: str, path: str, goes: bool, date: "Optional[float]" = None) -> None:
+        """Count one, and remove it if it goes; `date`: by which it was judged."""
+        told = self.told["kinds"].setdefault(kind, {"count": 0, "bytes": 0, "gone": 0, "freed": 0})
+        size = _size(path) if self._measure else 0
+        told["count"] += 1
+        told["bytes"] += size
+        if goes and (self.dry or _remove(path, kind, date)):
+            told["gone"] += 1
+            told["freed"] += size
+
+
+def tidy(
+    root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None, longest_s: "Optional[float]" = None,
+    dry: bool = False, measure: bool = False,
+) -> Found:  # fmt: skip
+    """Remove what was due at a time.
+
+    Args:
+        root: Of the jobs.
+        when: The time, by this host's clock.
+        keep_s: For how long things are kept, if no job says more.
+        older_s: For how long everything is kept instead.
+        longest_s: Only jobs that are kept for less.
+        dry: Remove nothing.
+        measure: Measure everything.
+    """
+    found, living = Found(dry, measure), _Living(root)
+    relied_on = [when]
     for folder in job_folders(root):
         try:
-            over = _is_due(folder, when)
+            job = Job(folder)
+            kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
+            lives, over = living.has(job), _over_since(job)
+            relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
         except DAMAGED as error:
             say("%s is damaged, and is kept: %s: %s" % (folder, type(error).__name__, error))
+            found.add(JOBS, folder, False)
             continue
-        if over:
-            _remove(folder)
-    _finish(os.path.join(root, JOBS))
+        if lives:
+            found.told["waiting"].append(job.id)
+        elif not _was_started(job):
+            kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
+        keep_s = max(keep_s, kept_s) if older_s is None else older_s
+        short = longest_s is None or kept_s < longest_s
+        found.add(JOBS, folder, not lives and short and over is not None and when - over > kept_s)
+    if longest_s is None or keep_s < longest_s:
+        _stored(root, min([when - max(keep_s, _RELIED_S)] + [sent - _RELIED_S for sent in relied_on[1:]]), found)
+    _finish(root)
+    return found
 
 
-def _is_due(folder: str, when: float) -> bool:
-    """Whether its final outcome was older than the job's own `keep_days` then."""
-    job = Job(folder)
+def _stored(root: str, unused_since: float, found: Found) -> None:
+    own = os.path.dirname(os.path.abspath(sys.argv[0]))
+    for kind in STORED:
+        for path in _below(os.path.join(root, kind)):
+            date = _date(path)
+            if date is not None:
+                found.add(kind, path, date < unused_since and path != own, unused_since)
+
+
+class _Living:
+    """Which jobs wait or run."""
+
+    def __init__(self, root: str) -> None:
+        tickets = glob.glob(os.path.join(glob.escape(root), MACHINES, "*", QUEUE, "*"))
+        self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
+        self._listed: "Optional[set[str]]" = None
+        self._asked = False
+
+    def has(self, job: Job) -> bool:
+        """Whether somebody may still need what this job was sent with."""
+        if _final(job) is not None:
+            return False
+        if job.id in self._queued or time.time() - _last_sign(job) < _DAY_S:
+            return True
+        return self._is_listed(job.id) if job.slurm else any(map(_runs, _each(job, STARTED)))
+
+    def _is_listed(self, job: str) -> bool:
+        """By SLURM; where it does not answer, every job may be."""
+        if not self._asked:
+            self._asked, self._listed = True, _in_slurm()
+        return self._listed is None or job in self._listed
+
+
+def _in_slurm() -> "Optional[set[str]]":
+    argv = ["squeue", "--noheader", "--user=%d" % os.getuid(), "--format=%j"]
+    try:
+        answer = subprocess.check_output(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_SQUEUE_S)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {line.rpartition(".")[2] for line in answer.decode("utf-8", "replace").splitlines()}
+
+
+def _runs(started: str) -> bool:
+    """Whether the job.sh that has written this file still runs on this machine."""
+    try:
+        with open(started, encoding="utf-8", errors="replace") as file:
+            boot, _, stat = file.read().partition(" ")
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            if file.read().strip() != boot:
+                return False
+        pid = int(stat.partition(" ")[0])
+        return tree.is_alive(pid) and start_time(pid) == stat.rpartition(")")[2].split()[19]
+    except (OSError, ValueError, IndexError):
+        return False
+
+
+def _each(job: Job, *names: str) -> "list[str]":
+    """The files of that name of a job, and of the elements of a group."""
+    home = glob.escape(job.home)
+    patterns = (os.path.join(home, *names), os.path.join(home, ELEMENTS, "*", *names))
+    return [path for pattern in patterns for path in glob.glob(pattern)]
+
+
+def _was_started(job: Job) -> bool:
+    return bool(_each(job, STARTED) or _each(job, CLAIM) or _each(job, ATTEMPTS))
+
+
+def _last_sign(job: Job) -> float:
+    """When something was last heard of a job."""
+    paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
+    paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
+    return max(_date(path) or 0.0 for path in paths)
+
+
+def _final(job: Job) -> "Optional[str]":
+    """Its final outcome's path."""
     for number in job.attempts():
         attempt = Attempt(job, number)
         outcome = attempt.outcome()
         if outcome is not None and outcome["final"]:
-            return bool(when - os.stat(attempt.path(OUTCOME)).st_mtime > job.spec["keep_days"] * _DAY_S)
-    return False
+            return attempt.path(OUTCOME)
+    return None
 
 
-def _finish(folder: str) -> None:
-    """Remove what somebody was ended while removing."""
-    for name in os.listdir(folder) if os.path.isdir(folder) else ():
-        if name.startswith(REMOVED):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+def _over_since(job: Job) -> "Optional[float]":
+    """When it ended; of one without an end when something was last heard of it."""
+    final = _final(job)
+    return _last_sign(job) if final is None else _date(final)
 
 
-def _remove(folder: str) -> None:
-    """Aside first: a job that is half removed must not be taken for one."""
-    aside = os.path.join(os.path.dirname(folder), REMOVED + os.path.basename(folder))
+def _below(folder: str) -> "Iterator[str]":
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        if not name.startswith(_ASIDE):
+            yield os.path.join(folder, name)
+
+
+def _date(path: str) -> "Optional[float]":
     try:
-        os.rename(folder, aside)
-        shutil.rmtree(aside)
+        return os.lstat(path).st_mtime
+    except OSError:  # it went meanwhile
+        return None
+
+
+def _size(path: str) -> int:
+    """The bytes of all files there."""
+    if not os.path.isdir(path) or os.path.islink(path):
+        return _bytes(path)
+    return sum(_bytes(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
+def _bytes(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:  # it went meanwhile
+        return 0
+
+
+def _remove(path: str, kind: str, unused_since: "Optional[float]") -> bool:
+    """Aside first: what is half removed must not be taken for the whole. False if it is needed after all."""
+    aside = os.path.join(os.path.dirname(path), (REMOVED if kind == JOBS else _ASIDE) + os.path.basename(path))
+    try:
+        os.rename(path, aside)
+        needed = unused_since is not None and os.lstat(aside).st_mtime >= unused_since  # a client has come between
+        if needed and not os.path.lexists(path):
+            os.rename(aside, path)
+            return False
+        _delete(aside)
     except OSError as error:
-        say("%s could not be removed: %s" % (folder, error))
+        say("%s could not be removed: %s" % (path, error))
+        return False
+    return True
+
+
+def _delete(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _finish(root: str) -> None:
+    """Remove what somebody was ended while removing."""
+    for kind in (JOBS, *STORED):
+        folder = os.path.join(root, kind)
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            if name.startswith((REMOVED, _ASIDE)):
+                try:
+                    _delete(os.path.join(folder, name))
+                except OSError:  # another is at it
+                    continue

@@ -68,10 +68,15 @@ def _command(argv: "list[str]") -> int:
         from ..spooler.showing import gpus
 
         return gpus(argv[1], argv[2])
+    if len(argv) == 5 and argv[0] == "clean":
+        from .expire import clean
+
+        return clean(*argv[1:])
     if argv[:1] in (["queue"], ["spool"]):
         return _about_queue(argv)
     say("usage: supervise.py run JOB [STATUS] | after JOB STATUS | conclude JOB | bury ELEMENT | node JOB ATTEMPT"
-        " | list ROOT | gpus ROOT LEASE | queue ROOT | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
+        " | list ROOT | gpus ROOT LEASE | clean ROOT KEEP OLDER dry | queue ROOT"
+        " | spool ROOT LEASE FD [JOB UNTIL FD]")  # fmt: skip
     return 2
 
 

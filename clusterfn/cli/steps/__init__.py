@@ -21,6 +21,7 @@ STEPS = (
     Step("python", ("login",), way.python),
     Step("root", ("python",), disk.root),
     Step("space", ("root",), disk.space),
+    Step("stored", ("root",), disk.stored),
     Step("noexec", ("root",), disk.noexec),
     Step("links", ("root",), disk.links),
     Step("scheduler", ("root",), queue.scheduler),

@@ -6,14 +6,16 @@ import json
 import posixpath
 
 from clusterfn import download, layout
-from clusterfn.cli import screen
+from clusterfn.cli import clean, screen
 from clusterfn.cli.steps.found import TIMEOUT_S, Failed, Found, Skipped, Warned
 from clusterfn.environment.existing import KINDS
+from clusterfn.errors import ClusterfnError
 from clusterfn.survey import Volume
 
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
 _FEW_FILES, _TOO_FEW_FILES = 10_000, 500
 _RECENT = 20
+_MEASURING_S = 20.0
 _IN_MEMORY = ("tmpfs", "ramfs")
 
 
@@ -76,6 +78,16 @@ def _free(volume: Volume) -> str:
     quota = "no quota is told" if volume.quota_bytes is None else f"your quota leaves {screen.size(volume.quota_bytes)}"
     free = "" if volume.free_bytes is None else f"{screen.size(volume.free_bytes)} free, "
     return free + ("" if volume.free_files is None else f"{volume.free_files} files free, ") + quota
+
+
+def stored(found: Found) -> str:
+    try:
+        told = clean.look(found.session, None, dry=True, timeout_s=_MEASURING_S)
+    except ClusterfnError as error:
+        raise Skipped(f"what lies there could not be measured: {error.message}") from error
+    freed = sum(each["freed"] for each in told["kinds"].values())
+    more = f"; `clusterfn clean {found.name}` would free {screen.size(freed)}" if freed else ""
+    return f"{clean.total(told['kinds']) or 'nothing yet'}{more}"
 
 
 def noexec(found: Found) -> str:

@@ -1,0 +1,117 @@
+"""`clusterfn clean`: what lies on a host, or in the cache of this machine, and nobody needs any more."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterfn import layout, live
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.cli import screen, target
+from clusterfn.config import places
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.session import Session, open_session
+from clusterfn.units import parse_time
+
+_DAY_S = 86400.0
+_ANSWERS_S = 60.0
+_TIMEOUT_S = 3600.0  # a shared file system removes some thousand files a second at best
+_HEAD = ("WHAT", "COUNT", "SIZE", "REMOVED", "FREED")
+_DRY_HEAD = ("WHAT", "COUNT", "SIZE", "WOULD GO", "WOULD FREE")
+_NAMES = {
+    layout.JOBS: "jobs", layout.BLOBS: "large arguments", layout.FILES: "files", layout.SOURCES: "modules",
+    layout.SHIMS: "shims", layout.BRIDGE: "versions of clusterfn",
+}  # fmt: skip
+_LOCAL = {"solver": "solver", "pkgs": "packages"}
+
+Kinds = Mapping[str, Mapping[str, int]]
+
+
+def clean(given: argparse.Namespace) -> int:
+    """Remove it, or show what would go."""
+    older_s = None if given.older is None else parse_time(given.older, "--older")
+    if given.local:
+        if given.host:
+            raise ConfigError("--local is about this machine, not a host", hint="clusterfn clean --local")
+        return _show(_local(older_s or 0.0, given.dry_run), given, "")
+    _, host, _ = target.host(given.host, "clean")
+    session = open_session(host)
+    told = look(session, older_s, dry=given.dry_run, timeout_s=_TIMEOUT_S)
+    _show(told["kinds"], given, session.root)
+    if told["waiting"] and not given.json:
+        count = len(told["waiting"])
+        live.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
+    return 0
+
+
+def look(session: Session, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
+    """What there is below a host's root by its kind, and what of it goes.
+
+    Args:
+        older_s: What ended, or was used last, longer ago than this goes; None: as long as the host keeps jobs.
+
+    Raises:
+        ClusterfnError: The host cannot say, or not in time.
+    """
+    words = [str(session.host.keep_days * _DAY_S), "" if older_s is None else str(older_s), "dry" if dry else ""]
+    answer = session.supervise("clean", session.root, *words, timeout_s=timeout_s).result(timeout_s + _ANSWERS_S)
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError(
+            f"{session.host.name} could not look through {session.root}", host=session.host.name, evidence=said,
+            hint="look at that folder on the host: is its file system there, and may you write to it?",
+        )  # fmt: skip
+    return dict(json.loads(answer.out))
+
+
+def total(kinds: Kinds) -> str:
+    """How much there is of each kind, the largest first, for one line."""
+    sizes = sorted(((each["bytes"], _NAMES.get(kind, kind)) for kind, each in kinds.items()), reverse=True)
+    return ", ".join(f"{name} {screen.size(size)}" for size, name in sizes if size)
+
+
+def _show(kinds: Kinds, given: argparse.Namespace, root: str) -> int:
+    if given.json:
+        print(json.dumps({"root": root, "kinds": kinds}, ensure_ascii=False))
+        return 0
+    if kinds:
+        print(screen.table(_DRY_HEAD if given.dry_run else _HEAD, _rows(kinds)))
+    freed = screen.size(sum(each["freed"] for each in kinds.values()))
+    live.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
+    return 0
+
+
+def _rows(kinds: Kinds) -> Iterator[list[str]]:
+    for kind, each in kinds.items():
+        counts = [str(each["count"]), screen.size(each["bytes"]), str(each["gone"]), screen.size(each["freed"])]
+        yield [_NAMES.get(kind, kind), *counts]
+
+
+def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
+    """What can be fetched or made again. Locks stay: a new one might name other versions."""
+    found: dict[str, dict[str, int]] = {}
+    for folder, name in _LOCAL.items():
+        place = places.cache_folder() / folder
+        told = found[name] = {"count": 0, "bytes": 0, "gone": 0, "freed": 0}
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            size = sum(each.lstat().st_size for each in [path, *path.rglob("*")] if not each.is_dir())
+            goes = time.time() - path.lstat().st_mtime >= older_s
+            told["count"] += 1
+            told["bytes"] += size
+            if goes and (dry or _removed(path)):
+                told["gone"] += 1
+                told["freed"] += size
+    return found
+
+
+def _removed(path: Path) -> bool:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+    return not path.exists()
