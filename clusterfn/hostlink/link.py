@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from clusterfn.errors import AuthenticationError, ClusterfnError, HostError
+from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
 from clusterfn.hostlink import trying, watchdog
 from clusterfn.hostlink.boot import Opened
 from clusterfn.hostlink.failures import error_of
@@ -136,7 +136,7 @@ class Link:
             )
         if self.line.over is not None:
             raise self.line.over.with_traceback(None)  # or it would grow with each that asks
-        if self._needs_you is not None and not is_held(self.host):
+        if self._needs_you is not None and not self._is_held():
             raise self._needs_you.with_traceback(None)
 
     # the writer thread
@@ -241,8 +241,7 @@ class Link:
         self._standing.now("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
             waits = min(waits + 1, _MOST_WAITS)
-            if self._needs_you is not None:
-                self._wait_for_a_person()
+            if self._needs_you is not None and self._wait_for_a_person():
                 waits = 0
 
     def _try_to_connect(self, waits: int) -> bool:
@@ -262,27 +261,39 @@ class Link:
             self._standing.now("reconnecting", tried.not_yet, self.state.since)
         return tried.opened is not None or tried.refused is not None
 
-    def _wait_for_a_person(self) -> None:
+    def _wait_for_a_person(self) -> bool:
         """A refused login is never tried again by itself: until `clusterfn login` holds a connection, or the end.
 
         What the host has been asked stays open, for its jobs go on, and so does whoever waits for them. What it has
         not been asked yet is refused.
+
+        Returns:
+            Whether somebody has logged in since. If not, what was held before the refusal is of no use, or not yet.
         """
         assert self._needs_you is not None
+        held_before = self._is_held()
         self._standing.now("waiting", self._needs_you.message)
         with self.line.changed:
             refused = self._requests.take_unsent()
         for request in refused:
             request.fail(self._needs_you)
-        while self.line.over is None and not is_held(self.host):
+        while self.line.over is None and not self._is_held():
             with self.line.changed:
                 # a request that comes now has found one
                 self.line.changed.wait_for(
                     lambda: self.line.over is not None or bool(self._requests.unsent), LOCAL_LOOK_S
                 )
         self._needs_you = None
-        if self.line.over is None:
+        if self.line.over is None and not held_before:
             self._standing.now("reconnecting", "somebody has logged in again")
+        return not held_before
+
+    def _is_held(self) -> bool:
+        """Whether `clusterfn login` holds a connection; not as long as ssh cannot say to which host it would be."""
+        try:
+            return is_held(self.host)
+        except Unreachable:
+            return False
 
     def _connected_anew(self, opened: Opened) -> None:
         self._on_hello(opened.hello)

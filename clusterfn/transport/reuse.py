@@ -67,6 +67,7 @@ class ReusingTransport:
             if found.asked:
                 raise
             return None  # it takes no further session; where no person is needed there can be another connection
-        if stream is None and not logins.is_alive(found):  # else it was stopped: `logout` must still find it
+        # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
+        if stream is None and not (logins.is_alive(found) and held.listens(found)):
             held.forget(found)
         return stream

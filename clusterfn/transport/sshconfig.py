@@ -12,6 +12,7 @@ import getpass
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, Unreachable
 from clusterfn.spec import Host
 from clusterfn.transport import sshfile
 from clusterfn.transport.sshfile import Options
@@ -190,10 +191,19 @@ def refuse_unmet(host: Host, settings: Settings) -> None:
 
 def _asked(host: Host, wanted: Address, config: str | None) -> Options:
     argv = ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
-    ran = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_G_TIMEOUT_S, check=False,
-        encoding="utf-8", errors="surrogateescape",
-    )  # fmt: skip
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_G_TIMEOUT_S, check=False,
+            encoding="utf-8", errors="surrogateescape",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Unreachable(
+            f"ssh did not resolve its configuration for {wanted.name} within {SSH_G_TIMEOUT_S:g} s",
+            host=host.name,
+            evidence=[f"still running: {shlex.join(argv)}"],
+            hint="run that command: a program of `Match exec` may hang, or CanonicalizeHostname may wait for DNS",
+            retryable=True,
+        ) from None
     if ran.returncode:
         raise ConfigError(
             f"ssh cannot read its configuration for {wanted.name}",

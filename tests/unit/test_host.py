@@ -260,6 +260,43 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
     assert (len(transport.commands), connection.state.name) == (3, "connected")
 
 
+def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
+    connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    monkeypatch.setattr(trying, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    connection, transport = connected(silent)
+    connection.ping()
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    logged_in.set()
+    transport.error = AuthenticationError("the held connection is stale", host="lab8")
+    transport.drop()
+
+    until(lambda: len(waits) >= 6)
+    assert waits[:6] == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_ssh_that_cannot_say_which_host_is_meant_ends_no_wait_for_a_person(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[None] = []
+
+    def slow(host: Host) -> bool:
+        looks.append(None)
+        raise Unreachable("ssh did not resolve its configuration")
+
+    monkeypatch.setattr(link, "is_held", slow)
+    monkeypatch.setattr(link, "LOCAL_LOOK_S", 0.001)
+    connection, transport = connected(silent)
+    connection.ping()
+    until(lambda: transport.program.asked)  # type: ignore[attr-defined]
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+
+    until(lambda: len(looks) >= 3)
+    assert (connection.usable(), connection.state.name) == (True, "waiting")
+
+
 def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

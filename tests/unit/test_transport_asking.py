@@ -13,8 +13,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import Any
 
 import paramiko
 import pytest
@@ -25,6 +27,7 @@ from clusterfn.transport import held, holding, logins, runtime, sshlogin
 from clusterfn.transport.asking import Question
 from clusterfn.transport.askpass import AskPass
 from clusterfn.transport.held import Held
+from clusterfn.transport.reuse import ReusingTransport
 from clusterfn.transport.sshconfig import Settings, resolve
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and sockets of Unix")
@@ -300,6 +303,30 @@ def test_a_damaged_record_is_none(folder: Path) -> None:
     (runtime.folder() / "x.json").write_text("{")
 
     assert list(held.every()) == []
+
+
+@pytest.mark.parametrize("kind", [held.MASTER, held.HOLDER])
+def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "config").write_text("Host lab\n")
+    host = Host("lab", "lab", "bare", "x", ssh_config=str(tmp_path / "config"))
+    key = held.key_of(resolve(host), kind)
+    runtime.folder()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(held.socket_path(key)))
+    held.remember(replace(HELD, key=key, kind=kind, pid=os.getpid(), address=str(held.socket_path(key))))
+    assert logins.is_held(host)
+
+    class Refused:
+        via = ""
+
+        def open(self, command: str, asker: object = None) -> Any:
+            raise AuthenticationError("no key", host="lab")
+
+    with pytest.raises(AuthenticationError):
+        ReusingTransport(host, Refused()).open("true")
+    assert not logins.is_held(host)
 
 
 def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp_path: Path) -> None:

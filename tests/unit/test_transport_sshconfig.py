@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.errors import ConfigError
+from clusterfn.errors import ConfigError, Unreachable
 from clusterfn.spec import Host
+from clusterfn.transport import sshconfig
 from clusterfn.transport.sshconfig import Address, parse_address, refuse_unmet, resolve
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
@@ -143,3 +144,17 @@ def test_a_name_of_clusterfn_yml_is_told_with_its_line(config: Path) -> None:
     host = host_with(config)
 
     assert resolve(host).named_in(host) == "address: of host lab8 (clusterfn.yml:3)"
+
+
+def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(sshconfig, "SSH_G_TIMEOUT_S", 0.05)
+
+    with pytest.raises(Unreachable, match="did not resolve its configuration for lab8 within 0.05 s") as caught:
+        resolve(HOST)
+    assert caught.value.evidence == ("still running: ssh -G -- lab8",)
+    assert (caught.value.host, caught.value.retryable) == ("lab8", True)
