@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import layout
+from clusterfn import layout, units
 from clusterfn.errors import ClusterfnError, HostError
 from clusterfn.transfer import Transfer
 
@@ -81,6 +81,20 @@ def _is_there(connection: HostConnection, folder: str) -> bool:
     return there
 
 
+def _fits(path: str) -> Callable[[int], None]:
+    """What refuses a file that is to be kept in memory and does not fit, before its first byte comes."""
+
+    def check(size: int) -> None:
+        free = units.free_memory(swap=True)
+        if free is not None and size > free:
+            raise HostError(
+                f"{path} has {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                hint="copy it with scp",
+            )
+
+    return check
+
+
 def read_text(connection: HostConnection, path: str) -> str:
     """A file there as text; "" if it does not exist."""
     return (read_each(connection, [path])[0] or b"").decode("utf-8", "replace")
@@ -93,14 +107,14 @@ def read_bytes(connection: HostConnection, path: str) -> bytes:
         HostError: There is none (`kind` is "missing"), or it cannot be read.
     """
     out = io.BytesIO()
-    connection.get(path, out).result(None)
+    connection.get(path, out, on_size=_fits(path)).result(None)
     return out.getvalue()
 
 
 def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
     """Several files there, asked for at once; None for one that does not exist."""
     outs = [io.BytesIO() for _ in paths]
-    replies = [connection.get(path, out) for path, out in zip(paths, outs)]
+    replies = [connection.get(path, out, on_size=_fits(path)) for path, out in zip(paths, outs)]
     return [_unless_missing(reply, out) for reply, out in zip(replies, outs)]
 
 
@@ -118,7 +132,7 @@ def read_part(connection: HostConnection, path: str, begin: int, size: int | Non
     """A part of a file there as text; to its end if `size` is None, "" if there is no such file."""
     out = io.BytesIO()
     try:
-        connection.get(path, out, begin).result(None)
+        connection.get(path, out, begin, on_size=_fits(path)).result(None)
     except HostError as error:
         if error.kind != "missing":
             raise

@@ -213,7 +213,7 @@ class Gathering:
             self._last = published
         if published["kind"] == layout.UNSATISFIABLE:
             self._before = max(self._before, 0)  # others would fare no better, unless some items have ended
-        if published["kind"] == layout.ENVIRONMENT and published["stage"] == "start":
+        if published["kind"] == layout.ENVIRONMENT and published.get("stage") == "start":
             self._bridge_is_damaged = True
         self._check()
 

@@ -7,6 +7,7 @@ gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramik
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -65,13 +66,12 @@ class HostFacts:
 
 @dataclass(frozen=True)
 class Completed:
-    """How a program ended: `rc`, or None and the `signal` that ended it. Of each output the first 4 MB."""
+    """How a program ended: `rc`, or None and the `signal` that ended it; and all that it printed."""
 
     rc: int | None
     signal: int | None
     out: bytes
     err: bytes
-    truncated: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,23 @@ class HostConnection:
 
     def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
         """Whether each path exists."""
-        return self._send(_r.Plain("have", {"paths": list(paths)}, lambda header, _: list(header["have"]), after=after))
+        return self._send(_r.Plain("have", {"paths": list(paths)}, functools.partial(_known, len(paths)), after=after))
 
-    def get(self, path: str, sink: Sink, offset: int = 0, *, after: Sequence[Reply[Any]] = ()) -> Reply[int]:
-        """Give a file's bytes from `offset` to `sink` (a function or a binary file); the reply is the file's size."""
-        return self._send(_r.Get(path, sink, offset, after))
+    def get(
+        self,
+        path: str,
+        sink: Sink,
+        offset: int = 0,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        on_size: Callable[[int], Any] | None = None,
+    ) -> Reply[int]:
+        """Give a file's bytes from `offset` to `sink` (a function or a binary file); the reply is the file's size.
+
+        Args:
+            on_size: Called with the file's size before its first byte comes; what it raises ends the request.
+        """
+        return self._send(_r.Get(path, sink, offset, after, on_size))
 
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
@@ -166,9 +178,14 @@ class HostConnection:
         drain: Sequence[Reply[Any]] = (),
         *,
         after: Sequence[Reply[Any]] = (),
+        on_content: Callable[[bytes], Any] | None = None,
     ) -> Reply[bytes]:
-        """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`."""
-        return self._send(_r.Wait(path, with_files, drain, after))
+        """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`.
+
+        Args:
+            on_content: Called with these bytes before those of `with_files`; what it raises ends the request.
+        """
+        return self._send(_r.Wait(path, with_files, drain, after, on_content))
 
     def still(
         self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
@@ -190,10 +207,10 @@ class HostConnection:
         """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
 
         Raises (by the reply):
-            HostError: It does not exist, may not be run, or was killed after `timeout_s`.
+            HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
         fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s}
-        return self._send(_r.Plain("run", fields, _completed, stdin, after))
+        return self._send(_r.Plain("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after))
 
     def spawn(
         self,
@@ -233,7 +250,7 @@ class HostConnection:
     ) -> Reply[list[Listed]]:
         """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
-        return self._send(_r.Plain("list", fields, lambda h, _: [Listed(*entry) for entry in h["files"]], after=after))
+        return self._send(_r.Plain("list", fields, functools.partial(_listed, self.host.name, path), after=after))
 
     def ping(self) -> Reply[None]:
         """An answer, as soon as the host can."""
@@ -286,15 +303,37 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
         raise
     try:
         _facts(opened.hello)
-    except (KeyError, TypeError) as error:
+    except KeyError as error:
         opened.stream.close()
         raise HostError(f"The agent on {host.name} said hello without {error}", host=host.name) from error
+    except ValueError as error:
+        opened.stream.close()
+        raise HostError(
+            f"The agent on {host.name} said hello with facts that make no sense", host=host.name, evidence=[str(error)]
+        ) from error
     return opened
 
 
+_LISTS = {"version": int, "have": bool}
+_NUMBERS = {"uid", "pid", "cpus", "memory_bytes"}
+
+
 def _facts(hello: Header) -> HostFacts:
+    """What a hello says.
+
+    Raises:
+        KeyError: It lacks a fact.
+        ValueError: A fact has another type.
+    """
     values: dict[str, Any] = {name: hello[name] for name in HostFacts.__dataclass_fields__}
-    values.update({name: tuple(hello[name]) for name in ("version", "have")})
+    for name, value in values.items():
+        each = _LISTS.get(name)
+        wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        if type(value) is not wanted or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
+            raise ValueError(f"{name}: {ascii(value)[:80]}")
+    if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
+        raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
+    values.update({name: tuple(hello[name]) for name in _LISTS})
     return HostFacts(**values)
 
 
@@ -306,9 +345,40 @@ def _written(header: Header, _: bytes) -> bool:
     return not header.get("existed")
 
 
-def _completed(header: Header, body: bytes) -> Completed:
-    out = header["out"]
-    return Completed(header["rc"], header["signal"], body[:out], body[out:], header["truncated"])
+def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> Completed:
+    """How a program ended. An answer without its end says less than it seems to, so it is none."""
+    rc, signal = (None if header.get(name) is None else _r.number(header, name) for name in ("rc", "signal"))
+    out = _r.number(header, "out", below=len(body) + 1)
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads", host=host,
+            evidence=body[:out][-200:].decode("utf-8", "replace").splitlines()[-1:],
+        )  # fmt: skip
+    return Completed(rc, signal, body[:out], body[out:])
+
+
+def _known(count: int, header: Header, _: bytes) -> list[bool]:
+    told = header.get("have")
+    if not isinstance(told, list) or len(told) != count or not all(isinstance(each, bool) for each in told):
+        raise _r.Senseless(f"have: {ascii(told)[:80]}, for {count} paths")
+    return told
+
+
+def _listed(host: str, path: str, header: Header, _: bytes) -> list[Listed]:
+    told = header.get("files")
+    if not isinstance(told, list) or not all(map(_is_listed, told)):
+        raise _r.Senseless(f"files: {ascii(told)[:80]}")
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"{path} has more files of these names than the {len(told)} that fit into one answer", host=host,
+            hint="give a narrower pattern, or pack them into one file on the host",
+        )  # fmt: skip
+    return [Listed(*entry) for entry in told]
+
+
+def _is_listed(entry: object) -> bool:
+    types = [type(each) for each in entry] if isinstance(entry, list) else []
+    return types in ([str, int, float, int], [str, int, int, int])
 
 
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:

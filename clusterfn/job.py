@@ -299,7 +299,7 @@ class Job(concurrent.futures.Future[R]):
         place = outcome.Place(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             error = outcome.exception_of(published, value, place)
-            self._fail(error, FINAL.get(published["kind"], DIED), published["message"] or "")
+            self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
             result = outcome.value_of(published, value, place)

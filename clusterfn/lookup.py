@@ -113,14 +113,26 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     """
     known = config.load()
     chosen, _ = known.resolve(host)
-    session = open_session(chosen)
-    answer = session.supervise("list", session.root).result(_TIMEOUT_S)
-    if answer.rc != 0:
-        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
-        raise ClusterfnError("the host could not list its jobs", host=chosen.name, evidence=said)
-    told = [json.loads(line) for line in answer.out.splitlines()]
+    told = _listed(open_session(chosen))
     found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
     return sorted(found, key=lambda job: job.started, reverse=True)
+
+
+def _listed(session: Session) -> list[dict[str, Any]]:
+    """What the host says of each of its jobs, a page at a time."""
+    told: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        answer = session.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
+        if answer.rc != 0:
+            said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
+        page = [json.loads(line) for line in answer.out.splitlines()]
+        following = page.pop()["after"] if page and "after" in page[-1] else ""
+        told += page
+        if following <= after:  # the last page names no job to go on behind
+            return told
+        after = following
 
 
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:

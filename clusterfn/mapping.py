@@ -12,10 +12,9 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
-from clusterfn import config, dispatch, division, download, elements, hearing, items, layout, ledger, send
+from clusterfn import config, dispatch, division, download, elements, hearing, items, layout, ledger, send, units
 from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
@@ -169,19 +168,9 @@ def _machine(session: Session, asked: Resources) -> division.Machine:
     by_memory = memory // asked.memory_bytes if asked.memory_bytes else None
     by_cards = min(cards, cards if limits.gpus is None else limits.gpus) // asked.gpus if asked.gpus else None
     cores = (limits.cores or facts.cpus) // asked.cores
-    if local and (free := _free_memory()) is not None:
+    if local and (free := units.free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
     return division.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, local)
-
-
-def _free_memory() -> int | None:
-    """Bytes that programs of this machine may still take, as Linux says; None elsewhere."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    told = dict(line.split(":", 1) for line in lines)
-    return int(told["MemAvailable"].split()[0]) << 10
 
 
 def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn import errors, layout, modules, wire
+from clusterfn import errors, layout, modules, units, wire
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 
 ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
@@ -128,7 +128,60 @@ def _is(found: Any, wanted: type) -> bool:
 def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
     if wanted is list:  # the name and size of a file
         return isinstance(found, list) and len(found) == 2
-    return wanted is None or found is None or name == "missing" or _is(found, wanted)
+    return wanted is None or name == "missing" or _is(found, wanted)
+
+
+class Arriving:
+    """A value on its way here: as many bytes as its outcome announces, and no more than this machine has room for.
+
+    Args:
+        place: Where the job ran.
+
+    Attributes:
+        value: What has come so far.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.value = bytearray()
+        self._place = place
+        self._size = 0
+
+    def announce(self, content: bytes) -> None:
+        """What outcome.json holds; it comes before the value.
+
+        Raises:
+            ResultError: The value does not fit into the memory that is free.
+        """
+        try:
+            self._size = (read(content).get("value") or {}).get("size") or 0
+        except ValueError:  # whoever takes the outcome says so
+            self._size = 0
+        free = units.free_memory(swap=True)
+        if free is not None and self._size > free:
+            raise self._refused(
+                f"the value has {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a file in"
+                " the function and fetch it by outputs=",
+            )
+
+    def take(self, piece: bytes) -> None:
+        """More of it has come.
+
+        Raises:
+            ResultError: That is more than was announced.
+        """
+        if not self._size:  # it failed, and nobody reads what it left
+            return
+        if len(self.value) + len(piece) > self._size:
+            raise self._refused(
+                f"the value is damaged: more bytes arrive than the {self._size} that were written",
+                f"see who else writes into {self._place.folder} on {self._place.host}",
+            )
+        self.value += piece
+
+    def _refused(self, message: str, hint: str) -> errors.ResultError:
+        place = self._place
+        return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
 
 
 def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:

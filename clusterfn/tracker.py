@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout, leaving, outcome
-from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, SubmitError
+from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
 from clusterfn.host import Completed, HostConnection, Reply, State
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Verdict
@@ -131,18 +131,20 @@ class Tracker:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
         self._watch_connection(job)
-        self._value, self._partial, self.heard = bytearray(), b"", 0
+        self._partial, self.heard = b"", 0
         folder, connection = self.attempt_folder, self.connection
         self._follows = [
             connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
         ]
         if self.live:
             self._follows += [self._follow_output(job, name) for name in (layout.STDOUT, layout.STDERR)]
-        value = self._value
+        arriving = outcome.Arriving(outcome.Place(job.host, job.id, self.folder))
+        self._value = arriving.value
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
-            with_files=[(posixpath.join(folder, layout.VALUE), value.extend)],
+            with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
             drain=self._follows,
+            on_content=arriving.announce,
         )
         self._receiving = Transfer("receiving its value:", [waiting])
         waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
@@ -219,7 +221,10 @@ class Tracker:
                 return
             except HostError as ended:  # the connection has ended meanwhile
                 error = ended
-        job.on_lost(_lost(error, job))
+        if isinstance(error, ResultError):
+            job.on_refused(error)
+        else:
+            job.on_lost(_lost(error, job))
         self.end()
 
     def _take_outcome(self, job: Job[Any], data: bytes) -> None:

@@ -1,5 +1,7 @@
 """Amounts of memory and durations as people write them, with what to write instead of a mistake.
 
+`free_memory` says how much of it this machine has left.
+
 Called by `options` and, through `spec`, by whoever reads or shows an amount. Imports `errors` alone.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import timedelta
+from pathlib import Path
 
 from clusterfn.errors import ConfigError
 
@@ -140,3 +143,18 @@ def _seconds(value: object) -> float | None:
     if _TIME_PART.sub("", value).strip():
         return None
     return sum(float(number) * _TIME_UNITS[unit[0].lower()] for number, unit in _TIME_PART.findall(value))
+
+
+def free_memory(swap: bool = False) -> int | None:
+    """Bytes that programs of this machine may still take, as Linux says; None elsewhere.
+
+    Args:
+        swap: Whether those on the disk count.
+    """
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    told = dict(line.split(":", 1) for line in lines)
+    wanted = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
+    return sum(int(told.get(name, "0").split()[0]) for name in wanted) << 10 if "MemAvailable" in told else None

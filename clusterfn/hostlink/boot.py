@@ -120,7 +120,7 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Open
     if answer is None:
         late = f"did not answer within {HELLO_S:g} s" if deadline.passed else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
-    if not answer[0]["ok"]:
+    if answer[0].get("end") and not answer[0].get("ok"):
         raise error_of(host, answer[0]["error"])
     return Opened(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
 

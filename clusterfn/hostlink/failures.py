@@ -16,15 +16,17 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 def error_of(host: Host, data: Header) -> HostError:
     """The exception for an error frame, with the frame's `kind` and `path` as attributes."""
     make = _TABLE.get(data["kind"], _other)
-    error = make(host, data, data.get("path") or "")
-    error.kind = data["kind"]
-    error.path = data.get("path") or ""
+    path = data.get("path")
+    path = path if isinstance(path, str) else ""
+    error = make(host, data, path)
+    error.kind, error.path = data["kind"], path
     return error
 
 
 def _full(host: Host, data: Header, path: str) -> HostError:
     amounts = [("free", data.get("free")), ("needed", data.get("needed"))]
-    seen = ", ".join(f"{_shown(amount)} {word}" for word, amount in amounts if amount is not None)
+    known = [(word, amount) for word, amount in amounts if type(amount) is int and 0 <= amount < 2**63]
+    seen = ", ".join(f"{_shown(amount)} {word}" for word, amount in known)
     return HostDiskFull(
         f"No space is left on {host.name} for {path}",
         host=host.name,

@@ -10,7 +10,8 @@ from typing import Any
 from clusterfn.errors import HostError
 
 CHUNK = 256 * 1024
-LONGEST = 64 * 2**20  # of a header and of a body: what announces more is no frame
+LONGEST = 64 * 2**20  # of a body: what announces more is no frame
+LONGEST_HEADER = 8 * 2**20  # which takes up to thirty times as much memory once it is read
 SHOWN = 64
 FRAME = struct.Struct("!IQ")
 
@@ -45,7 +46,7 @@ class FrameReader:
             return None
         head, body = FRAME.unpack_from(self._data)
         middle, end = FRAME.size + head, FRAME.size + head + body
-        if max(head, body) > LONGEST:
+        if head > LONGEST_HEADER or body > LONGEST:
             raise no_frame(f"it would have {end} bytes", self._data)
         if not self._fill(end):
             return None

@@ -22,7 +22,7 @@ from clusterfn.hostlink.frames import Header, no_frame
 from clusterfn.hostlink.line import Line
 from clusterfn.hostlink.pulse import ASK, DEAD
 from clusterfn.hostlink.register import Register
-from clusterfn.hostlink.requests import Request
+from clusterfn.hostlink.requests import Request, Senseless
 from clusterfn.hostlink.sending import Sender
 from clusterfn.hostlink.standing import Standing, State
 from clusterfn.spec import Host
@@ -192,16 +192,13 @@ class Link:
             return
         try:
             request.take(header, body)
+        except Senseless as odd:
+            self._give_up(request, self._senseless(request, odd))
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self._give_up(request, error)
 
     def _end(self, request: Request[Any], header: Header, body: bytes) -> None:
-        senseless = f"{self.host.name} answered `{request.do}` with what makes no sense"
-        error: ClusterfnError | None
-        try:
-            error = None if header["ok"] else error_of(self.host, header["error"])
-        except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
-            error = self._in_words(odd, senseless)
+        error: ClusterfnError | None = None if header.get("ok") else error_of(self.host, header["error"])
         with self.line.changed:
             if getattr(error, "kind", "") == "skipped":  # what failed before it says why
                 error = self._requests.failed_before(request) or error
@@ -211,13 +208,16 @@ class Link:
             return
         try:
             request.finish(header, body)
-        except Exception as odd:  # noqa: BLE001 - as above
-            request.fail(self._in_words(odd, senseless))
+        except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
+            request.fail(self._senseless(request, odd))
 
     def _give_up(self, request: Request[Any], error: BaseException) -> None:
         """End the request with an error of this side."""
         request.fail(error)
         self.cancel(request.id)
+
+    def _senseless(self, request: Request[Any], odd: BaseException) -> ClusterfnError:
+        return self._in_words(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
 
     def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
         """An error of another kind as one of ours."""

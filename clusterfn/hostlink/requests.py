@@ -6,6 +6,7 @@ the link's reader thread; `header` and `chunks` by whoever connects or writes.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
@@ -30,6 +31,30 @@ class Part:
 
 
 Data = Union[bytes, memoryview, Path, Part]
+
+
+class Senseless(Exception):
+    """An answer that lacks what belongs there, or has it of another type or size."""
+
+
+def number(header: Header, name: str, below: float = math.inf) -> int:
+    """A whole number of an answer, at least 0.
+
+    Raises:
+        Senseless: It is not there, is none, or is not below `below`.
+    """
+    found = header.get(name)
+    if type(found) is not int or not 0 <= found < below:
+        raise Senseless(f"{name}: {ascii(found)[:80]}")
+    return found
+
+
+def boolean(header: Header, name: str) -> bool:
+    """Yes or no, as an answer says it; raises as `number`."""
+    found = header.get(name)
+    if type(found) is not bool:
+        raise Senseless(f"{name}: {ascii(found)[:80]}")
+    return found
 
 
 class Request(Generic[T]):
@@ -153,25 +178,50 @@ def writer_of(sink: Sink) -> Callable[[bytes], Any]:
 class Get(Request[int]):
     """A file's bytes; a second sending begins where the first one broke off."""
 
-    def __init__(self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]]) -> None:
+    def __init__(
+        self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]], on_size: Callable[[int], Any] | None
+    ) -> None:
         super().__init__("get", {"path": path, "offset": offset}, after=after)
         self._write = writer_of(sink)
+        self._on_size = on_size
+
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        self.reply.size = None  # each agent says how large the file is when it begins
+        return super().header(still_open)
 
     def take(self, header: Header, body: bytes) -> None:
+        if self.reply.size is None:
+            self.reply.size = number(header, "size")
+            if self._on_size is not None:
+                self._on_size(self.reply.size)
+        if self.fields["offset"] + len(body) > self.reply.size:
+            raise Senseless(f"more bytes than the {self.reply.size} that it announced")
         self._write(body)
         self.fields["offset"] += len(body)
         self.reply.moved += len(body)
 
     def value(self, header: Header, body: bytes) -> int:
+        """Its size; it may have become smaller while it was read."""
+        if number(header, "size") != self.fields["offset"]:
+            raise Senseless(f"size: {header['size']}, after {self.fields['offset']} bytes")
         return int(self.fields["offset"])
 
 
-class Follow(Get):
+class Follow(Request[int]):
     """A file's bytes as they come."""
 
     def __init__(self, path: str, on_data: Callable[[bytes], Any], offset: int, after: Sequence[Reply[Any]]) -> None:
-        super().__init__(path, on_data, offset, after)
-        self.do = "follow"
+        super().__init__("follow", {"path": path, "offset": offset}, after=after)
+        self._on_data = on_data
+
+    def take(self, header: Header, body: bytes) -> None:
+        if number(header, "offset") != self.fields["offset"]:
+            raise Senseless(f"offset: {header['offset']}, after {self.fields['offset']} bytes")
+        self._on_data(body)
+        self.fields["offset"] += len(body)
+
+    def value(self, header: Header, body: bytes) -> int:
+        return int(self.fields["offset"])
 
 
 class Wait(Request[bytes]):
@@ -183,24 +233,38 @@ class Wait(Request[bytes]):
         files: Sequence[tuple[str, Sink]],
         drain: Sequence[Reply[Any]],
         after: Sequence[Reply[Any]],
+        on_content: Callable[[bytes], Any] | None,
     ) -> None:
         names = [name for name, _ in files]
         super().__init__("wait", {"path": path, "with": names, "offsets": [0] * len(names)}, after=after)
         self._writers = [writer_of(sink) for _, sink in files]
         self._drain = tuple(reply.id for reply in drain)
+        self._on_content = on_content
+        self._content: bytes | None = None
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
         drain = [number for number in self._drain if still_open(number)]
         return {**super().header(still_open), "drain": drain}
 
     def take(self, header: Header, body: bytes) -> None:
-        index = header["file"]
+        if "content" in header and self._writers:
+            self._content = body
+            if self._on_content is not None:
+                self._on_content(body)
+            return
+        index = number(header, "file", below=len(self._writers))
+        if self._content is None:
+            raise Senseless(f"file: {index}, before what describes it")
         self._writers[index](body)
-        self.reply.moved, self.reply.size = self.reply.moved + len(body), header.get("size")
+        self.reply.moved, self.reply.size = self.reply.moved + len(body), number(header, "size")
         self.fields["offsets"][index] += len(body)
 
     def value(self, header: Header, body: bytes) -> bytes:
-        return body
+        if not self._writers:
+            return body
+        if self._content is None:
+            raise Senseless("its end, before its content")
+        return self._content
 
 
 class Still(Request[None]):
@@ -250,10 +314,13 @@ class Spawn(Request[Spawned]):
         return SpawnReply(lambda: self.cancel())
 
     def take(self, header: Header, body: bytes) -> None:
-        self.reply.resolve(Spawned(header["pid"], header["starttime"]))
+        starttime = None if header.get("starttime") is None else number(header, "starttime")
+        self.reply.resolve(Spawned(number(header, "pid"), starttime))
 
     def finish(self, header: Header, body: bytes) -> None:
-        self.reply.exited.resolve(header["status"])
+        if not self.reply.done():
+            raise Senseless("its end, before its beginning")
+        self.reply.exited.resolve(number(header, "status"))
 
     def resend(self) -> bool:
         if self.reply.done():
@@ -305,10 +372,13 @@ class Repeat(Request[None]):
         self._texts = ("", "")
 
     def take(self, header: Header, body: bytes) -> None:
-        if not header["same"]:
-            out, err = body[: header["out"]], body[header["out"] :]
-            self._texts = (out.decode(errors="replace"), err.decode(errors="replace"))
-        self._on_look(Look(header["rc"], *self._texts, header["same"], header["age_s"]))
+        same, rc, age_s = boolean(header, "same"), header.get("rc"), header.get("age_s")
+        if not (rc is None or type(rc) is int) or not (isinstance(age_s, (int, float)) and 0 <= age_s < math.inf):
+            raise Senseless(f"rc: {ascii(rc)[:80]}, age_s: {ascii(age_s)[:80]}")
+        if not same:
+            end = number(header, "out", below=len(body) + 1)
+            self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
+        self._on_look(Look(rc, *self._texts, same, age_s))
 
     def value(self, header: Header, body: bytes) -> None:
         return None

@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from clusterfn.bridge.supervisor.listing import listing
 from tests.bridge.host import Bench, Job, clean_environ, obey_modes
 
 ONE = "def f():\n    return 1\n"
@@ -56,3 +57,16 @@ def test_what_is_no_job_is_not_listed(bench: Bench):
 
     assert listed(bench)[job.id]["state"] == "PENDING"
     assert len(listed(bench)) == 1
+
+
+def test_many_jobs_are_listed_a_page_at_a_time_and_none_twice(bench: Bench, capsys: pytest.CaptureFixture[str]):
+    ids = sorted(bench.job(ONE).id for _ in range(5))
+    pages, after = [], ""
+    while after is not None:
+        assert listing(str(bench.root), after, page_bytes=200) == 0
+        page = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        after = page.pop()["after"] if "after" in page[-1] else None
+        pages.append([line["id"] for line in page])
+
+    assert [job_id for page in pages for job_id in page] == ids
+    assert [len(page) for page in pages] == [2, 2, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import ledger, live
+from clusterfn import ledger, live, lookup
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.group import JobGroup
-from clusterfn.host import Completed
+from clusterfn.host import Completed, Reply
 from clusterfn.job import Job
 from clusterfn.outcome import RemoteTraceback
 
@@ -160,6 +161,23 @@ def test_without_a_host_the_command_is_named_with_one(two_hosts, command, capsys
     assert main([command]) == 2
     expected = f"next:  clusterfn {command} tensor01; or add `default_host: tensor01` to {two_hosts}\n"
     assert capsys.readouterr().err.endswith(expected)
+
+
+def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
+    pages = {"": ["01", "02"], "02": ["03"], "03": ["04"]}
+    asked: list[str] = []
+
+    def supervise(command: str, root: str, after: str = "") -> Reply[Completed]:
+        asked.append(after)
+        lines = [{"id": job_id} for job_id in pages[after]] + [{"after": {"": "02", "02": "03", "03": "03"}[after]}]
+        reply: Reply[Completed] = Reply(lambda: None)
+        reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
+        return reply
+
+    told = lookup._listed(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
+
+    assert [line["id"] for line in told] == ["01", "02", "03", "04"]
+    assert asked == ["", "02", "03"]
 
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):

@@ -79,7 +79,7 @@ def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(sent_to, warne
     where = slurm()
     spec = json.dumps({"scheduler": sent_to}).encode()
 
-    def get(path, out):
+    def get(path, out, on_size=None):
         out.write(spec)
         return done(len(spec))
 

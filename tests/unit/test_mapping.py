@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Executor, cluster, division, mapping, send
+from clusterfn import Executor, cluster, division, mapping, send, units
 from clusterfn.division import Wish
 from clusterfn.scheduler.slurm import Slurm
 from clusterfn.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
@@ -36,7 +36,7 @@ def at_once(host: Host, asked: Resources) -> int:
 def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(
     monkeypatch: pytest.MonkeyPatch, free_gb: float, asked_gb: int | None, wanted: int
 ):
-    monkeypatch.setattr(mapping, "_free_memory", lambda: int(free_gb * GB))
+    monkeypatch.setattr(units, "free_memory", lambda: int(free_gb * GB))
     asked = Resources(memory_bytes=asked_gb * GB if asked_gb else None)
 
     assert at_once(LOCAL, asked) == wanted
@@ -45,7 +45,7 @@ def test_here_are_at_most_four_workers_and_fewer_where_memory_is_short(
 def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is_the_queues_matter(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(mapping, "_free_memory", lambda: 1)
+    monkeypatch.setattr(units, "free_memory", lambda: 1)
 
     assert at_once(BARE, Resources()) == 50
     assert at_once(BARE, Resources(memory_bytes=30 * GB)) == 3
@@ -59,11 +59,11 @@ def test_elsewhere_memory_counts_where_it_is_asked_for_and_what_is_free_there_is
 def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Any):
     told = tmp_path / "meminfo"
     told.write_text("MemTotal:  9000000 kB\nMemFree:  1000 kB\nMemAvailable:    2097152 kB\n")
-    monkeypatch.setattr(mapping, "Path", lambda _: told)
+    monkeypatch.setattr(units, "Path", lambda _: told)
 
-    assert mapping._free_memory() == 2 * GB
+    assert units.free_memory() == 2 * GB
     told.unlink()
-    assert mapping._free_memory() is None
+    assert units.free_memory() is None
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,16 @@ import pytest
 from clusterfn import host as hosts
 from clusterfn import live
 from clusterfn import payload as payloads
-from clusterfn.errors import Cancelled, ClusterfnError, ConfigError, HostError, HostKeyError, JobError, Unreachable
+from clusterfn.errors import (
+    Cancelled,
+    ClusterfnError,
+    ConfigError,
+    HostError,
+    HostKeyError,
+    JobError,
+    ResultError,
+    Unreachable,
+)
 from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup
 from clusterfn.groupstate import GroupState
@@ -266,9 +275,19 @@ def test_the_error_of_a_lost_connection_names_the_job_and_what_to_do(on_fake: tu
         assert error.hint == f"the job may still run: clusterfn.attach('{job.id}').result()"
 
 
-def answered(outcome: bytes) -> Callable[[dict[str, Any], bytes], Iterable[tuple[dict[str, Any], bytes]]]:
-    """A host on which this is what the job's outcome says."""
-    return lambda request, body: [({"end": True, "ok": True}, outcome)] if request["do"] == "wait" else []
+Handler = Callable[[dict[str, Any], bytes], Iterable[tuple[dict[str, Any], bytes]]]
+
+
+def answered(outcome: bytes, *value: bytes) -> Handler:
+    """A host on which this is what the job's outcome says, and the pieces of its value."""
+
+    def handler(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if request["do"] == "wait":
+            yield {"content": True}, outcome
+            yield from (({"file": 0, "size": 1}, piece) for piece in value)
+            yield {"end": True, "ok": True}, b""
+
+    return handler
 
 
 @pytest.mark.parametrize(
@@ -296,14 +315,54 @@ def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
 def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Session, FakeTransport]) -> None:
     session, transport = on_fake
 
-    def superseded(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-        if request["do"] == "wait":
-            by = 1 if "attempts/2/" in request["path"] else 2
-            yield {"end": True, "ok": True}, json.dumps({"kind": "superseded", "superseded_by": by}).encode()
+    def superseded(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
+        by = 1 if "attempts/2/" in request.get("path", "") else 2
+        return answered(json.dumps({"kind": "superseded", "superseded_by": by}).encode())(request, body)
 
     transport.program.handler = superseded  # type: ignore[attr-defined]
 
     with pytest.raises(JobError, match="attempts \\[1, 2\\] name one another"):
+        followed(session).result(10)
+
+
+def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(
+    on_fake: tuple[Session, FakeTransport]
+) -> None:
+    session, transport = on_fake
+    sent = []
+
+    def flood(request: dict[str, Any], body: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+        if request["do"] == "wait":
+            yield {"content": True}, b'{"kind": "returned", "value": {"size": 123, "crc": 0}}'
+            while not job_done.is_set():
+                sent.append(1)
+                yield {"file": 0, "size": 123}, bytes(100)
+
+    job_done = threading.Event()
+    transport.program.handler = flood  # type: ignore[attr-defined]
+    job = followed(session)
+    try:
+        with pytest.raises(ResultError, match="more bytes arrive than the 123 that were written"):
+            job.result(10)
+    finally:
+        job_done.set()
+    assert sent
+
+
+def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[Session, FakeTransport]) -> None:
+    session, transport = on_fake
+    announced = json.dumps({"kind": "returned", "value": {"size": 2**60, "crc": 0}}).encode()
+    transport.program.handler = answered(announced, b"x")  # type: ignore[attr-defined]
+
+    with pytest.raises(ResultError, match="the value has 1152921504.6 GB, and this machine has .* of free memory"):
+        followed(session).result(10)
+
+
+def test_what_a_failed_attempt_left_of_a_value_is_not_kept(on_fake: tuple[Session, FakeTransport]) -> None:
+    session, transport = on_fake
+    transport.program.handler = answered(b'{"kind": "cancelled", "value": null}', b"half a value")  # type: ignore[attr-defined]
+
+    with pytest.raises(Cancelled):
         followed(session).result(10)
 
 

@@ -1,5 +1,6 @@
 """Which files there are."""
 
+import json
 import os
 import stat
 
@@ -15,12 +16,14 @@ class Listing(Request):
     """Files below a folder, a few hundred entries a turn."""
 
     ENTRIES_A_TURN = 500
+    MOST_BYTES = 4 * 1024 * 1024  # of names: an answer is one header, which the client takes up to twice that size
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
         self.match = glob_pattern(self.header.get("glob") or "**").match
         self.limit = self.header.get("limit") or 10000
         self.found: "List[Any]" = []
+        self.room = self.MOST_BYTES
         os.listdir(self.path)
         self.walk = self.entries(self.path, "")
         self.agent.out.offer(self)
@@ -47,9 +50,11 @@ class Listing(Request):
             except StopIteration:
                 self.end(files=self.found, truncated=False)
                 return None
-            if entry is not None and len(self.found) == self.limit:
+            if entry is None:
+                continue
+            self.room -= len(json.dumps(entry[0]))
+            if len(self.found) == self.limit or self.room < 0:
                 self.end(files=self.found, truncated=True)
                 return None
-            if entry is not None:
-                self.found.append(entry)
+            self.found.append(entry)
         return b""

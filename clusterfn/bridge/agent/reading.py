@@ -6,7 +6,7 @@ import os
 import time
 
 from .failures import Failure
-from .files import exists, read_at, size_of
+from .files import CHUNK, exists, read_at, size_of
 from .frames import pack
 from .paths import expand
 from .request import Request
@@ -17,19 +17,22 @@ if TYPE_CHECKING:
 
 
 class Get(Request):
+    """A file as large as it is now: the client is told how many bytes there are before they come."""
+
     def start(self) -> None:
         self.path = expand(self.header["path"])
         self.offset = self.header.get("offset", 0)
         if not exists(self.path, True):
             raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
-        with open(self.path, "rb"):
+        with open(self.path, "rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
             self.agent.out.offer(self)
 
     def frame(self) -> "Optional[bytes]":
-        data = read_at(self.path, self.offset)
+        data = read_at(self.path, self.offset, max(0, min(CHUNK, self.size - self.offset)))
         self.offset += len(data)
         if data:
-            return pack({"id": self.id}, data)
+            return pack({"id": self.id, "size": self.size}, data)
         self.end(size=self.offset)
         return None
 
@@ -75,9 +78,10 @@ class Follow(Request):
 
 
 class Wait(Request):
-    """Once a file exists: the rest of the drained follows, the `with` files, then the file itself."""
+    """Once a file exists: the rest of the drained follows, the file itself, then the `with` files that it describes."""
 
     def start(self) -> None:
+        self.told = False
         self.path = expand(self.header["path"])
         self.drain = collections.deque(self.header.get("drain") or ())
         places = [expand(path) for path in self.header.get("with") or ()]
@@ -99,11 +103,17 @@ class Wait(Request):
     def frame(self) -> "Optional[bytes]":
         if self.drain:
             return self.drained()
-        if self.files:
-            return self.of_files()
+        if not self.files:
+            self.end(b"" if self.told else self.content())
+            return None
+        if not self.told:
+            self.told = True
+            return pack({"id": self.id, "content": True}, self.content())
+        return self.of_files()
+
+    def content(self) -> bytes:
         with open(self.path, "rb") as file:
-            self.end(file.read())
-        return None
+            return file.read()
 
     def drained(self) -> bytes:
         follow = self.agent.requests.get(self.drain[0])

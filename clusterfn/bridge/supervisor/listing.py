@@ -1,6 +1,8 @@
 """Tells of all jobs below a root, one JSON line each: what `clusterfn jobs` shows.
 
-Reads the jobs' own files alone and changes nothing. Started through the agent (`supervise.py list ROOT`).
+Reads the jobs' own files alone and changes nothing. Started through the agent (`supervise.py list ROOT [AFTER]`), which
+passes on 4 MB: jobs come in the order of their ids, a page at a time. The last line of a page that is not the last is
+`{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
 import json
@@ -22,14 +24,25 @@ _STATES = {RETURNED: "RETURNED", RAISED: "RAISED", CANCELLED: "CANCELLED"}
 _EVENTS = {"pending": "PENDING", "starting": "STARTING", "running": "RUNNING"}
 
 
-def listing(root: str) -> int:
-    """Print a line for each job; one that is damaged is UNKNOWN, and does not hide the others."""
+_PAGE_BYTES = 2 * 1024 * 1024
+
+
+def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
+    """Print a line for each job behind that id; one that is damaged is UNKNOWN, and does not hide the others."""
+    left, last = page_bytes, after
     for folder in job_folders(root):
+        if os.path.basename(folder) <= after:
+            continue
+        if left <= 0:
+            sys.stdout.write(json.dumps({"after": last}) + "\n")
+            break
         try:
             told = _told(folder)
         except DAMAGED as error:
             told = _damaged(folder, error)
-        sys.stdout.write(json.dumps(told) + "\n")
+        last, line = told["id"], json.dumps(told) + "\n"
+        left -= len(line)
+        sys.stdout.write(line)
     return 0
 
 

@@ -60,10 +60,10 @@ def _command(argv: "list[str]") -> int:
         from .node import run as run_node
 
         return run_node(argv[1], argv[2])
-    if len(argv) == 2 and argv[0] == "list":
+    if len(argv) in (2, 3) and argv[0] == "list":
         from .listing import listing
 
-        return listing(argv[1])
+        return listing(argv[1], argv[2] if argv[2:] else "")
     if len(argv) == 3 and argv[0] == "gpus":
         from ..spooler.showing import gpus
 
