@@ -217,6 +217,21 @@ def test_every_page_of_the_documents_is_reached_from_the_readme():
     assert [name_of(page) for page in PAGES if page not in reached | decisions] == []
 
 
+NAMED_TEST = re.compile(r"`(\w+/\w+\.py)::(\w+)`")
+THREATS = (ROOT / "docs" / "explanation" / "threats.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("file", "test"), NAMED_TEST.findall(THREATS))
+def test_each_test_that_shows_a_threat_answered_exists(file, test):
+    assert f"def {test}(" in (ROOT / "tests" / file).read_text(encoding="utf-8")
+
+
+def test_each_threat_has_a_test():
+    rows = [line for line in THREATS.splitlines() if line.startswith("| ") and not line.startswith("| threat |")]
+
+    assert len(rows) > 25 and [line for line in rows if not NAMED_TEST.search(line)] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_each_key_of_a_host_that_a_page_names_exists(page):
     """Keys are written with a colon; what is only an attribute of the code is no key."""
