@@ -200,6 +200,14 @@ def test_nothing_prints_outside_the_command(name):
     assert "print" not in {node.func.id for node in calls(name) if isinstance(node.func, ast.Name)}
 
 
+@pytest.mark.parametrize("name", [name for name in OURS if not name.startswith("gpu/")])
+def test_only_the_places_that_clean_their_words_write_to_a_terminal(name):
+    text = (LIBRARY / name).read_text(encoding="utf-8")
+
+    assert "stderr.write(" not in text or name in ("live.py", "job.py")
+    assert "\\x1b" not in text or name in ("live.py", "cli/screen.py")
+
+
 def calls(name: str) -> list[ast.Call]:
     return [node for node in ast.walk(tree(name)) if isinstance(node, ast.Call)]
 
