@@ -65,7 +65,7 @@ def environments(session: Session, root: str) -> list[Built]:
 
 
 def _built(told: Told) -> Built:
-    packages = [Package(*each, *[""] * 5) for each in told["packages"]]
+    packages = [Package(*each, *[""] * 4) for each in told["packages"]]
     torch = making.torch_of(packages, cuda.table())
     return Built(
         told["id"], told["about"], told["python"], torch.cuda if torch else None, told["bytes"], told["files"],

@@ -278,7 +278,7 @@ def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int
         "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in made.lock.on(made.platform)],
         "fetch": fetch,
         "zstd": _entry(wheel) if wheel else None,
-        "verify": [],
+        "verify": ["torch"] if made.has_torch else [],
         "timeout_s": session.host.making.timeout_s,
         "purged": session.host.making.purge_days is not None,
         "installer": session.host.making.installer,

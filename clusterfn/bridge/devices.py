@@ -93,6 +93,10 @@ class Watch:
         else:
             self.before(Build(getattr(torch, "__file__", None)))
 
+    def end(self) -> None:
+        """See no further import."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
+
     def look_at(self, function: Any) -> None:
         """Remember whether the function speaks of CUDA, itself or in a program that it starts."""
         code = getattr(function, "__code__", None)
@@ -103,8 +107,7 @@ class Watch:
         """PyTorch's own spec, with a loader that looks at the build first; finding it is not using it."""
         if name != "torch":
             return None
-        sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
-        for finder in sys.meta_path:
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
             spec: Any = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:
                 if spec.loader is not None:
@@ -189,6 +192,7 @@ class _Loader:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._watch.before(self._build)
+        self._watch.end()
         self._loader.exec_module(module)
         self._watch.after(module, self._build)
 

@@ -50,7 +50,7 @@ class Finding:
 def check(given: argparse.Namespace) -> int:
     """Run the steps and print what each found; 1 if one of them failed."""
     line = screen.Line(sys.stdout)
-    found = Found(given.host, given.environment, given.no_job, given.timeout, progress=_Progress(line))
+    found = Found(given.host, given.environment, given.no_job, given.timeout, progress=_Progress(line), gpus=given.gpus)
     findings = []
     with _ending_is_an_exception():
         for finding in _findings(found, line.clear):
@@ -66,7 +66,7 @@ def check(given: argparse.Namespace) -> int:
 
 def as_json(given: argparse.Namespace) -> int:
     """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
-    found = Found(given.host, given.environment, given.no_job, given.timeout)
+    found = Found(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
     with _ending_is_an_exception():
         findings = list(_findings(found, lambda: None))
     ready = not _named("FAIL", findings)

@@ -10,13 +10,15 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from clusterfn import dispatch, layout
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import PENDING, Job
 from clusterfn.session import Session
-from clusterfn.spec import Host, parse_options
+from clusterfn.spec import Host, Options, parse_options
+
+T = TypeVar("T")
 
 QUEUE_S = 60.0
 TIMEOUT_S = 300.0
@@ -70,15 +72,24 @@ def run(host: Host, environment: str | None, session: Session, progress: Progres
     """
     began = time.monotonic()
     options = parse_options({"host": host.name, "environment": environment, "name": "check"})
+    told: Told = send(_tell(), options, host, session, progress, timeout_s)
+    return Returned(*told, seconds=time.monotonic() - began)
+
+
+def send(
+    function: Callable[[], T], options: Options, host: Host, session: Session, progress: Progress,
+    timeout_s: float | None,
+) -> T:  # fmt: skip
+    """What a function returned there; arguments and exceptions as those of `run`."""
+    began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
-        sending = pool.submit(dispatch.submit, _tell(), (), {}, options)
+        sending = pool.submit(dispatch.submit, function, (), {}, options)
         try:
-            job: Job[Told] = sending.result()
-            told = _result(job, host, progress, timeout_s, began)
+            job: Job[T] = sending.result()
+            return _result(job, host, progress, timeout_s, began)
         except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
             _withdraw(sending, session)
             raise
-    return Returned(*told, seconds=time.monotonic() - began)
 
 
 def _tell() -> Callable[[], Told]:
@@ -93,7 +104,7 @@ def _tell() -> Callable[[], Told]:
     return tell
 
 
-def _result(job: Job[Told], host: Host, progress: Progress, timeout_s: float | None, began: float) -> Told:
+def _result(job: Job[T], host: Host, progress: Progress, timeout_s: float | None, began: float) -> T:
     in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if timeout_s is None else (timeout_s, timeout_s)
     while not concurrent.futures.wait([job], _TICK_S).done:
         passed = time.monotonic() - began

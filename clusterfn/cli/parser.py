@@ -144,6 +144,8 @@ def _hosts(commands: Any) -> None:
     )
     command.add_argument("--environment", metavar="WHICH", help="the environment to look for (the host's)")
     command.add_argument("--no-job", action="store_true", help="run no function there")
+    about = "also calculate on N GPUs by the environment's PyTorch"
+    command.add_argument("--gpus", metavar="N", type=int, default=0, help=about)
     command.add_argument(
         "--timeout", metavar="SECONDS", type=float, help="for the function (60 in a queue, 300 in all)"
     )

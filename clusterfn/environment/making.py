@@ -79,6 +79,11 @@ class Made:
         return posixpath.join(self.prefix, layout.READY)
 
     @property
+    def has_torch(self) -> bool:
+        """Whether PyTorch is among its packages, of whatever build."""
+        return torch_of(self.lock.on(self.platform), cuda.table()) is not None
+
+    @property
     def node_root(self) -> str:
         """The folder on each node's own disk into which it is unpacked; "" if it runs where it was made."""
         at = self.host.making.at

@@ -14,6 +14,7 @@ from tests.bridge.host import Bench
 TORCH = "from torch import version\n__version__ = version.__version__\n"
 CUDA = "class cuda:\n    _device_count_nvml = staticmethod(lambda: 1)\n    is_available = staticmethod(lambda: True)\n"
 IMPORTS = "def f():\n    import torch\n    return torch.__version__\n"
+FINDS = "def f():\n    import importlib.util as u\n    return u.find_spec('torch') and __import__('torch').f\n"
 BROAD = "def f():\n    try:\n        import torch\n    except {}:\n        return 'without'\n"
 
 
@@ -54,6 +55,14 @@ def test_a_build_without_cuda_is_refused_before_it_is_loaded_where_gpus_were_ask
     assert outcome["message"].startswith("this job asked for 1 GPU, and PyTorch 2.13.0+cpu in ")
     assert outcome["message"].endswith("is a build without CUDA")
     assert "@cluster(allow_cpu=True)" in outcome["hint"]
+
+
+def test_a_package_that_looks_for_torch_before_it_imports_it_changes_nothing(desk: Desk):
+    desk.torch("2.13.0+cpu", "None")
+
+    outcome = desk.run(FINDS, 1)
+
+    assert outcome["kind"] == "environment"
 
 
 def test_it_runs_on_the_cpu_if_that_was_allowed_and_says_so(desk: Desk):

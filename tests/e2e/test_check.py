@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -150,6 +151,18 @@ def test_a_module_that_is_not_there(check):
 
 def test_modules_that_are_there(check):
     assert ended(check("tensor01", SETUP.replace(", cuda/12.4", "")), "PASS", "modules")[0] == "gcc can be loaded"
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the lab's PyTorch is for Python 3.11")
+def test_a_pytorch_that_cannot_use_the_gpus_fails_the_calculation(check, lab, hosts, gpubox_reset, capsys):
+    check("tensor01")
+
+    code = main(["check", "tensor01", "--environment", f"python:{lab.torch_python}", "--gpus", "1"])
+
+    assert code == 1
+    said, mends = ended(capsys.readouterr().out, "FAIL", "pytorch")
+    assert said.startswith("this job asked for 1 GPU, and PyTorch 2.13.0") and "a build without CUDA" in said
+    assert mends.startswith("install a build of PyTorch with CUDA")
 
 
 def test_for_machines_all_of_it_is_one_object(check):

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import pwd
+import re
 import secrets
 import shutil
 import subprocess
@@ -552,3 +553,6 @@ def test_the_build_for_the_cards_is_chosen_explained_and_tried(place, channel, g
     told = capsys.readouterr().out
     assert "12.8, as torch.version.cuda says" in told
     assert "a kernel of PyTorch 2.7.1 for CUDA 12.8 ran, compute capability 8.6" in told
+    assert main(["check", "tensor01", "--environment", "environment.yml", "--gpus", "1"]) == 0
+    told = capsys.readouterr().out
+    assert re.search("PASS  pytorch .*PyTorch 2.7.1 for CUDA 12.8 calculated on .* compute capability 8.6", told), told

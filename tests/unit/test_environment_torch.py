@@ -18,7 +18,7 @@ HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
 
 def locked(name: str, version: str, build: str = "", manager: str = "conda") -> Lock:
-    package = Package(name, version, build, manager, "", "", "0" * 64, "", "linux-64")
+    package = Package(name, version, build, manager, "", "", "0" * 64, "linux-64")
     return Lock(Path("e.conda-lock.yml"), (package,), ("linux-64",))
 
 
@@ -98,3 +98,9 @@ def test_a_build_without_cuda_is_refused_before_anything_is_solved():
         pinned("torch==2.7.1+cpu")
     with pytest.raises(EnvironmentBuildError, match=r"whl/cpu is a build of PyTorch without CUDA"):
         pinned("torch", "--index-url", "https://download.pytorch.org/whl/cpu")
+
+
+def test_an_environment_with_torch_is_only_done_once_it_imports_torch():
+    assert Made("e", locked("torch", "2.7.1", manager="pip"), "linux-64", "/root", HOST).has_torch
+    assert Made("e", locked("pytorch", "2.7.1", "cpu_0"), "linux-64", "/root", HOST).has_torch
+    assert not Made("e", locked("numpy", "2.1.3"), "linux-64", "/root", HOST).has_torch

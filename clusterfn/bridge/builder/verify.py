@@ -41,9 +41,8 @@ def verify(plan: "Plan", prefix: str, stopping: "Callable[[], None]") -> "dict[s
     try:
         output = run(argv + plan.verify, prefix, {}, stopping, patience).decode("utf-8", "replace")
     except Ended as error:
-        raise _failed(
-            "does not import %s: %s" % (", ".join(plan.verify) or "anything", error), error.evidence
-        ) from error
+        why = error.evidence[-1] if error.evidence else error  # Python's last line names its exception
+        raise _failed("does not import %s: %s" % (", ".join(plan.verify) or "anything", why), error.evidence) from error
     found = next((line[len(_MARK) :] for line in output.splitlines() if line.startswith(_MARK)), None)
     if found is None:
         raise _failed("did not say which Python it is", output.splitlines()[-20:])

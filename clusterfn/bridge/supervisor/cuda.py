@@ -29,9 +29,11 @@ _NO_CARD = ("Found no NVIDIA driver", "no CUDA-capable device is detected", "No 
 _HIDDEN = "no card or driver is visible to a job there: look at nvidia-smi and /dev/nvidia* on %s, within a job"
 _UNKNOWN = "unknown"
 _PROGRAM = """
-import json, torch
-found = {"torch": torch.__version__, "cuda": torch.version.cuda, "capability": "", "codes": [], "problem": ""}
+import json
+found = {"problem": ""}
 try:
+    import torch
+    found.update(torch=torch.__version__, cuda=torch.version.cuda, capability="", codes=[])
     if torch.version.cuda is None:
         raise RuntimeError("it is a build without CUDA")
     found["capability"] = "%d.%d" % torch.cuda.get_device_capability(0)
@@ -103,7 +105,13 @@ def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
 
 
 def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
-    build = "PyTorch %s for CUDA %s" % (found.get("torch") or "", found.get("cuda") or job.spec["building"]["cuda"])
+    if "torch" not in found:
+        return Verdict(
+            ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]), stage="environment",
+            evidence=found.get("lines", []),
+            hint="a library that the message names must be among the packages of the environment",
+        )  # fmt: skip
+    build = "PyTorch %s for CUDA %s" % (found["torch"], found["cuda"] or job.spec["building"]["cuda"])
     evidence = [found["problem"]]
     if cards:
         evidence.append("driver %s, compute capability %s" % (cards["driver"], ", ".join(cards["capabilities"])))

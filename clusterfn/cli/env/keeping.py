@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from typing import Any
 
 from clusterfn import builder, builds, dispatch, layout
@@ -18,7 +17,6 @@ from clusterfn.spec import parse_options
 
 _TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
 _SHOWN = 20
-_TOTAL = 4.0
 
 
 def verify(given: argparse.Namespace) -> int:
@@ -74,27 +72,20 @@ def _modules(found: dict[str, Any]) -> list[str]:
 def _on_a_card(session: Session, prefix: str, gpus: int) -> None:
     """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
-    node, torch, cuda, capability, total = dispatch.call(_kernel(), (), {}, parse_options(where))
-    if total != _TOTAL:
+    told = dispatch.call(trial.kernel(), (), {}, parse_options(where))
+    node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
+    if not available:
         raise EnvironmentBuildError(
-            f"a kernel of PyTorch {torch} computes {total} instead of {_TOTAL} on {node}", host=session.host.name,
+            f"PyTorch {torch} sees no GPU on {node}" if told else f"{prefix} has no PyTorch", host=session.host.name,
+            stage="environment", hint="look at nvidia-smi in a job of that host",
+        )  # fmt: skip
+    if total != trial.TOTAL:
+        raise EnvironmentBuildError(
+            f"a kernel of PyTorch {torch} computes {total} instead of {trial.TOTAL} on {node}", host=session.host.name,
             stage="environment", hint="ask the administrator to look at the card",
         )  # fmt: skip
     ran = f"a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
     print(in_one_line(f"card      {node}: {ran}"))
-
-
-def _kernel() -> Callable[[], tuple[str, str, str, str, float]]:
-    def kernel() -> tuple[str, str, str, str, float]:  # travels by value, as it has no name that can be imported
-        import importlib
-        import platform
-
-        torch = importlib.import_module("torch")
-        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
-        ones = torch.ones(2, device="cuda")
-        return platform.node(), torch.__version__, torch.version.cuda, capability, float((ones + ones).sum())
-
-    return kernel
 
 
 def remove(given: argparse.Namespace) -> int:

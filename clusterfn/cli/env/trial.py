@@ -1,6 +1,11 @@
-"""The program by which an environment's own Python imports what was asked for. It runs on the host, from 3.9 on."""
+"""Whether an environment works: a program by which its own Python imports what was asked for, and a GPU calculation.
+
+Both run on the host, from Python 3.9 on.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 MARK = "clusterfn imports "
 
@@ -35,3 +40,27 @@ for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if want
         told["cuda"] = module.version.cuda
 print("\n" + MARK + json.dumps(told), flush=True)
 """.replace("MARK", repr(MARK))
+
+TOTAL = 4.0  # what the calculation gives
+OnGpu = tuple[str, str, str, bool, int, str, float]
+
+
+def kernel() -> Callable[[], OnGpu | None]:
+    """A function that calculates on a GPU by PyTorch and tells of it; None where there is no PyTorch."""
+
+    def kernel() -> OnGpu | None:  # travels by value, as it has no name that can be imported
+        import importlib
+        import importlib.util
+        import platform
+
+        if importlib.util.find_spec("torch") is None:
+            return None
+        torch = importlib.import_module("torch")
+        build = platform.node(), torch.__version__, torch.version.cuda
+        if not torch.cuda.is_available():
+            return (*build, False, 0, "", 0.0)
+        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        ones = torch.ones(2, device="cuda")
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
+
+    return kernel

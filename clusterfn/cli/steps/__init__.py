@@ -31,4 +31,5 @@ STEPS = (
     Step("modules", ("root",), work.modules),
     Step("environment", ("root",), work.environment),
     Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), work.function),
+    Step("pytorch", ("function",), work.pytorch),
 )

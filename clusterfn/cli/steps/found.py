@@ -40,6 +40,7 @@ class Found:
 
     Attributes:
         wanted: The host that the user named, if any.
+        gpus: How many GPUs to try PyTorch on; 0 for none.
         timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
         progress: Shows how the function's job stands, in the place of the step's own line.
         broken: The error of the one attempt to connect, from which several steps are judged.
@@ -53,6 +54,7 @@ class Found:
     _host: Host | None = None
     _session: Session | None = field(default=None, repr=False)
     broken: HostError | None = None
+    gpus: int = 0
 
     @property
     def name(self) -> str:

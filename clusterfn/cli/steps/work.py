@@ -6,10 +6,11 @@ import secrets
 
 from clusterfn import script
 from clusterfn.cli import errand
+from clusterfn.cli.env import trial
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.environments import Wanted
 from clusterfn.session import CALLER
-from clusterfn.spec import did_you_mean
+from clusterfn.spec import did_you_mean, parse_options
 
 _LAST_LINES = 5
 
@@ -41,7 +42,7 @@ def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Fai
 
 
 def environment(found: Found) -> str:
-    interpreter = found.session.environment(Wanted(found.environment)).interpreter
+    interpreter = found.session.environment(Wanted(found.environment, gpus=found.gpus)).interpreter
     here = "as here" if interpreter.version == CALLER else f"here {CALLER[0]}.{CALLER[1]}: code travels as text"
     return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 
@@ -59,6 +60,32 @@ def function(found: Found) -> str:
     _check_namespace(found, returned.net_ns)
     where = f"{returned.node}, Python {returned.python}, process {returned.pid}"
     return f"returned from {where}, after {returned.seconds:.2f} s"
+
+
+def pytorch(found: Found) -> str:
+    """One calculation on the GPUs of a job, in whatever kind of environment."""
+    if found.no_job:
+        raise Skipped("--no-job")
+    if not found.gpus:
+        raise Skipped("a calculation on a GPU is tried with --gpus 1")
+    wanted = {"host": found.host.name, "environment": found.environment, "gpus": found.gpus, "name": "check"}
+    options = parse_options(wanted)
+    try:
+        told = errand.send(trial.kernel(), options, found.host, found.session, found.progress, found.timeout_s)
+    except errand.StillWaiting as waiting:
+        raise Skipped(f"still waiting for a GPU ({waiting})") from waiting
+    except errand.TooLate as late:
+        raise Failed(str(late), "wait longer with --timeout; the job was stopped") from late
+    if told is None:
+        raise Failed("the environment has no PyTorch", "name one that has it by --environment, or leave --gpus out")
+    node, version, cuda, available, count, capability, total = told
+    build = f"PyTorch {version} for CUDA {cuda}"
+    if not available or count < found.gpus:
+        seen = f"sees {count} of {found.gpus} GPUs" if available else "sees no GPU (torch.cuda.is_available() is False)"
+        raise Failed(f"{build} {seen} on {node}", f"look at nvidia-smi in a job of {found.name}")
+    if total != trial.TOTAL:
+        raise Failed(f"{build} computes {total} instead of {trial.TOTAL} on {node}", "ask the administrator")
+    return f"{build} calculated on {node}: {count} GPUs, compute capability {capability}"
 
 
 def _check_namespace(found: Found, net_ns: str) -> None:
