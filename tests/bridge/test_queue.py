@@ -343,6 +343,16 @@ def test_a_spooler_killed_again_and_again_starts_nothing_twice(box: Box):
     assert sorted(box.order()) == sorted(job.id for job in jobs)
 
 
+def test_a_script_that_comes_to_the_door_when_its_job_has_ended_takes_nothing(box: Box):
+    """A spooler that follows on a killed one starts what that one has started: its script may be slow on its way."""
+    job = box.job(1)
+    assert box.run(job)["kind"] == "returned"
+
+    assert job.start(PATH=box.path, CLUSTERFN_TURN="1").wait(30) == 0
+
+    assert box.order() == [job.id]
+
+
 def test_a_job_that_runs_or_waits_is_not_started_by_a_second_script(box: Box):
     first, second = running(box, box.job(2, 60)), box.job(1)
     box.queued(second)

@@ -10,7 +10,7 @@ import sys
 import time
 
 from ...layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
-from ..supervisor import nvidia
+from ..supervisor import nvidia, publish
 from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates
 from ..supervisor.eligible import named
@@ -270,6 +270,7 @@ class _Admission:
             self._run = self._hold_run()
             if self._run is None:
                 raise NotNow(EXIT_RETURNED, "another submission is at the job: nothing to do")
+            self._look_at_claim()
             self.submitted = self.submitted or machine.now_ns()
             return self._look()
         except cards.TooFew:
@@ -277,6 +278,13 @@ class _Admission:
         finally:
             if door is not None:
                 door.close()
+
+    def _look_at_claim(self) -> None:
+        """A script that was slow on its way must take nothing when its job has begun, or even ended, by another."""
+        claimed = (publish.read(self.job.folder, CLAIM) or b"").decode("ascii", "replace")
+        if claimed not in ("", self.job.submission):
+            self.queue.remove(self.job.id)
+            raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
 
     def _hold_run(self) -> "Optional[Mark]":
         """Its name, which nobody else wants but another submission; whoever lists files may have it for a moment."""
