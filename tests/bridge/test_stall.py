@@ -153,6 +153,19 @@ def test_who_asks_gets_the_stacks_and_the_job_goes_on(job, tmp_path: Path):
     assert not (asked.folder / "stack").exists()
 
 
+def test_a_stack_that_is_asked_for_shows_no_secret(job, tmp_path: Path):
+    asked = job("beside_a_program", str(tmp_path / "go"), secret={"TOKEN": "(0.01)  # waits"})
+    script = asked.start()
+    asked.wait_for("running")
+    (asked.folder / "stack").write_text("0123456789abcdef")
+    answer = asked.folder / "stack.0123456789abcdef"
+    stack = until(lambda: answer.exists() and answer.read_text())
+    (tmp_path / "go").touch()
+    script.wait(30)
+
+    assert "      time.sleep***\n" in stack and "# waits" not in stack
+
+
 @pytest.mark.parametrize("written", ["../../../evil", "", "0123456789abcdeg"])
 def test_an_odd_question_is_not_answered_and_does_no_harm(job, tmp_path: Path, written: str):
     asked = job("beside_a_program", str(tmp_path / "go"))

@@ -249,7 +249,7 @@ class Run:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
         self._stacks.answer(pids)
         if self._done is None and self._stall.over(pids, self._cpu_s, sum(pump.seen for pump in self._pumps)):
-            raise self._stall.verdict(masked(self._stacks.lines(pids), self._secrets))
+            raise self._stall.verdict(self._stacks.lines(pids))
         if self._done is None and self._last_use.due():
             self._last_use.keep(self._usage(pids))
 

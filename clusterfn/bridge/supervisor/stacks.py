@@ -14,6 +14,7 @@ import time
 from ...layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
 from . import tree
 from .log import say
+from .text import masked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Stacks:
     def __init__(self, job: "Job", attempt: "Attempt") -> None:
         self._job = job
         self._file = attempt.path(STACKS)
+        self._secrets = list(job.secrets().values())
         self._next = 0.0
 
     def answer(self, pids: "list[int]") -> None:
@@ -68,7 +70,7 @@ class Stacks:
         return token if _TOKEN.match(token) else None
 
     def lines(self, pids: "list[int]") -> "list[str]":
-        """What each of these processes is doing, as lines."""
+        """What each of these processes is doing, as lines without secrets."""
         found: "list[str]" = []
         sources, until = self._sources(), time.monotonic() + _IN_ALL_S
         for pid in pids:
@@ -77,7 +79,7 @@ class Stacks:
             told = _readable(stack, self._job.spec["bridge"], sources)
             found += ["%s:" % tree.name_of(pid)] + told if told else [_without(pid)]
         linecache.clearcache()
-        return found
+        return masked(found, self._secrets)
 
     def _ask(self, pid: int, wait_s: float) -> "list[str]":
         try:
