@@ -6,7 +6,7 @@ Asks the host each thing once per process; makes nothing there. Called by `sessi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -134,4 +134,10 @@ class Environments:
                 return self._made(making.with_own_channels(imports.automatic(names, CALLER)), wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
+                lacking.hint = f"{error.hint}; or use one that you make on the host: {_by_pip(sorted(needed))}"
                 raise lacking from error
+
+
+def _by_pip(projects: Sequence[str]) -> str:
+    """How a person makes an environment on a host."""
+    return f'python3 -m venv ~/v; ~/v/bin/pip install {" ".join(projects)}; then environment="venv:~/v"'

@@ -7,6 +7,7 @@ The only place that knows which kind of outcome is which class of error. Reads n
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -291,7 +292,9 @@ def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> 
     except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
         raise _result_error(
             f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
-            hint="the versions of the packages here and there may differ",
+            hint="the function saved tensors of a GPU itself: let it call .cpu() before, or return the tensors"
+            if "on a CUDA device" in str(error)
+            else "compare the versions of the packages on this machine with those of the environment",
         ) from error  # fmt: skip
 
 
@@ -313,10 +316,12 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     what.update(outcome.get("exception") or {})
     what["traceback"] = own_files(what["traceback"].rstrip())
     error = _rebuilt(outcome, value)
+    facts = _facts(outcome, place)
+    facts["hint"] = facts["hint"] or _about_gpus(outcome, place)
     if error is None or _must_not_be_raised(error):
-        return _function_error(what, _facts(outcome, place))
+        return _function_error(what, facts)
     _, broken = wire.part("foreign").attempt(_equip, error, what["traceback"], outcome, place)
-    return _function_error(what, _facts(outcome, place)) if broken else error
+    return _function_error(what, facts) if broken else error
 
 
 def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: Place) -> None:
@@ -373,29 +378,31 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
         return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
-    if _NO_CARD.search((outcome.get("exception") or {}).get("message") or ""):
-        return "a job sees no card unless it asks for one: @cluster(gpus=1)"
-    if not outcome.get("earlier") and _may_pass(error):
-        return "this may pass: @cluster(retries=2) has such a job tried again, in a new process and on another card"
-    return _about_missing_module(outcome, place)
+    return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Whether it is one of the errors of CUDA after which `retries=` helps."""
-    if not isinstance(error, RuntimeError) or not _OF_CARDS.search(" ".join(map(str, error.args))):
-        return False
-    from clusterfn.gpu.sorting import classify  # here: few errors are of cards, and it costs some milliseconds
+def _about_gpus(outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What the table of CUDA's errors advises; None where it knows none of the exception's words."""
+    text = (outcome.get("exception") or {}).get("message") or ""
+    if not _OF_GPUS.search(text):
+        return None
+    from clusterfn.gpu.sorting import find  # here: few errors are of GPUs, and it costs some milliseconds
 
-    return classify(error).transient
+    known = find(text)
+    if known is None:
+        return None
+    if known.name in _NO_GPU:
+        if (outcome.get("usage") or {}).get("gpus"):
+            return f"the job had GPUs: `clusterfn check {place.host} --gpus 1` shows why PyTorch cannot use them"
+        return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
+    advice = f"{known.name}: {known.advice}"
+    if outcome.get("earlier") or known.retry == "never":
+        return advice
+    return f"{advice}; this may pass: @cluster(retries=2) tries such a job again, in a new process and on another GPU"
 
 
-_OF_CARDS = re.compile(r"CUDA|NCCL|NVLink|GPU")
-
-
-# What CUDA and those who use it say where no card is to be seen.
-_NO_CARD = re.compile(
-    r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|Torch not compiled with CUDA enabled"
-)
+_OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
+_NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 
 def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
@@ -417,6 +424,12 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
         )
     if below:
         return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
+    folder = _installed_from(top)
+    if folder:
+        return (
+            f"{top} is a project of yours, installed on this machine from {folder}: `pip install -e {folder}` on this "
+            "machine lets it travel with every call"
+        )
     package = _PACKAGES.get(top, top)
     lacking = f"No module named {name!r} in {python} on {place.host}"
     if _MADE.search(python):
@@ -427,6 +440,21 @@ def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | Non
             f"there ({python} -m venv ~/v; ~/v/bin/pip install {package}) and name it, environment: venv:~/v"
         )
     return f"{lacking}: install it there ({python} -m pip install {package})"
+
+
+def _installed_from(module: str) -> str:
+    """The folder of this machine that a module's project was installed from, without -e; "" if from an index."""
+    import importlib.metadata as metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
+    for project in known.get(module) or [module]:
+        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+            told = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
+            if "dir_info" in told and str(told.get("url")).startswith("file://"):
+                return str(url2pathname(urlsplit(told["url"]).path))
+    return ""
 
 
 # The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made anew.

@@ -255,9 +255,81 @@ def test_an_error_of_a_card_that_may_pass_has_a_note_about_retries():
     assert "retries=2" in error.__notes__[0]
 
 
-@pytest.mark.parametrize("said", ["CUDA error: device-side assert triggered", "CUDA out of memory", "no"])
-def test_an_error_that_stays_has_no_such_note(said):
+@pytest.mark.parametrize(
+    ("said", "advice"),
+    [
+        ("CUDA error: device-side assert triggered", "CUDA_LAUNCH_BLOCKING=1"),
+        ("CUDA out of memory. Tried to allocate 20.00 MiB", "a smaller batch"),
+        ("CUDA error: no kernel image is available for execution on the device", "torch.cuda.get_arch_list()"),
+        ("Cannot re-initialize CUDA in forked subprocess", "get_context('spawn')"),
+    ],
+)
+def test_an_error_of_cuda_comes_with_what_the_table_advises(said, advice):
+    error = raised(RuntimeError(said))
+
+    assert advice in error.__notes__[0] and "retries=" not in error.__notes__[0]
+
+
+def test_an_error_of_cuda_that_cannot_be_rebuilt_has_the_advice_as_its_hint():
+    facts = {**exceptions.summary(RuntimeError("CUDA out of memory")), "type": "torch.OutOfMemoryError"}
+
+    error = outcome.exception_of({"kind": "raised", "exception": facts, "stage": "function"}, None, PLACE)
+
+    assert type(error) is errors.FunctionError and "a smaller batch" in error.hint
+
+
+def test_a_job_that_had_gpus_is_not_told_to_ask_for_one():
+    error = RuntimeError("No CUDA GPUs are available")
+    about, data = written(exceptions.to_records(error))
+    facts = {"kind": "raised", "value": about, "exception": exceptions.summary(error)}
+
+    told = outcome.exception_of({**facts, "usage": {"gpus": [{"uuid": "GPU-1"}]}}, data, PLACE)
+
+    assert told.__notes__ == ["the job had GPUs: `clusterfn check tensor01 --gpus 1` shows why PyTorch cannot use them"]
+
+
+@pytest.mark.parametrize("said", ["no", "CUDA is great", "GPU"])
+def test_an_error_that_the_table_does_not_know_has_no_note(said):
     assert not getattr(raised(RuntimeError(said)), "__notes__", ())
+
+
+def test_bytes_of_the_functions_own_that_name_a_gpu_are_answered_with_what_to_do():
+    error = broken_by(RuntimeError("Attempting to deserialize object on a CUDA device but torch.cuda.is_available()"))
+
+    assert ".cpu()" in error.hint
+
+
+class Refuses:
+    """Raises when it is loaded."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def __reduce__(self):
+        return _refuse, (self.error,)
+
+
+def _refuse(error):
+    raise error
+
+
+def broken_by(error):
+    with pytest.raises(errors.ResultError) as caught:
+        returned(Refuses(error))
+    return caught.value
+
+
+def test_a_project_of_the_users_that_was_installed_without_e_is_not_looked_for_on_pypi(tmp_path, monkeypatch):
+    info = tmp_path / "site" / "mypkg-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mypkg\nVersion: 1.0\n")
+    (info / "direct_url.json").write_text('{"url": "file:///home/ada/mypkg", "dir_info": {}}')
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+
+    told = printed(missing("mypkg"))
+
+    assert "`pip install -e /home/ada/mypkg` on this machine" in told
+    assert "-m pip install mypkg" not in told
 
 
 def test_the_last_error_of_several_attempts_names_those_before_it():
