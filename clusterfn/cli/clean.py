@@ -77,7 +77,7 @@ def total(kinds: Kinds) -> str:
 
 def _show(kinds: Kinds, given: argparse.Namespace, root: str) -> int:
     if given.json:
-        print(json.dumps({"root": root, "kinds": kinds}, ensure_ascii=False))
+        print(screen.as_json({"root": root, "kinds": kinds}))
         return 0
     if kinds:
         print(screen.table(_DRY_HEAD if given.dry_run else _HEAD, _rows(kinds)))

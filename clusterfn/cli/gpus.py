@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -80,4 +79,4 @@ def _watch(session: Session, kind: Kind, as_json: bool) -> int:
 
 
 def _json(session: Session, told: dict[str, Any]) -> str:
-    return json.dumps({"host": session.host.name, "scheduler": session.host.scheduler, **told}, ensure_ascii=False)
+    return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **told})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import codecs
 import concurrent.futures
-import json
 import os
 import queue
 import sys
@@ -36,7 +35,7 @@ def jobs(given: argparse.Namespace) -> int:
     known, host, _ = target.host(given.host, "jobs")
     found = list_jobs(host.name)
     if given.json:
-        print(json.dumps([asdict(job) for job in found], ensure_ascii=False))
+        print(screen.as_json([asdict(job) for job in found]))
     elif found:
         print(screen.table(_HEAD, _rows(found)))
     else:

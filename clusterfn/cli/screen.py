@@ -5,14 +5,17 @@ Pure but for asking whether a stream is a terminal.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import Any, TextIO
 
 from clusterfn import live
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 
+_OBEYED = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 _COLOURS = {"green": "32", "red": "31", "yellow": "33", "dim": "2"}
 _ESCAPES = len("\x1b[2m\x1b[0m")
 
@@ -22,6 +25,11 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [list(head), *([in_one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
+
+
+def as_json(value: Any) -> str:
+    """Words in their own letters; of JSON's strings only what a terminal obeys has to be escaped besides."""
+    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
 def coloured(text: str, colour: str, stream: TextIO) -> str:

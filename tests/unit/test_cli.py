@@ -386,6 +386,13 @@ def test_an_error_of_a_host_cannot_obey_on_the_terminal(monkeypatch, capsys):
     assert capsys.readouterr().err == "OutOfMemory: x\n  where: host lab8\n  seen:\n    y\n"
 
 
+def test_json_cannot_obey_on_the_terminal_and_means_the_same():
+    value = {"name": "\x1b[2J\x9b1m\u202eü\n"}
+
+    assert screen.as_json(value) == '{"name": "\\u001b[2J\\u009b1m\\u202eü\\n"}'
+    assert json.loads(screen.as_json(value)) == value
+
+
 def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
     live.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
     live.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")

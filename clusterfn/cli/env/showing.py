@@ -29,7 +29,7 @@ def listing(given: argparse.Namespace) -> int:
     session = which.session(given.host, "list")
     found = builder.environments(session, builds.root(session))
     if given.json:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False))
+        print(screen.as_json([asdict(each) for each in found]))
     elif found:
         print(screen.table(_HEAD, _rows(found)))
         total = screen.size(sum(each.size for each in found))
@@ -60,7 +60,7 @@ def show(given: argparse.Namespace) -> int:
     prefix = layout.environment_dir(builds.root(session), built.id)
     told, plan = ready(session, prefix), plan_of(session, prefix)
     if given.json:
-        print(json.dumps({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}, ensure_ascii=False))
+        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}))
         return 0
     facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, told, plan) if value]
     print("\n".join(f"{name:<12}{value}" for name, value in facts))
