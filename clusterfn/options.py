@@ -108,7 +108,7 @@ def _instead(keyword: str, value: object, known: Sequence[str]) -> str | None:
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     """What to write: the value under its right word, or a near one which that word takes."""
     try:
-        if meant in _KEYWORDS:
+        if meant in _KEYWORDS and meant != "environment":  # of which the value is another word's
             _KEYWORDS[meant][1](meant, value)
     except ConfigError as refused:
         return refused.hint
@@ -200,6 +200,22 @@ def _package(name: str, value: object) -> str:
     return text
 
 
+_ENVIRONMENTS = ("python", "venv", "prefix", "conda")
+_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
+
+
+def _environment(name: str, value: object) -> str:
+    text = _text(name, value)
+    kind, _, rest = text.partition(":")
+    if text == "current" or text.lower().endswith(_ENVIRONMENT_FILES) or (kind in _ENVIRONMENTS and rest):
+        return text
+    raise ConfigError(
+        f"{name}={text!r} names no environment",
+        hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
+        'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
+    )
+
+
 def _output(name: str, value: object) -> str:
     """A pattern that cannot lead out of the job's folder."""
     text = _text(name, value)
@@ -274,7 +290,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
     "retries": ("retries", lambda name, value: whole_number(name, value, 0)),
     "host": ("host", _matching(HOST_NAME, "tensor01")),
-    "environment": ("environment", _text),
+    "environment": ("environment", _environment),
     "packages": ("packages", _several(_package)),
     "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
     "env": ("env", _environment_variables),

@@ -193,6 +193,16 @@ def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypat
     assert "were sent" not in capsys.readouterr().err
 
 
+def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkeypatch, capsys):
+    monkeypatch.setenv("CLUSTERFN_HOST", "cluster")
+
+    assert main(["env", "build", "--packages", "python=3.11", "numpy", "tensor01"]) == 2
+    said = capsys.readouterr().err
+
+    assert "--packages takes tensor01 for a package, and it is a host of" in said
+    assert "clusterfn env build tensor01 --packages" in said
+
+
 def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
     path = tmp_path / "jobs.jsonl"
     monkeypatch.setattr("clusterfn.ledger._path", lambda: path)

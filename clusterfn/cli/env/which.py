@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn import builder, builds, live
+from clusterfn import builder, builds, config, live
 from clusterfn.builder import Built
 from clusterfn.cli import target
 from clusterfn.config import advice
@@ -55,6 +55,13 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     Raises:
         ConfigError: There is none of these, or two.
     """
+    known = config.load().named if packages else []
+    host = next((each for each in packages if each in known), None)
+    if host:
+        raise ConfigError(
+            f"--packages takes {host} for a package, and it is a host of {config.load().path}",
+            hint=f"name the host first: clusterfn env build {host} --packages …",
+        )
     if file or packages:
         return making.specification(file, packages)
     of_host = where.environment if where else None
