@@ -149,6 +149,7 @@ def prepare_packed(
         cwd=options.cwd,
         stall_s=options.stall_s,
         retries=options.retries,
+        umask=session.connection.facts.umask,
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)

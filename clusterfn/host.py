@@ -39,6 +39,7 @@ class HostFacts:
         root: Absolute path of its clusterfn folder; it exists.
         python: The old interpreter that runs the agent, absolute.
         machine: `<machine-id>-<hostname>`, a name for this machine alone.
+        umask: The user's own, as a login without a terminal has it.
         net_ns: The network namespace, as the kernel names it.
         glibc: The version of its C library, "2.17"; "" where that is another one.
         ends_jobs: Whether logind ends what the user runs there when he logs out.
@@ -55,6 +56,7 @@ class HostFacts:
     uid: int
     user: str
     home: str
+    umask: int
     pid: int
     cpus: int
     memory_bytes: int

@@ -310,6 +310,8 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
 def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
     """The job as it was sent, for those who start more of it; but for the secrets, of which it has the names alone."""
     building = spec.get("building")
+    if building:
+        building = {**building, "owners": tuple(building.get("owners", ()))}
     return JobSpec(
         id=spec["id"], name=spec["name"], host=session.host, root=spec["root"], bridge=spec["bridge"],
         host_python=session.connection.facts.python, resources=Resources(**spec["resources"]),
@@ -317,5 +319,5 @@ def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
         sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
         building=Building(**building) if building else None, group=Group(**spec["group"]),
         log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-        retries=spec.get("retries", 0),
+        retries=spec.get("retries", 0), umask=spec.get("umask", 0o077),
     )  # fmt: skip

@@ -189,6 +189,7 @@ def spec_json(job: JobSpec) -> bytes:
         "grace_s": job.grace_s,
         "stall_s": job.stall_s,
         "retries": job.retries,
+        "umask": job.umask,
     }
     return json.dumps(record, indent=1).encode()
 

@@ -253,6 +253,7 @@ class JobSpec:
         bridge: The folder of the bridge there, absolute.
         host_python: The old interpreter that runs the supervisor.
         sys_path: Folders of the user's modules there.
+        umask: The user's own, for what the function writes.
     """
 
     id: str
@@ -276,6 +277,7 @@ class JobSpec:
     grace_s: float = 10.0
     stall_s: float | None = None
     retries: int = 0
+    umask: int = 0o077
 
 
 def parse_options(given: Mapping[str, object]) -> Options:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -207,6 +208,43 @@ def test_each_line_of_a_secret_of_several_is_masked(bench: Bench):
     job = bench.job("def f():\n    import os\n    raise KeyError(os.environ['KEY'])\n", secret={"KEY": key})
 
     assert "sesame" not in str(job.run())
+
+
+WRITES = """
+def f(folder):
+    import os
+    open(os.path.join(folder, "shared"), "w").close()
+    open("here", "w").close()
+"""
+
+
+def test_what_the_function_writes_has_the_users_own_umask_and_what_clusterfn_writes_is_private(
+    bench: Bench, tmp_path: Path
+):
+    job = bench.job(WRITES, str(tmp_path), umask=0o002)
+
+    assert job.run()["kind"] == "returned"
+
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o664
+    ours = [path for path in job.attempt.iterdir() if path.name != "work"]
+    assert {path.name: oct(path.stat().st_mode & 0o77) for path in ours} == {path.name: "0o0" for path in ours}
+
+
+LIMIT = """
+def f():
+    import resource
+    limit = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (limit[1], limit[1]))
+    return limit[0], resource.getrlimit(resource.RLIMIT_CORE) == (limit[1], limit[1])
+"""
+
+
+@pytest.mark.parametrize(("secret", "dumped"), [({"TOKEN": "s3cret"}, 1), (None, 4096)])
+def test_no_core_dump_holds_a_secret_unless_the_function_asks(bench: Bench, secret, dumped):
+    job = bench.job(LIMIT, secret=secret)
+    job.start(before=lambda: resource.setrlimit(resource.RLIMIT_CORE, (4096, 8192))).wait(60)
+
+    assert job.value() == [dumped, True]
 
 
 def test_the_working_directory_is_empty_and_its_own(bench: Bench):

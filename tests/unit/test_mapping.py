@@ -98,8 +98,8 @@ SENT = JobSpec(
     host_python="/usr/bin/python3", interpreter=Interpreter("/opt/py/bin/python", (3, 11), {"set": {"A": "b"}}),
     resources=Resources(2, GB, 1, 60.0, GB, "a6000"), sys_path=("/s",), modules=("cuda",), env={"A": "b"},
     secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
-    building=Building("ab", "/envs", True, "12.4", "/n"),
-    group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2,
+    building=Building("ab", "/envs", True, "12.4", "/n", ("lab",)),
+    group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ def facts(agent: "Agent") -> "Header":
         "uid": os.geteuid(),
         "user": user,
         "home": os.path.expanduser("~"),
+        "umask": agent.umask,
         "pid": os.getpid(),
         "cpus": cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),

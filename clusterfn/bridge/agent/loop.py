@@ -41,6 +41,7 @@ class Agent:
         self.swept: "Set[str]" = set()
         self.watch = Watch(self)
         self.root = self.machine = ""
+        self.umask = 0o077
         self.heard = time.monotonic()
         self.open = True
 
@@ -165,11 +166,13 @@ def wake_on_signals() -> int:
 
 def main(marker: str) -> None:
     """Serve stdin and stdout until the client is gone. The marker ends whatever the login shell has printed."""
-    os.umask(0o077)
+    umask = os.umask(0o077)
     os.chdir("/")
     woken = wake_on_signals()
     os.write(1, marker.encode() + b"\n")
     os.set_blocking(1, False)
-    Agent(0, 1).serve(woken)
+    agent = Agent(0, 1)
+    agent.umask = umask
+    agent.serve(woken)
     sys.stdout = sys.stderr = None
     os._exit(0)

@@ -146,7 +146,7 @@ class Call:
         self._events += 1
         line = {**portable(facts), "n": self._events, "event": name, "t": round(time.time(), 3)}
         try:
-            with open(self._place.path(EVENTS), "a", encoding="utf-8") as file:
+            with open(self._place.path(EVENTS), "a", encoding="utf-8", opener=_privately) as file:
                 file.write(json.dumps(line) + "\n")
         except OSError:  # full: events are news, not the record
             return
@@ -187,3 +187,8 @@ def _ended(pump: Pump) -> str | None:
     """End what a call has printed so far; a line about what is missing, if that is so."""
     pump.drain()
     return pump.close()
+
+
+def _privately(path: str, flags: int) -> int:
+    """The function's umask is the user's own, and this is its process's parent."""
+    return os.open(path, flags, 0o600)

@@ -8,7 +8,7 @@ from . import syscalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional
+    from typing import Any, Iterable, Optional
 
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
 
@@ -29,16 +29,22 @@ class Child:
 
 
 class Start:
-    """What to start: `argv` (the report's descriptor is appended), where, on which CPUs, with `keep` left open."""
+    """What to start: `argv` (the report's descriptor is appended), where, on which CPUs, with `keep` left open.
+
+    Of the job's `spec` it heeds `umask`, for what the function writes, and whether there are `secrets`.
+    """
 
     def __init__(
-        self, argv: "list[str]", env: "dict[str, str]", cwd: str, cpus: "Optional[Iterable[int]]", keep: "Iterable[int]"
-    ) -> None:
+        self, argv: "list[str]", env: "dict[str, str]", cwd: str, cpus: "Optional[Iterable[int]]",
+        keep: "Iterable[int]", spec: "dict[str, Any]",
+    ) -> None:  # fmt: skip
         self.argv = argv
         self.env = env
         self.cwd = cwd
         self.cpus = cpus
         self.keep = keep
+        self.umask: int = spec.get("umask", 0o077)
+        self.has_secrets = bool(spec.get("secrets"))
 
 
 def start(wanted: Start) -> Child:
@@ -80,9 +86,23 @@ def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
         os.set_inheritable(fd, True)
     if wanted.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, wanted.cpus)
+    if wanted.has_secrets:
+        _dump_no_core()
+    os.umask(wanted.umask)
     os.setpgid(0, 0)  # a function that ends its own process group ends no supervisor
     os.chdir(wanted.cwd)
     syscalls.die_with_parent(signal.SIGKILL, parent)
+
+
+def _dump_no_core() -> None:
+    """Keep the secrets out of a core dump; the function can raise the limit again.
+
+    One byte: Linux then starts no program that takes core dumps either, which it does with a limit of 0.
+    """
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
 
 
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":

@@ -96,7 +96,7 @@ class Run:
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         self._started = time.monotonic()
         keep = self.job.held.worker_fds() if self.job.held else []
-        self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep))
+        self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep, spec))
         if self.watch.time_s is not None:
             self.watch.deadline = self._started + self.watch.time_s
         self._pumps = [
