@@ -317,7 +317,7 @@ def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Ask
 
 
 _LISTS = {"version": int, "have": bool}
-_NUMBERS = {"uid", "pid", "cpus", "memory_bytes"}
+_NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
 
 
 def _facts(hello: Header) -> HostFacts:
