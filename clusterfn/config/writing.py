@@ -65,11 +65,12 @@ def host(name: str, keys: Keys, path: Path) -> Host:
     return config.parse(_block(name, keys, "hosts:\n", _STEP).encode(), path).hosts[name]
 
 
-def adding(name: str, keys: Keys, path: Path) -> Change:
+def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
     """The file with one more host; calls that name no host go where they went before, or to it if it is the first.
 
     Args:
         keys: As they stand below the host's name: texts, numbers, and mappings of these.
+        suggestion: A line that the user may want, written below them as a comment.
 
     Raises:
         ConfigError: The file cannot be read, has that host, or is written in a way that only a person can extend.
@@ -82,7 +83,7 @@ def adding(name: str, keys: Keys, path: Path) -> Change:
             hint="choose another name, or change its lines by hand",
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
-    text = _with_default(_with_host(old, name, keys), before, name)
+    text = _with_default(_with_host(old, name, keys, suggestion), before, name)
     _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
     return Change(path, text, _new_lines(old if path.exists() else "", text))
 
@@ -133,23 +134,24 @@ def _flow(value: Any) -> str:
     return line.splitlines()[0]
 
 
-def _block(name: str, keys: Keys, head: str, indent: str) -> str:
+def _block(name: str, keys: Keys, head: str, indent: str, suggestion: str = "") -> str:
     lines = [f"{indent}{_flow(name)}:", *(f"{indent}{_STEP}{key}: {_flow(value)}" for key, value in keys.items())]
+    lines += [f"{indent}{_STEP}# {suggestion}"] if suggestion else []
     return head + "".join(f"{line}\n" for line in lines)
 
 
-def _with_host(text: str, name: str, keys: Keys) -> str:
+def _with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
     top = _compose(text)
     hosts = next((value for key, value in top.value if key.value == "hosts"), None) if _is_map(top) else None
     if hosts is None:
-        return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP))
+        return _after(text, len(text), _block(name, keys, "hosts:\n", _STEP, suggestion))
     if not _is_map(hosts):  # a bare `hosts:`
-        return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP))
+        return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP, suggestion))
     if hosts.flow_style:
         return _into_flow(text, hosts, _flow({name: keys})[1:-1])
     column = hosts.value[0][0].start_mark.column
     at = _past_comments(text, _end(hosts, text), column)
-    return _after(text, at, _block(name, keys, "", " " * column))
+    return _after(text, at, _block(name, keys, "", " " * column, suggestion))
 
 
 def _is_map(node: Any) -> bool:

@@ -65,6 +65,17 @@ def test_what_the_lines_need_before_them_is_made(path, old, new):
     assert add(path, old).startswith(new + "\n".join([*ADDED, ""]))
 
 
+@pytest.mark.parametrize("old", [None, "hosts:\n  a: {scheduler: bare}\n", "hosts: {}\n"])
+def test_what_is_suggested_stands_there_as_a_comment_and_changes_nothing(path, old):
+    if old is not None:
+        path.write_text(old)
+    writing.write(writing.adding("new", KEYS, path, "defaults: {gpus: 1}  # why"))
+
+    text = path.read_text()
+    assert ("\n    # defaults: {gpus: 1}  # why\n" in text) is (old != "hosts: {}\n")
+    assert config.read(path).hosts["new"].defaults.gpus == 0
+
+
 def test_lines_end_as_those_of_the_file_do(path):
     text = add(path, "hosts:\r\n  a: {scheduler: bare}\r\n  b: {scheduler: bare}\r\n")
 

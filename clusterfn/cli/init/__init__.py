@@ -96,7 +96,7 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
     if keys["root"] != connection.host.root:  # made for the agent that has looked around
         connection.run(["rmdir", "--", connection.facts.root])
     lines = {"address": draft.address, **keys, **({"environment": environment} if environment else {})}
-    change = writing.adding(draft.name, lines, begun.path)
+    change = writing.adding(draft.name, lines, begun.path, choices.suggestion(site))
     writing.write(change)
     done(f"wrote {change.path}, with these lines added:")
     for line in change.added:

@@ -131,6 +131,12 @@ def _gpu_partition(usable: Sequence[Partition], cpu: str | None, answers: Answer
     return answers.one_of("Which partition for jobs with cards", "--gpu-partition", names, names[0])
 
 
+def suggestion(site: Site) -> str:
+    """A line that a server with GPUs may want: most people who call a function there mean to use one."""
+    has_gpus = site.cards is not None and bool(site.cards.names)
+    return "defaults: {gpus: 1}  # gives each call a GPU, unless it says gpus=0" if has_gpus else ""
+
+
 def say_site(site: Site) -> None:
     """What was found, a line for each thing."""
     for line in [*_scheduler_lines(site), *_volume_lines(site), *_card_lines(site)]:
