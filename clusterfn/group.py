@@ -70,7 +70,8 @@ class JobGroup(Generic[R, E]):
             timeout: Seconds; None for as long as it takes.
 
         Raises:
-            SweepError: Every call failed; it lists each distinct cause with its count.
+            SweepError: Every call of the map failed; it lists each distinct cause with its count. A group of
+                `retry_failed` raises it only if no item has returned before.
             TimeoutError: Not all have ended within `timeout`; they go on.
             KeyboardInterrupt: After Ctrl-C; they go on, unless it is pressed twice.
             Exception: With "raise", that of the first call that failed.
@@ -79,7 +80,7 @@ class JobGroup(Generic[R, E]):
 
         progress.until_done(self._known, timeout)
         errors = list(self.failed.values())
-        if errors and len(errors) == len(self):
+        if errors and len(errors) == len(self) and not self._known.others_returned:
             raise overview.none_succeeded(self._known, errors)
         return [self._known.end_of(index, None).result for index in range(len(self))]
 
@@ -235,6 +236,9 @@ class JobGroup(Generic[R, E]):
     @edge
     def retry_failed(self) -> JobGroup[R, E]:
         """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
+
+        Its `results()` treats a failure as those of this group do: with `on_error="collect"` an exception stands in
+        the place of a value.
 
         Raises:
             ClusterfnError: Not all calls have ended.

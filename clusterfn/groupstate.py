@@ -170,6 +170,11 @@ class GroupState:
         """Whether its items run one after another."""
         return len(self) > 1 and self.gathering is not None and self.gathering.spec.at_once == 1
 
+    @property
+    def others_returned(self) -> bool:
+        """Whether it is a retry of some items of a map, of which others have returned."""
+        return self.gathering is not None and self.gathering.spec.others_returned
+
     def stop(self) -> None:
         """End what has not ended."""
         if not self.done() and self.gathering is not None:

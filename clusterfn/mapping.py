@@ -253,7 +253,7 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
     spec, script, payload, data, index = download.read_each(old.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
-    job = replace(old.job, id=secrets.token_hex(8), group=_shared_anew(old.spec, len(failed)))
+    job = replace(old.job, id=secrets.token_hex(8), group=_shared_anew(old.spec, len(failed), len(group)))
     labels = [group.label(each) for each in failed]
     told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
     files = {
@@ -274,12 +274,16 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
     return JobGroup(made)
 
 
-def _shared_anew(group: Group, count: int) -> Group:
+def _shared_anew(group: Group, count: int, of: int) -> Group:
     """How the items of a group are shared out of which only some are left."""
+    others_returned = group.others_returned or count < of
     chunk = 1 if count <= _MANY else group.chunk
     elements = min(group.elements, -(-count // chunk))
     at_once = min(group.at_once, elements)
-    return replace(group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None)
+    return replace(
+        group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None,
+        others_returned=others_returned,
+    )  # fmt: skip
 
 
 def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:

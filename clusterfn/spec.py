@@ -218,6 +218,7 @@ class Group:
         per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
         element_s: Seconds that one asks for; None: the scheduler's own limit.
         aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
+        others_returned: Whether these are a retry of some items of a map, of which others have returned.
     """
 
     count: int
@@ -227,6 +228,7 @@ class Group:
     per_element: int | None = None
     element_s: float | None = None
     aim_s: float | None = None
+    others_returned: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)

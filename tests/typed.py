@@ -12,7 +12,26 @@ def half(x: float) -> float:
     return x / 2
 
 
+@cluster
+async def awaited(x: int) -> str:
+    return str(x)
+
+
+@cluster(cores=1)
+async def awaited_too(x: int) -> str:
+    return str(x)
+
+
+@cluster(cores=1)
+def third(x: float) -> float:
+    return x / 3
+
+
 def check_types() -> None:
+    assert_type(awaited(1), str)  # it runs to its end on the host
+    assert_type(awaited_too(1), str)
+    assert_type(awaited_too.submit(1), Job[str])
+    assert_type(third(1.0), float)
     assert_type(half(1.0), float)
     assert_type(half.submit(1.0), Job[float])
     collected = half.map([1.0])

@@ -253,6 +253,17 @@ def test_what_failed_can_be_tried_again(hosts, gate, capfd):
     assert clusterfn.attach(again.id).results(30) == [1, 3, 5]
 
 
+def test_what_fails_again_is_collected_also_by_whoever_attaches(here):
+    group = cluster(host="here")(divmod).map([1, 1, 1], [1, 0, 0])
+    assert group.results(60)[0] == (1, 0)
+
+    again = group.retry_failed()
+
+    assert [type(error) for error in again.results(60)] == [ZeroDivisionError] * 2
+    for each in (clusterfn.attach(again.id), again.retry_failed()):
+        assert [type(error) for error in each.results(60)] == [ZeroDivisionError] * 2
+
+
 def test_what_is_tried_again_has_its_secrets(hosts, gate, monkeypatch):
     folder = str(gate)
 

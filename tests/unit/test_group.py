@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,7 @@ from clusterfn.group import JobGroup, inside
 from clusterfn.groupstate import Ended, GroupState
 from clusterfn.items import pack
 from clusterfn.job import Job
+from clusterfn.spec import Group
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -113,6 +115,13 @@ def test_none_succeeded_counts_each_cause():
         made.results()
     assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
     assert caught.value.__cause__ is made.failed[0]
+
+
+def test_a_retry_whose_items_all_fail_again_collects_them_as_the_first_results_do():
+    made = ended(ValueError(1), ValueError(2))
+    inside(made).gathering = SimpleNamespace(spec=Group(2, 1, 1, 1, others_returned=True))  # type: ignore[assignment]
+
+    assert [str(each) for each in made.results()] == ["1", "2"]
 
 
 class Odd(Exception):
