@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.builder import archives
+from clusterfn.bridge.builder.failure import Failed
+from clusterfn.bridge.builder.place import WRITE, Layout, Maker, Target
 from tests.bridge.host import interpreter
 from tests.builder import toys
 from tests.builder.host import Host, entry
@@ -253,6 +256,46 @@ def test_an_archive_that_leads_out_of_its_folder(host: Host, shelf: Path, python
     assert answer.rc == 1 and "evil" in answer.last["message"], answer
     assert not (host.root / "outside").exists() and not Path("/tmp/clusterfn-outside").exists()
     assert not os.path.lexists(host.prefix(plan)) and host.leftovers() == []
+
+
+def test_an_archive_that_would_fill_the_disk_from_a_few_bytes(host: Host, shelf: Path, python: dict):
+    bomb = tar_of(shelf / "bomb-1.0-0.tar.bz2", ("lib/zeros", bytes(70 << 20)))
+    assert bomb["size"] < 1000
+
+    answer = host.build(host.plan([python, bomb]))
+
+    assert answer.rc == 1 and "bomb 1.0 cannot be unpacked: it is" in answer.last["message"], answer
+    assert host.leftovers() == []
+
+
+def test_second_names_of_a_large_file_count_as_what_they_take(tmp_path: Path):
+    path, data = tmp_path / "x.tar.bz2", io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        info = tarfile.TarInfo("lib/first")
+        info.size = 10 << 20
+        archive.addfile(info, io.BytesIO(bytes(info.size)))
+        for number in range(6):
+            info = tarfile.TarInfo(f"lib/{number}")
+            info.type, info.linkname = tarfile.LNKTYPE, "lib/first"
+            archive.addfile(info)
+    path.write_bytes(bz2.compress(data.getvalue()))
+
+    with pytest.raises(Failed, match="holds more than"):
+        list(archives.members(str(path), ".tar.bz2", None))
+
+
+def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):
+    """Neither where a package says that modules lie there, nor by way of a link."""
+    (tmp_path / "prefix").mkdir()
+    (tmp_path / "prefix" / "lib").symlink_to(tmp_path)
+    layout = Layout(str(tmp_path / "prefix"), (3, 11), "../modules")
+
+    with pytest.raises(Failed, match="outside of the environment"):
+        layout.add(Target(f"{layout.site}/one.py", WRITE, ""))
+    with pytest.raises(Failed, match="by way of a link"):
+        Maker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make(Target("lib/deep/one.py", WRITE, ""))
+
+    assert os.listdir(tmp_path) == ["prefix"]
 
 
 @pytest.mark.parametrize("name", ["READY", ".clusterfn/plan.json"])

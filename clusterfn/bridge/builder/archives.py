@@ -11,13 +11,13 @@ import tarfile
 import zipfile
 from typing import NamedTuple
 
-from ..supervisor.text import native
+from ..supervisor.text import native, size
 from .failure import Failed
 from .plan import CONDA, TAR_BZ2
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Iterator, Optional
+    from typing import IO, Any, Iterator, Optional
 
     from .zstd import Opener
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError)
 
 TAR = ".tar"  # of our own
+_MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 makes a gigabyte of a kilobyte; no package comes near this
 
 
 class Member(NamedTuple):
@@ -43,6 +44,35 @@ class Member(NamedTuple):
     same: "Optional[str]" = None
 
 
+class _Budget:
+    """The bytes that may still come out of an archive."""
+
+    def __init__(self, archive: str) -> None:
+        self._size = os.stat(archive).st_size
+        self._left = _ALWAYS + _MOST_TIMES * self._size
+
+    def take(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
+            raise Failed(
+                "it is %s large and holds more than %s" % (size(self._size), size(self._size * _MOST_TIMES + _ALWAYS)),
+                stage="unpack", hint="no package is packed so tightly: look at where it comes from",
+            )  # fmt: skip
+
+
+class _Bounded:
+    """A stream that gives no more than the budget allows."""
+
+    def __init__(self, stream: "IO[bytes]", budget: _Budget) -> None:
+        self._stream = stream
+        self._budget = budget
+
+    def read(self, count: int = -1) -> bytes:
+        data = self._stream.read(count)
+        self._budget.take(len(data))
+        return data
+
+
 def members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
     """Every file with its content; folders are left out, they follow from the files.
 
@@ -50,42 +80,48 @@ def members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[M
         Failed: It holds what must not be unpacked.
         One of DAMAGED, OSError: It cannot be read.
     """
+    budget = _Budget(path)
     if kind == TAR_BZ2:
         with bz2.BZ2File(path) as stream:
-            yield from _tar(stream)
+            yield from _tar(stream, budget)
     elif kind == TAR:
         with open(path, "rb") as stream:
-            yield from _tar(stream)
+            yield from _tar(stream, budget)
     elif kind == CONDA:
         assert zstd is not None
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
                 if name.endswith(".tar.zst"):
                     with archive.open(name) as packed, zstd(packed) as stream:
-                        yield from _tar(stream)
+                        yield from _tar(stream, budget)
     else:
         with zipfile.ZipFile(path) as archive:
-            yield from _zip(archive)
+            yield from _zip(archive, budget)
 
 
-def _tar(stream: "IO[bytes]") -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
-    with tarfile.open(fileobj=stream, mode="r|", bufsize=1 << 20) as archive:
+def _tar(stream: "IO[bytes]", budget: _Budget) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
+    sizes: "dict[str, int]" = {}
+    bounded: "Any" = _Bounded(stream, budget)
+    with tarfile.open(fileobj=bounded, mode="r|", bufsize=1 << 20) as archive:
         for info in archive:
             path = safe(native(info.name))
             if info.isdir():
                 continue
             member = Member(path, info.size, bool(info.mode & 0o111), int(info.mtime))
             if info.isreg():
+                sizes[path] = info.size
                 yield member, archive.extractfile(info)
             elif info.issym():
                 yield member._replace(size=0, link=_inside(path, native(info.linkname))), None
             elif info.islnk():
-                yield member._replace(same=safe(native(info.linkname))), None
+                same = safe(native(info.linkname))
+                budget.take(sizes.get(same, 0))  # it is copied
+                yield member._replace(same=same), None
             else:
                 raise Failed("%s is neither file nor link" % path, stage="unpack")
 
 
-def _zip(archive: zipfile.ZipFile) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
+def _zip(archive: zipfile.ZipFile, budget: _Budget) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
     for info in archive.infolist():
         path = safe(native(info.filename))
         if info.filename.endswith("/"):
@@ -95,7 +131,8 @@ def _zip(archive: zipfile.ZipFile) -> "Iterator[tuple[Member, Optional[IO[bytes]
             raise Failed("%s is no file" % path, stage="unpack")
         script = ".data/scripts/" in path
         with archive.open(info) as content:
-            yield Member(path, info.file_size, script or bool(mode & 0o111), 0), content
+            bounded: "Any" = _Bounded(content, budget)
+            yield Member(path, info.file_size, script or bool(mode & 0o111), 0), bounded
 
 
 def zip_size(path: str) -> "tuple[int, int]":

@@ -87,6 +87,8 @@ class Layout:
         Raises:
             Failed: It would be taken for what the builder itself says of the environment.
         """
+        if os.path.normpath(target.path).startswith(("../", "/")):
+            raise Failed("%s would lie outside of the environment" % target.path, stage="link")
         if os.path.normpath(target.path).partition("/")[0] in (READY, ABOUT):
             raise Failed("a package brings %s, which only the builder may write" % target.path, stage="link")
         self.targets[target.path] = target
@@ -134,11 +136,15 @@ class Maker:
     def _parent(self, folder: str, target: Target) -> None:
         if folder in self._made:
             return
+        self._refuse_outside(folder, target)
         os.makedirs(folder, exist_ok=True)
+        self._refuse_outside(folder, target)  # another thread may have made a link meanwhile
+        self._made.add(folder)
+
+    def _refuse_outside(self, folder: str, target: Target) -> None:
         real, root = os.path.realpath(folder), os.path.realpath(self._folder)
         if not (real + "/").startswith(root + "/"):
             raise Failed("%s would be written to %s, by way of a link" % (target.path, real), stage="link")
-        self._made.add(folder)
 
 
 def content(target: Target, prefix: str) -> bytes:
