@@ -143,9 +143,11 @@ def _by_name(host: Host, there: str) -> str:
 
 
 def _check(host: Host, command: str) -> int:
+    from clusterfn.cli.parser import make_parser  # here: it imports this module
+
     say()
     say(f"clusterfn check {host.name}")
-    code = check.check(argparse.Namespace(host=host.name, environment=None, no_job=False, timeout=None))
+    code = check.check(make_parser().read(["check", host.name]))
     if code == 0:
         say(f"Now: {command}")
     else:
