@@ -165,6 +165,7 @@ class ClusterFunction(Generic[P, R]):
         on_interrupt: str | None = None,
         stall_timeout: spec.Time | None = None,
         retries: int | None = None,
+        resume: str | None = None,
     ) -> ClusterFunction[P, R]:
         """The same function with some options changed; those not named stay. See `cluster` for what they mean.
 
@@ -294,6 +295,7 @@ def cluster(
     on_interrupt: str | None = None,
     stall_timeout: spec.Time | None = None,
     retries: int | None = None,
+    resume: str | None = None,
 ) -> Decorator: ...
 @edge
 def cluster(function: Any = None, **options: Any) -> Any:
@@ -328,6 +330,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
             stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
         retries: How often it is tried again (0): after an error that passes, such as a card's ECC error, on another
             card, and after the loss of the machine or of what watches over it. Never after an error of its own.
+        resume: The id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
 
     Returns:
         A `ClusterFunction`.

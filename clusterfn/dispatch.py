@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from clusterfn import config, demand, describe, files, layout, ledger, live, modules, send
+from clusterfn import checkpoint, config, demand, describe, files, layout, ledger, live, modules, send
 from clusterfn import payload as payloads
 from clusterfn.environments import Ready, Wanted
 from clusterfn.errors import ConfigError, EnvironmentBuildError
@@ -150,6 +150,7 @@ def prepare_packed(
         stall_s=options.stall_s,
         retries=options.retries,
         umask=session.connection.facts.umask,
+        resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
         building=ready.made.building if ready.made else None,
     )
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)

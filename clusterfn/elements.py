@@ -87,6 +87,11 @@ class Element:
     def on_retry(self, told: str) -> None:
         """It goes on in another attempt: its items say themselves which of them are run again."""
 
+    def on_quiet(self, told: str, item: str = "") -> None:
+        """An item of it has done nothing for long, as told; "": it does something again."""
+        if told:
+            self.gathering.quiet(item, told)
+
     def on_connection(self, trouble: str) -> None:
         """Why nothing can be heard of it."""
         self.gathering.group.on_connection(trouble)

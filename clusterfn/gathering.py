@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
+import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -20,7 +21,7 @@ from clusterfn.elements import Element
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.groupstate import GroupState
 from clusterfn.host import Completed, HostConnection, Reply
-from clusterfn.job import PENDING
+from clusterfn.job import PENDING, SHORT
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Limits, Verdict
 from clusterfn.session import Session
@@ -67,7 +68,7 @@ class Gathering:
         self._looks = self._again = 0
         self._turn = self._besides = ""
         self._complete: Reply[bytes] | None = None
-        self._over = False
+        self._over = self._told_quiet = False
         group.gathering = self
 
     @property
@@ -271,6 +272,16 @@ class Gathering:
     def _next(self, count: int) -> range:
         first = 1 + max(self._elements, default=self.spec.elements)
         return range(first, first + count)
+
+    def quiet(self, item: str, told: str) -> None:
+        """An item has done nothing for long: said of the first."""
+        if not self._told_quiet:
+            self._told_quiet = True
+            if live.is_terminal(sys.stderr):
+                live.redraw("")
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
+            which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
+            live.say(f"clusterfn: {which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits\n")
 
     def helpless(self, error: ClusterfnError) -> None:
         """The host cannot conclude one of its elements."""

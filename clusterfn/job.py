@@ -33,8 +33,8 @@ _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to ha
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_refused",
-    "on_retry", "on_state", "on_transfer", "transfer", "moving",
+    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_quiet",
+    "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -261,6 +261,13 @@ class Job(concurrent.futures.Future[R]):
         self.transfer = transfer
         self.tell("state", self.state)
 
+    def on_quiet(self, told: str, _: str = "") -> None:
+        """It has done nothing for long, as told; "": it does something again."""
+        where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
+        if where and self._listeners:
+            self._say(f"{self.id[:SHORT]} has {where}")
+        self.on_state(self.state, where)
+
     def on_retry(self, told: str) -> None:
         """An attempt failed for a cause that passes, and another begins."""
         if self._listeners:
@@ -299,6 +306,8 @@ class Job(concurrent.futures.Future[R]):
         place = outcome.Place(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             error = outcome.exception_of(published, value, place)
+            if published.get("checkpoint") and published["kind"] == layout.RAISED and self._listeners:
+                self._say(f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:

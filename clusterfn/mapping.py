@@ -323,5 +323,5 @@ def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
         sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
         building=Building(**building) if building else None, group=Group(**spec["group"]),
         log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-        retries=spec.get("retries", 0), umask=spec.get("umask", 0o077),
+        retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
     )  # fmt: skip

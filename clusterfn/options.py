@@ -57,6 +57,7 @@ _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "say it where you wait: .results(timeout={}); a call's own limit is time= of @cluster",
 }
+_JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
 
@@ -289,6 +290,7 @@ _KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "time": ("time_s", lambda _, value: parse_time(value)),
     "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
     "retries": ("retries", lambda name, value: whole_number(name, value, 0)),
+    "resume": ("resume", _matching(_JOB_ID, "7f3a")),
     "host": ("host", _matching(HOST_NAME, "tensor01")),
     "environment": ("environment", _environment),
     "packages": ("packages", _several(_package)),

@@ -83,6 +83,7 @@ _TYPES: Mapping[str, tuple[type, type | None]] = {
     "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
     "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
     "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
+    "checkpoint": (bool, None),
     "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
 }  # fmt: skip
 
@@ -215,7 +216,14 @@ def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Pla
     missing = _about_missing_module(outcome, place)
     if missing:
         error.hint = missing
+    if outcome.get("checkpoint"):
+        error.hint = "; ".join(filter(None, [error.hint, how_to_resume(place.job)]))
     return error
+
+
+def how_to_resume(job_id: str) -> str:
+    """What to do with the checkpoint that a job has left."""
+    return f'it left a checkpoint: call again with resume="{job_id[:4]}" to continue from there'
 
 
 def in_a_line(error: BaseException) -> str:

@@ -188,8 +188,10 @@ def spec_json(job: JobSpec) -> bytes:
         "log_limit_bytes": job.log_limit_bytes,
         "grace_s": job.grace_s,
         "stall_s": job.stall_s,
+        "quiet_s": job.quiet_s,
         "retries": job.retries,
         "umask": job.umask,
+        **({"resume": job.resume} if job.resume else {}),
     }
     return json.dumps(record, indent=1).encode()
 

@@ -33,7 +33,7 @@ _SHOWN = {"memory": spec.shown_memory, "gpu_memory": spec.shown_memory, "time": 
 # What a decorated function may have been promised and a call of a session cannot have by itself.
 _OF_THE_SESSION = {
     **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
-    **{name: name for name in ("retries", "nodes", "allow_cpu")},
+    **{name: name for name in ("retries", "resume", "nodes", "allow_cpu")},
     "gpu_memory_bytes": "gpu_memory", "stall_s": "stall_timeout",
 }  # fmt: skip
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from clusterfn import options
+from clusterfn import layout, options
 from clusterfn.options import HOST_NAME as HOST_NAME
 from clusterfn.options import Time as Time
 from clusterfn.options import did_you_mean as did_you_mean
@@ -67,6 +67,7 @@ class Options:
     on_interrupt: str = "detach"
     stall_s: float | None = None
     retries: int = 0
+    resume: str | None = None
     gpu_memory_bytes: int | None = None
     gpu_type: str | None = None
     nodes: int | None = None
@@ -256,6 +257,8 @@ class JobSpec:
         host_python: The old interpreter that runs the supervisor.
         sys_path: Folders of the user's modules there.
         umask: The user's own, for what the function writes.
+        resume: The job with a copy of whose checkpoint this one begins.
+        quiet_s: After so long without output and use of a CPU, whoever waits for it is told.
     """
 
     id: str
@@ -280,6 +283,8 @@ class JobSpec:
     stall_s: float | None = None
     retries: int = 0
     umask: int = 0o077
+    resume: str | None = None
+    quiet_s: float = layout.QUIET_S
 
 
 def parse_options(given: Mapping[str, object]) -> Options:

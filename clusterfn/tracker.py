@@ -165,6 +165,8 @@ class Tracker:
             if event.get("event") == "stage" and event.get("stage") == "result":
                 job.on_state(job.state, "its value is on the way")
                 job.on_transfer(self._receiving)
+            elif event.get("event") in ("quiet", "active"):
+                job.on_quiet(event.get("reason", "") if event["event"] == "quiet" else "", event.get("item", ""))
             elif event.get("event") in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
         self.heard += len(data)

@@ -28,8 +28,8 @@ ROOMS = [
     ["survey"],
     ["job", "group", "groupstate", "leaving", "overview"],
     [
-        "builder", "builds", "cards", "demand", "division", "environments", "session", "witness", "tracker", "live",
-        "progress",
+        "builder", "builds", "cards", "checkpoint", "demand", "division", "environments", "session", "witness",
+        "tracker", "live", "progress",
     ],
     ["shipping"],
     [

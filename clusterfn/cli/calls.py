@@ -12,7 +12,7 @@ from clusterfn.cli import target
 from clusterfn.decorator import ClusterFunction, cluster
 from clusterfn.errors import ClusterfnError
 
-_OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
+_OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume")
 
 
 def run(given: argparse.Namespace) -> int:

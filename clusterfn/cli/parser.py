@@ -200,6 +200,7 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     options.add_argument("--gpus", metavar="N", type=int)
     options.add_argument("--gpu-memory", metavar="AMOUNT", help="of each card, such as 24GB")
     options.add_argument("--gpu-type", metavar="NAME", help="of each card, such as a6000")
+    options.add_argument("--resume", metavar="ID", help="start with a copy of the checkpoint of that job")
     options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
     command.add_argument("target", metavar="FILE.py::FUNCTION", help=_TARGET)

@@ -326,3 +326,43 @@ def _starting(folder: Path) -> dict[str, Any] | None:
 
 def _parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+SAVES = """
+def f(fails):
+    import os
+    path = os.path.join(os.environ["CLUSTERFN_CHECKPOINT"], "epochs", "last")
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    done = os.path.getsize(path) if os.path.exists(path) else 0
+    with open(path, "a") as file:
+        file.write("x")
+    if fails:
+        os._exit(1)
+    return done
+"""
+
+
+def test_a_job_that_resumes_another_begins_with_a_copy_of_its_checkpoint(bench: Bench):
+    first, outcome = bench.run(SAVES, True)
+
+    again = [bench.run(SAVES, False, resume=first.id) for _ in range(2)]
+
+    assert outcome["checkpoint"] is True
+    assert [(job.value(), done["checkpoint"]) for job, done in again] == [(1, False)] * 2
+    assert (first.folder / "checkpoint" / "epochs" / "last").read_text() == "x"
+    assert [path.name for path in again[0][0].folder.glob("checkpoint*")] == ["checkpoint"]
+
+
+def test_an_attempt_after_the_first_keeps_its_own_checkpoint(bench: Bench):
+    first, _ = bench.run(SAVES, True)
+    job = bench.job(FLAKY, 1, retries=1, resume=first.id)
+
+    assert job.start().wait(60) == 0
+    assert job.outcome(2)["kind"] == "returned"
+
+
+def test_a_job_whose_checkpoint_to_resume_is_gone_does_not_run(bench: Bench):
+    _, outcome = bench.run(SAVES, False, resume="0" * 16)
+
+    assert (outcome["kind"], outcome["stage"]) == ("unsatisfiable", "start")
+    assert "checkpoint of job 0000000000000000" in outcome["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -185,3 +186,21 @@ def test_a_worker_whose_file_was_removed_is_named_all_the_same(bench: Bench):
     _, outcome = bench.run(source, stall_s=1.0)
 
     assert "no stack of Python's" in shown(outcome)
+
+
+def test_a_job_that_does_nothing_for_long_says_so_once_and_that_it_works_again(bench: Bench, tmp_path: Path):
+    go = tmp_path / "go"
+    source = "def f(path):\n    import os, time\n    while not os.path.exists(path):\n        time.sleep(0.05)\n"
+    job = bench.job(source + "    print('again', flush=True)\n    time.sleep(2)\n", str(go), quiet_s=0.5)
+    job.start()
+    events = job.attempt / "events.jsonl"
+    until(lambda: events.exists() and '"quiet"' in events.read_text())
+    go.touch()
+    until(lambda: '"active"' in events.read_text())
+
+    job.script.wait(30)
+
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    said = [each["reason"] for each in told if each["event"] == "quiet"]
+    assert said[0].startswith("printed nothing and used no CPU for ")
+    assert job.outcome()["kind"] == "returned", "it is only told"

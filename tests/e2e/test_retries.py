@@ -9,7 +9,7 @@ import pytest
 
 import clusterfn
 from clusterfn import cluster
-from clusterfn.errors import WorkerLost
+from clusterfn.errors import ConfigError, TimeLimit, WorkerLost
 from tests.e2e.conftest import wait_until
 
 pytestmark = pytest.mark.lab
@@ -154,3 +154,38 @@ def test_a_job_whose_node_is_lost_begins_elsewhere_and_never_runs_twice_at_the_s
     attempts = [line.split()[0] for line in lines]
     assert attempts == sorted(attempts) and set(attempts) == {"1", "2"}
     assert lines[-1].split()[1] != lost
+
+
+@pytest.mark.parametrize("host", ["tensor01", "slurm"])
+def test_a_job_that_ran_out_of_time_says_how_to_resume_it_and_the_next_one_begins_where_it_was(hosts, host):
+    patient = cluster(host=host, time="3s")(waiting)
+    with pytest.raises(TimeLimit) as caught:
+        patient(1000)
+    failed = caught.value.job
+
+    assert f'it left a checkpoint: call again with resume="{failed[:4]}"' in caught.value.hint
+    assert patient.with_options(resume=failed)(1000) is False
+    assert patient.with_options(resume=failed).map([1000]).results() == [False]
+
+
+def test_what_cannot_be_resumed_is_refused_before_anything_is_sent(hosts, tmp_path, monkeypatch):
+    plain = cluster(host="tensor01")(abs)
+    done, running = plain.submit(-1), cluster(host="tensor01")(waiting).submit(1000)
+    done.result(60)
+    wait_until(lambda: running.state == "RUNNING")
+    refused = {
+        done.id: "left no checkpoint on tensor01",
+        running.id: "that job still runs",
+        "0000000000000000": "there is no such job on tensor01",
+    }
+    try:
+        for job_id, words in refused.items():
+            with pytest.raises(ConfigError, match=words):
+                plain.with_options(resume=job_id)(-1)
+    finally:
+        running.stop()
+    config = tmp_path / "elsewhere.yml"
+    config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    with pytest.raises(ConfigError, match="checkpoint is on tensor01, and the call runs on here"):
+        cluster(host="here", resume=done.id)(abs)(-1)

@@ -15,6 +15,7 @@ import pytest
 
 from clusterfn import Cancelled, ClusterfnError, SweepError, live
 from clusterfn.elements import Stream
+from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup, inside
 from clusterfn.groupstate import Ended, GroupState
 from clusterfn.items import pack
@@ -343,3 +344,27 @@ def test_ten_thousand_items_are_packed_small():
     packed = pack(lambda a: a, [(n,) for n in range(2000)])
 
     assert len(packed.data) < 2000 * 300 and len(packed.ends) == 2000
+
+
+def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_it_waits(capsys):
+    told = "printed nothing and used no CPU for 10 min"
+    gathering = Gathering.__new__(Gathering)
+    gathering.group, gathering._told_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
+
+    for item in ("1", "2"):
+        gathering.quiet(item, told)
+
+    assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
+
+
+def test_a_job_that_does_nothing_for_long_says_so_in_its_status_until_it_works_again():
+    job, heard = Job("7f3a000011112222", "train", "box", "/root/jobs/7f3a", tracker=None), []
+    job.on_state("RUNNING")
+    job.listen(lambda kind, what: heard.append((kind, what)))
+
+    job.on_quiet("printed nothing and used no CPU for 10 min")
+
+    assert job.status.startswith("RUNNING (printed nothing") and "clusterfn stack 7f3a" in job.status
+    assert sum(kind == "stderr" for kind, _ in heard) == 1
+    job.on_quiet("")
+    assert job.status == "RUNNING"

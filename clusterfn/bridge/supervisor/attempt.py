@@ -19,11 +19,12 @@ from ...layout import (
     JOURNAL,
     OUTCOME,
     OWNER,
+    RETURNED,
     WAITING,
     WORK,
     attempt_dir,
 )
-from . import publish, retries
+from . import checkpoint, publish, retries
 from .text import portable
 from .verdict import Fenced, document, superseded
 
@@ -154,7 +155,9 @@ class Attempt:
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
         """Publish this attempt's outcome; False if another already stands."""
-        outcome = document(self.job.id, self.number, kind, portable(dict(facts, earlier=self.earlier())))
+        kept = kind != RETURNED and checkpoint.holds_something(self.job)
+        told = dict(facts, earlier=self.earlier(), checkpoint=kept)
+        outcome = document(self.job.id, self.number, kind, portable(told))
         won = self._put(outcome)
         if won and outcome["final"]:
             self.job.forget_secrets()

@@ -70,7 +70,9 @@ class ItemAttempt:
         return True
 
     def event(self, name: str, **facts: "Any") -> None:
-        """Its steps are not told one by one."""
+        """Its steps are not told one by one, but that it does nothing is."""
+        if name in ("quiet", "active"):
+            self._attempt.event(name, item=str(self._index), **facts)
 
     def beat(self) -> None:
         """The element's heart beats for it."""

@@ -22,7 +22,7 @@ from ...layout import (
     WORK,
     WORKER,
 )
-from . import child, environ, gauge, judge, lastuse, memory, place, stacks, stall, tree
+from . import checkpoint, child, environ, gauge, judge, lastuse, memory, place, stacks, stall, tree
 from .attempt import let_in
 from .left import files_in
 from .pump import Pump, copy
@@ -70,6 +70,7 @@ class Run:
         self._sampler = memory.Sampler(self._limit)
         self._killer = memory.Killer()
         self._stall = stall.Stall(job.spec.get("stall_s"))
+        self._quiet, self._is_quiet = stall.Stall(job.spec.get("quiet_s")), False
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
         self._gauge = gauge.Gauge([], self.notes)
@@ -84,6 +85,7 @@ class Run:
     def start(self) -> None:
         """Take what it needs and start the worker."""
         self._have_environment()
+        checkpoint.resume(self.job, self.watch)
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
@@ -248,10 +250,20 @@ class Run:
         if self._sampler.over(pids, began) and self._done is None:
             raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
         self._stacks.answer(pids)
-        if self._done is None and self._stall.over(pids, self._cpu_s, sum(pump.seen for pump in self._pumps)):
+        printed = sum(pump.seen for pump in self._pumps)
+        if self._done is None and self._stall.over(pids, self._cpu_s, printed):
             raise self._stall.verdict(self._stacks.lines(pids))
+        self._tell_quiet(pids, printed)
         if self._done is None and self._last_use.due():
             self._last_use.keep(self._usage(pids))
+
+    def _tell_quiet(self, pids: "list[int]", printed: int) -> None:
+        """Say when it has done nothing for long, and when it does something again."""
+        self._quiet.over(pids, self._cpu_s, printed)
+        quiet = self._quiet.is_over and self._done is None
+        if quiet != self._is_quiet:
+            self._is_quiet = quiet
+            self.attempt.event("quiet" if quiet else "active", reason=self._quiet.in_words() if quiet else "")
 
     def _drain(self) -> None:
         for pump in self._pumps:

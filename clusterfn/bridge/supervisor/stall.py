@@ -56,7 +56,16 @@ class Stall:
             self._mark, self._quiet_s = (used, printed), 0.0
         else:
             self._quiet_s += passed
-        return self._quiet_s >= self._limit_s
+        return self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it had done nothing for too long at the last look."""
+        return self._limit_s is not None and self._quiet_s >= self._limit_s
+
+    def in_words(self) -> str:
+        """What it has not done for so long."""
+        return "printed nothing and used no CPU for %s" % duration(self._limit_s or 0.0)
 
     def verdict(self, stacks: "list[str]") -> Verdict:
         """What that means for the job."""
