@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from clusterfn import download, layout, live, outcome
+from clusterfn import download, files, layout, live, outcome
 from clusterfn.elements import Element, Record, Stream
 from clusterfn.errors import JobError, ResultError
 from clusterfn.groupstate import Ended, GroupState, state_of
@@ -104,7 +104,9 @@ class Accounts:
             return
         usage = line.get("usage") or {}
         try:
-            value = outcome.value_of(published, record.value, place) if line["kind"] == layout.RETURNED else None
+            value = None
+            if line["kind"] == layout.RETURNED:
+                value = files.as_given(outcome.value_of(published, record.value, place), self._group.given)
         except ResultError as error:
             error.hint = (error.hint or "").replace(name, self._group.id)
             self._group.on_end(index, Ended(RETURNED, None, error, usage))

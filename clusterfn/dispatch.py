@@ -181,6 +181,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     tracker = Tracker(session, spec.id, spec.name, live)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
     job.fetch_when_done(spec.outputs)
+    job.given = send.given_paths(session.root, prepared.payload)
     for name in prepared.payload.edited:
         tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
     for note in prepared.payload.notes:

@@ -13,8 +13,9 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clusterfn.errors import PayloadError
 
@@ -90,6 +91,54 @@ def not_told(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
     fresh = [path for path in dict.fromkeys(paths) if path not in _told]
     _told.update(fresh)
     return fresh
+
+
+def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
+    """A value that has just come, with the caller's own paths in place of those that the host has for the same files.
+
+    Texts and paths are looked at, alone and in built-in containers, keys included. Only a whole path is replaced: that
+    of a File or Directory which was an argument, or one below such a Directory.
+
+    Args:
+        given: Path on the host -> path here.
+    """
+    return _Giving(given).of(value) if given else value
+
+
+class _Giving:
+    """One walk through a value; lists and dicts stay the same objects."""
+
+    def __init__(self, given: Mapping[str, pathlib.PurePath]) -> None:
+        self._given = given
+        self._seen: dict[int, Any] = {}  # by id: held, so that no id is used twice
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is str:
+            found = self._path(value)
+            return value if found is None else str(found)
+        if isinstance(value, pathlib.PurePath):
+            found = self._path(str(value))
+            return value if found is None else pathlib.Path(found)
+        if kind in (list, dict) and id(value) not in self._seen:
+            self._seen[id(value)] = value
+            if kind is list:
+                value[:] = map(self.of, value)
+            else:
+                pairs = [(self.of(key), self.of(each)) for key, each in value.items()]
+                value.clear()
+                value.update(pairs)
+        elif kind in (tuple, set, frozenset):
+            return kind(map(self.of, value))
+        return value
+
+    def _path(self, text: str) -> pathlib.PurePath | None:
+        for there, here in self._given.items():
+            if text == there:
+                return here
+            if text.startswith(f"{there}/"):
+                return here / text[len(there) + 1 :]
+        return None
 
 
 def shipment(path: File | Directory) -> Shipment:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout
@@ -87,6 +88,7 @@ class GroupState:
         self.sent_here = True
         self.is_stopping = False
         self.transfer: Transfer | None = None
+        self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self._reason = ""
         self._labels = labels
         self._states = [PENDING] * count

@@ -98,6 +98,7 @@ class _Packing:
             shipments=tuple(self.needs.shipments.values()),
             edited=tuple(modules.edited(modules.names(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.needs.known),
+            given=self.needs.given(),
         )
 
     def _packed(self, obj: Any) -> Any:

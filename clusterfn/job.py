@@ -11,10 +11,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import download, layout, leaving, outcome, whereabouts
+from clusterfn import download, files, layout, leaving, outcome, whereabouts
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.edge import edge
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
@@ -34,7 +34,7 @@ _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
     "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_quiet",
-    "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving",
+    "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving", "given",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
@@ -70,6 +70,7 @@ class Job(concurrent.futures.Future[R]):
         self._unheard: list[tuple[str, Any]] = []
         self._trouble = ""
         self.transfer: Transfer | None = None
+        self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         self._pid = os.getpid()
@@ -311,7 +312,7 @@ class Job(concurrent.futures.Future[R]):
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
-            result = outcome.value_of(published, value, place)
+            result = files.as_given(outcome.value_of(published, value, place), self.given)
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return

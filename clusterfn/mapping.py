@@ -119,6 +119,7 @@ def _run(
     _tell(one, group, wish, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt = options.on_interrupt
+    made.given = send.given_paths(session.root, one.payload)
     ledger.remember(made, one.config)
     caller.before_send(made)
     files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
@@ -266,7 +267,7 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
     if told["secrets"]:
         files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
     made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
-    made.on_interrupt, made.raises = group.on_interrupt, group.raises
+    made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
     ledger.remember(made, config.load().path)
     counted = _counted(cast(Group, job.group))
     dispatch.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")

@@ -16,7 +16,8 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any
 
 from clusterfn import modules, wire
@@ -40,6 +41,7 @@ class Payload:
         edited: Modules whose file was changed since it was first sent.
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
         notes: What will be different there, as sentences.
+        given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
     """
 
     data: bytes
@@ -49,6 +51,7 @@ class Payload:
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
+    given: Mapping[str, PurePath] = field(default_factory=dict)
 
 
 def pack(
@@ -92,6 +95,7 @@ def pack(
         edited=tuple(modules.edited(modules.names(sources))) if sources else (),
         needs=frozenset(name.partition(".")[0] for name in needs.known),
         notes=tuple(notes),
+        given=needs.given(),
     )
 
 
@@ -208,6 +212,7 @@ class Needs:
         self.shipments: dict[tuple[str, str], Shipment] = {}
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
+        self._paths: dict[str, set[PurePath]] = {}
 
     def look(self, obj: Any) -> Any:
         if isinstance(obj, (File, Directory)):
@@ -247,9 +252,14 @@ class Needs:
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
 
+    def given(self) -> dict[str, PurePath]:
+        """The caller's path of each file or folder; none of those of which the same content was passed from two."""
+        return {name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1}
+
     def _ship(self, path: File | Directory) -> tuple[Any, ...]:
         item = shipment(path)
         self.shipments[item.digest, item.name] = item
+        self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(path))
         return wire.part("stand_ins").path_of, (item.digest, item.name)
 
 

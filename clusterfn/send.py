@@ -11,7 +11,7 @@ import posixpath
 import stat
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn import layout, parcel, script
@@ -114,6 +114,11 @@ def named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
 def shipment_path(root: str, item: Shipment) -> str:
     """Where a File or Directory lies on the host."""
     return posixpath.join(root, layout.FILES, item.digest, item.name)
+
+
+def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
+    """Path on the host -> the caller's own, of each File and Directory."""
+    return {posixpath.join(root, layout.FILES, name): path for name, path in payload.given.items()}
 
 
 def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:

@@ -63,6 +63,7 @@ class Holding:
         dispatch.tell_credentials(payload)
         tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
         call: Call[R] = Call(self.job, payload, tracker)
+        call.given = send.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 

@@ -6,10 +6,12 @@ import copy
 import os
 import pathlib
 import pickle
+from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
 
-from clusterfn import PayloadError
+import clusterfn
+from clusterfn import PayloadError, files, payload
 from clusterfn.files import Directory, File, shipment
 
 
@@ -149,3 +151,61 @@ def test_a_folder_that_cannot_be_read_is_refused_by_name(tmp_path, as_nobody):
     with pytest.raises(PayloadError, match="secret"):
         shipment(Directory(tmp_path / "d"))
     (tmp_path / "d/secret").chmod(0o700)
+
+
+THERE, BELOW = "/root/files/aa/model1.zip", "/root/files/bb/data"
+GIVEN = {THERE: PurePath("model1.zip"), BELOW: PurePath("/home/ada/data")}
+
+
+@pytest.mark.parametrize(
+    ("value", "mine"),
+    [
+        (THERE, "model1.zip"),
+        (PurePosixPath(THERE), Path("model1.zip")),
+        ({THERE: 1, "other": [THERE]}, {"model1.zip": 1, "other": ["model1.zip"]}),
+        (({THERE}, frozenset([THERE])), ({"model1.zip"}, frozenset(["model1.zip"]))),
+        (f"{BELOW}/a/b.csv", str(PurePath("/home/ada/data/a/b.csv"))),
+        (f"{BELOW}2/a", f"{BELOW}2/a"),
+        (f"read {THERE}", f"read {THERE}"),
+        ([1, None, b"x"], [1, None, b"x"]),
+    ],
+)
+def test_a_path_of_an_argument_in_a_value_is_the_callers_again(value, mine):
+    assert files.as_given(value, GIVEN) == mine
+
+
+def test_a_list_that_holds_itself_stays_that_list():
+    value = [THERE]
+    value.append(value)
+
+    found = files.as_given(value, GIVEN)
+
+    assert found is value and found[1] is value and found[0] == "model1.zip"
+
+
+def test_a_file_passed_by_two_paths_has_none_that_is_the_callers(tmp_path):
+    paths = [tmp_path / name / "x.csv" for name in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("same")
+
+    assert payload.pack(print, tuple(map(File, paths)), {}).given == {}
+    assert list(payload.pack(print, (File(paths[0]),) * 2, {}).given.values()) == [paths[0]]
+
+
+def test_results_have_the_keys_that_the_caller_knows(tmp_path, monkeypatch):
+    config = tmp_path / "clusterfn.yml"
+    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: local\n    root: {tmp_path / 'root'}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    monkeypatch.chdir(tmp_path)
+    for name in ("model1.zip", "model2.zip"):
+        (tmp_path / name).write_text(name)
+
+    def compare(paths):
+        return {str(path): path.read_text() for path in paths}
+
+    there = clusterfn.cluster(compare)
+    models = [File("model1.zip"), File("model2.zip")]
+
+    assert there(models) == {"model1.zip": "model1.zip", "model2.zip": "model2.zip"}
+    assert there.map([models[:1]]).results() == [{"model1.zip": "model1.zip"}]
