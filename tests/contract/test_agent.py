@@ -257,8 +257,9 @@ def test_what_comes_after_a_failure_is_skipped_with_its_reason(here: HostConnect
     put = here.put(str(tmp_path / "d" / "file"), b"x", after=[failing])
     run = here.run(["touch", str(tmp_path / "ran")], after=[put])
 
-    with pytest.raises(HostError, match="No such file"):
+    with pytest.raises(HostError, match="No such file") as caught:
         run.result(WAIT_S)
+    assert caught.value is failing.exception(WAIT_S), "what failed first, with its kind"
     assert not (tmp_path / "ran").exists()
     assert list((tmp_path / "d").iterdir()) == []
 

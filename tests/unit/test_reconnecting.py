@@ -82,6 +82,36 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(mo
         assert round_of == [min(number, link._MOST_WAITS) for number in range(len(round_of))]
 
 
+def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trying, "pause_s", lambda _: 0.001)
+    asked: list[str] = []
+
+    def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
+        asked.append(request["do"])
+        return [({"end": True, "ok": True}, b"")] if request["do"] == "ping" else []
+
+    transport = FakeTransport(agent(answers))
+    connection = HostConnection(HOST, transport)
+    upload = connection.put("/root/jobs/7f3a/payload.pkl", b"x")
+    start = connection.run(["sh", "job.sh"], after=[upload])
+    until(lambda: "run" in asked)
+    transport.error = Unreachable("gone", host="lab8")
+    transport.drop()
+    until(lambda: connection.state.name == "reconnecting")
+    asked.clear()
+
+    upload.cancel()
+    transport.error = None
+
+    with pytest.raises(HostError, match="it was cancelled"):
+        start.result(10)
+    connection.ping().result(10)
+    assert "run" not in asked
+    connection.close()
+
+
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
     words = _trouble("lab8", State("reconnecting", 0.0, "the host no longer answered"))
 
