@@ -29,6 +29,7 @@ from clusterfn.spec import JobSpec, Options, Resources
 from clusterfn.tracker import Tracker
 
 R = TypeVar("R")
+_told: set[str] = set()
 
 
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
@@ -127,6 +128,10 @@ def prepare_packed(
     session.enough(resources)  # before an environment for it is solved, which takes minutes
     ready = session.environment(wanted_environment(payload, options, resources), tell)
     version = ready.interpreter.version
+    for sentence in payload.decided_here:
+        if sentence not in _told:  # once is enough for a function that is called often
+            _told.add(sentence)
+            tell(sentence)
     if version != CALLER:  # code goes as text then
         payload = replace(pack(version), edited=payload.edited)
     if warning := session.warning():

@@ -99,6 +99,7 @@ class _Packing:
             edited=tuple(modules.edited(modules.names(sources))) if sources else (),
             needs=frozenset(name.partition(".")[0] for name in self.needs.known),
             given=self.needs.given(),
+            decided_here=tuple(self.needs.decided_here()),
         )
 
     def _packed(self, obj: Any) -> Any:

@@ -18,6 +18,7 @@ import sys
 import sysconfig
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.errors import PayloadError
@@ -291,3 +292,54 @@ def _imported(node: ast.AST) -> Iterator[str]:
             yield from (name for part in child.orelse for name in _imported(ast.Module([part], [])))
         else:
             yield from _imported(child)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A name of a module that `try: import …` sets.
+
+    Attributes:
+        modules: What is imported there, any of which may be missing.
+        value: The constant that it is set to.
+        is_fallback: Whether it is set where the import fails, rather than where it succeeds.
+    """
+
+    modules: tuple[str, ...]
+    value: object
+    is_fallback: bool
+
+    def missing(self, value: object) -> str:
+        """The module whose absence on this machine gave the name its value; "" if that is not how it got it."""
+        if (value is self.value) is not self.is_fallback:
+            return ""
+        return next((name for name in self.modules if name not in sys.modules and _spec(name) is None), "")
+
+
+@functools.lru_cache(maxsize=256)
+def guarded(source: str) -> Mapping[str, Guarded]:
+    """The names that the top level of a source sets to a constant in a `try: import …` or its `except ImportError`."""
+    found: dict[str, Guarded] = {}
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a cell of a notebook with magics
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
+            wanted = tuple(_imported(ast.Module(node.body, [])))
+            for name, value in _constants([*node.body, *node.orelse]):
+                found[name] = Guarded(wanted, value, False)
+            for handler in filter(_catches_import, node.handlers):
+                found.update((name, Guarded(wanted, value, True)) for name, value in _constants(handler.body))
+    return found
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {each.id for each in types if isinstance(each, ast.Name)}
+    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception"})
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
+    for each in body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
+            yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))

@@ -15,7 +15,7 @@ import linecache
 import pickle
 import sys
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
@@ -42,6 +42,7 @@ class Payload:
         needs: The top-level names of all modules that the call itself refers to, wherever they come from.
         notes: What will be different there, as sentences.
         given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
+        decided_here: Names that travel with the value that they have because this machine lacks a module; sentences.
     """
 
     data: bytes
@@ -52,6 +53,7 @@ class Payload:
     needs: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     given: Mapping[str, PurePath] = field(default_factory=dict)
+    decided_here: tuple[str, ...] = ()
 
 
 def pack(
@@ -96,6 +98,7 @@ def pack(
         needs=frozenset(name.partition(".")[0] for name in needs.known),
         notes=tuple(notes),
         given=needs.given(),
+        decided_here=tuple(needs.decided_here()),
     )
 
 
@@ -213,6 +216,19 @@ class Needs:
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
         self._paths: dict[str, set[PurePath]] = {}
+        self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
+
+    def decided_here(self) -> Iterator[str]:
+        """What the function would find otherwise on the host, as its own module was run on this machine only."""
+        for name, (value, file, scope) in self._flags.items():
+            cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
+            found = (modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            missing = next((module for each in found if each and (module := each.missing(value))), "")
+            if missing:
+                yield (
+                    f"{name} is {value!r} in the job, because this machine has no {missing}; to have it decided on the "
+                    "host, set it inside the function, or move the function into a module of its own"
+                )
 
     def look(self, obj: Any) -> Any:
         if isinstance(obj, (File, Directory)):
@@ -245,6 +261,10 @@ class Needs:
 
     def _by_value(self, function: types.FunctionType) -> None:
         code = function.__code__
+        for name in _globals_of(code):
+            value = function.__globals__.get(name, code)
+            if value is None or isinstance(value, bool):
+                self._flags[name] = value, code.co_filename, function.__globals__
         for name in imports_inside(code):
             self._note(name or function.__globals__.get("__package__"))
         if code.co_filename not in self.texts:
@@ -265,6 +285,14 @@ class Needs:
 
 # Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
 _NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.decorator")
+
+
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """The names that a function and those inside it may look for among its globals."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals_of(constant)
 
 
 @functools.lru_cache(maxsize=1024)

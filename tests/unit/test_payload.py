@@ -7,6 +7,7 @@ import functools
 import hashlib
 import importlib.machinery
 import importlib.util
+import linecache
 import os
 import subprocess
 import sys
@@ -276,3 +277,44 @@ def test_a_script_in_a_home_full_of_files_is_sent_quickly(tmp_path):
     told = subprocess.run([sys.executable, "script.py"], cwd=home, capture_output=True, text=True)
 
     assert told.stdout == "['helper_of_mine.py', 'late_of_mine.py'] True\n", told.stderr
+
+
+def packed(function):
+    return payload.pack(function, (), {})
+
+
+def of_a_script(source, **more):
+    """The function `f` of a script, as Python has it that runs the script."""
+    name = f"<script {len(linecache.cache)}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    scope = {"__name__": "__main__", **more}
+    exec(compile(source, name, "exec"), scope)
+    return scope["f"]
+
+
+ABSENT = [
+    "try:\n import {module}\n HAS = True\nexcept ImportError:\n HAS = False\ndef f():\n return HAS\n",
+    "HAS = False\ntry:\n import {module} as m\n HAS = True\nexcept ImportError:\n pass\ndef f():\n return HAS\n",
+    "try:\n from {module} import path as HAS\nexcept (ImportError, OSError):\n HAS = None\ndef f():\n return HAS\n",
+]
+
+
+@pytest.mark.parametrize("source", ABSENT)
+def test_a_name_that_a_missing_module_decided_on_this_machine_is_told(source):
+    (told,) = packed(of_a_script(source.format(module="nowhere_mod"))).decided_here
+
+    assert told.startswith("HAS is ") and "because this machine has no nowhere_mod" in told
+    assert packed(of_a_script(source.format(module="os"))).decided_here == ()
+
+
+def test_it_is_told_too_where_another_cell_of_a_notebook_has_decided_it():
+    cells = ["%matplotlib inline", "try:\n    import nowhere_mod\nexcept ImportError:\n    nowhere_mod = None\n"]
+
+    f = of_a_script("def f():\n    return [each for each in (nowhere_mod,)]\n", In=cells, nowhere_mod=None)
+
+    assert "because this machine has no nowhere_mod" in packed(f).decided_here[0]
+
+
+def test_a_name_that_no_import_decides_is_not_told():
+    assert packed(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")).decided_here == ()
+    assert packed(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")).decided_here == ()
