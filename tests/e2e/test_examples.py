@@ -210,6 +210,17 @@ def test_with_a_card_of_this_machine(here, argv):
     assert "cuda" in run(*argv, "--gpus", "1", *where)
 
 
+def test_the_helpers_for_gpus_work_on_a_machine_without_one(tmp_path, monkeypatch):
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+
+    out = run("gpu_helpers.py", "--size", "100", cwd=tmp_path, HOME=str(tmp_path), CUDA_VISIBLE_DEVICES="")
+
+    told = dict(line.split(": ", 1) for line in out.splitlines() if ": " in line)
+    assert told["device"] == "cpu"
+    assert (told["batch"], told["weights"]) == ("8", "100")
+    assert told["explained"] == "cudaErrorInvalidResourceHandle"
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_each_example_says_how_it_is_run(name):
     told = ast.get_docstring(ast.parse((EXAMPLES / name).read_text(encoding="utf-8")))
@@ -219,5 +230,5 @@ def test_each_example_says_how_it_is_run(name):
 
 
 def test_every_script_is_run_by_a_test():
-    known = "compare_models ddp files first many_calls matrix_benchmark retrieval_grid tensor01"
+    known = "compare_models ddp files first gpu_helpers many_calls matrix_benchmark retrieval_grid tensor01"
     assert [f"{name}.py" for name in known.split()] == SCRIPTS
