@@ -247,6 +247,29 @@ def test_no_core_dump_holds_a_secret_unless_the_function_asks(bench: Bench, secr
     assert job.value() == [dumped, True]
 
 
+LISTENS = """
+import os
+
+def f(opens):
+    import socket
+    port = socket.create_server(("127.0.0.1", 0)) if opens else None
+    tables = [line.split() for name in ("tcp", "tcp6") for line in open("/proc/net/" + name)]
+    listening = {"socket:[%s]" % words[9] for words in tables if words[3] == "0A"}
+    pid, found = os.getpid(), []
+    for _ in range(3):  # the worker, its supervisor, job.sh
+        folder = "/proc/%d/fd/" % pid
+        found += [name for name in os.listdir(folder) if os.path.islink(folder + name)
+                  and os.readlink(folder + name) in listening]
+        pid = int(open("/proc/%d/stat" % pid).read().rpartition(")")[2].split()[1])
+    return len(found)
+"""
+
+
+@pytest.mark.parametrize("opened_by_the_function", [0, 1])
+def test_no_process_of_a_job_listens_on_a_port(bench: Bench, opened_by_the_function: int):
+    assert bench.run(LISTENS, opened_by_the_function)[0].value() == opened_by_the_function
+
+
 def test_the_working_directory_is_empty_and_its_own(bench: Bench):
     job, _ = bench.run("def f():\n    import os\n    return [os.getcwd(), os.listdir('.')]\n")
 
