@@ -6,7 +6,7 @@ Asks the host each thing once per process; makes nothing there. Called by `sessi
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -130,14 +130,11 @@ class Environments:
             from clusterfn.environment import making
 
             say(f"{self._session.host.name}: {lacking.message}")
+            spec = making.with_own_channels(imports.automatic(names, CALLER))
             try:
-                return self._made(making.with_own_channels(imports.automatic(names, CALLER)), wanted.gpus, say)
+                return self._made(spec, wanted.gpus, say)
             except LockError as error:
                 lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
-                lacking.hint = f"{error.hint}; or use one that you make on the host: {_by_pip(sorted(needed))}"
+                by_pip = f"python3 -m venv ~/v; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
+                lacking.hint = f'{error.hint}; or make one on the host ({by_pip}) and name it: environment="venv:~/v"'
                 raise lacking from error
-
-
-def _by_pip(projects: Sequence[str]) -> str:
-    """How a person makes an environment on a host."""
-    return f'python3 -m venv ~/v; ~/v/bin/pip install {" ".join(projects)}; then environment="venv:~/v"'

@@ -288,8 +288,9 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
     if "unreachable" in told:
         raise LockError(
             f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
-            hint="see the address above: correct it, or your network, proxy and certificate settings, and call again; "
-            "a lock that is made elsewhere and laid beside it needs no network here",
+            hint="correct the address above, or your network, proxy and certificate settings, and call again"
+            + (f"; without network: run `clusterfn env lock {spec.file.name}` on another machine, and copy its lock "
+               "beside this file" if spec.file else ""),
         )  # fmt: skip
     raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
 

@@ -6,11 +6,14 @@ import importlib.metadata
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import modules
+from clusterfn import EnvironmentBuildError, LockError, modules
 from clusterfn.environment import imports
+from clusterfn.environments import Environments, Wanted
+from clusterfn.spec import Host
 
 
 @pytest.fixture
@@ -84,3 +87,26 @@ def test_names_are_found_without_packages_distributions_too(installed, monkeypat
     installed("Toy_Learn", "toylearn", "1.4.2")
 
     assert wanted("import toylearn, pytest") == ["pytest==" + importlib.metadata.version("pytest"), "toy-learn==1.4.2"]
+
+
+def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch):
+    unreachable = LockError("it could not be locked: a channel cannot be reached", hint="correct your network")
+    lacking = EnvironmentBuildError("/usr/bin/python3.11 has no numpy", hint='environment="environment.yml"')
+    session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
+    environments = Environments(session)  # type: ignore[arg-type]
+    monkeypatch.setattr(environments, "_remembered", raising(lacking))
+    monkeypatch.setattr(environments, "_made", raising(unreachable))
+
+    with pytest.raises(EnvironmentBuildError) as caught:
+        environments.find(Wanted(imports=lambda: ["numpy"]), lambda _: None)
+
+    assert "none could be made: it could not be locked" in caught.value.evidence[0]
+    assert "environment.yml" not in caught.value.hint
+    assert caught.value.hint.startswith("correct your network; or make one on the host (python3 -m venv ~/v;")
+
+
+def raising(error):
+    def refuse(*_):
+        raise error
+
+    return refuse
