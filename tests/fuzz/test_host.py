@@ -1,0 +1,191 @@
+"""What programs of a host print, and what lies in its folders, with damage in it: named errors, and no job ended."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fcntl")
+
+from hypothesis import strategies as st
+
+from clusterfn import cards
+from clusterfn.bridge.spooler import machine, plan, words
+from clusterfn.bridge.spooler.demand import cards_of
+from clusterfn.bridge.spooler.names import Seen
+from clusterfn.bridge.spooler.room import Machine
+from clusterfn.bridge.spooler.tickets import Queue
+from clusterfn.bridge.supervisor import expire, gauge, listing, nvidia
+from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.supervisor.verdict import Verdict
+from clusterfn.gpu import smi
+from clusterfn.scheduler import slurm_gres, slurm_limits
+from clusterfn.scheduler.bare import Bare
+from clusterfn.scheduler.base import Answer, Evidence
+from clusterfn.scheduler.slurm import Slurm
+from clusterfn.survey import machine as surveyed
+from clusterfn.survey import queues
+from clusterfn.survey.answers import Section
+from tests.fuzz import damaged, fuzzed, twisted
+from tests.golden.golden import recorded
+from tests.golden.samples import SLURM
+
+V = "slurm-22.05.8"
+JOB = "7f3a000011112222"
+SLURM_TEXTS = [recorded(f"{V}/{name}.txt").encode() for name in ("squeue", "scontrol-oom", "scontrol-array", "log-oom")]
+SLURM_TEXTS += [
+    b"MaxArraySize            = 1001\nMaxJobCount             = 10000\n",
+    b"PartitionName=short AllowGroups=ALL Default=YES MaxTime=1-02:00:00 State=UP\n",
+    b"40|100\nmain*|up|1:00:00|2|gpu:a100:4(S:0-1)\nphysics||normal|10|20|1-00:00:00|cpu=4\n",
+    b"NodeName=n1 Gres=gpu:a100:4 GresUsed=gpu:a100:1(IDX:0) State=MIXED\n12|ann|gpu:2|Priority|x|2\n",
+]
+BOOT = "11111111-2222-3333-4444-555555555555"
+BARE_TEXTS = [
+    f"train.{JOB}|PENDING|2 of 2 GPUs held by ann (2)\n".encode(),
+    f"{BOOT}\n77 (a b) c) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1\n".encode(),
+]
+SMI_TEXTS = [
+    b"00000000:01:00.0, 0, GPU-1, 49140, NVIDIA RTX A6000\n00000000:02:00.0, 1, GPU-2, [N/A], NVIDIA, Inc. A100\n",
+    b"00000000:01:00.0, 0, 49140, 3, 100, GPU-1, NVIDIA RTX A6000\n",
+    b"GPU-1, 812\nGPU-2, 3\n",
+    b"GPU-1, 4242, /usr/bin/python3\nGPU-2, 1, [Not Found]\n",
+    b"GPU-1, NVIDIA RTX A6000, 812, 100\n",
+    b"0, GPU-1, 49140, NVIDIA RTX A6000\n",
+    b"0, GPU-1, NVIDIA RTX A6000, 49140, 812, 100, 575.57.08, 8.6\n",
+    b"NVIDIA RTX A6000, 49140, 575.57.08, 8.6\n",
+    b"Failed to initialize NVML: Driver/library version mismatch\n",
+]
+SPEC = {
+    "format": 1, "id": JOB, "name": "train", "host": "box", "scheduler": "bare", "root": "/r", "bridge": "/r/bridge/1",
+    "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1}, "keep_days": 14.0, "lease": "socket",
+}  # fmt: skip
+OUTCOME = {"format": 1, "job": JOB, "attempt": 1, "kind": "returned", "final": True, "message": "", "earlier": []}
+EVENTS = [{"n": 1, "event": "pending", "t": 1.0, "reason": "x"}, {"n": 2, "event": "running", "t": 2.0, "node": "n1"}]
+TICKET = {
+    "format": 1, "job": JOB, "name": "train", "folder": f"/r/jobs/{JOB}", "home": f"/r/jobs/{JOB}", "element": None,
+    "submitted": 10**15, "t": 1e9, "reason": "", "asked": {"gpus": 1, "cores": 2, "memory_mb": 10},
+    "limits": {"gpus": 4, "cores": None, "memory_mb": None, "jobs": 20}, "queue_timeout_s": 60.0, "lease": "socket",
+    "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1, "gpu_type": "a6000", "gpu_memory_bytes": None},
+    "bridge": "/r/bridge/1", "env": {"A": "b"}, "boot": machine.boot_id(),
+}  # fmt: skip
+NAMES = [
+    b"gpu/GPU-1", b"run/1000/7f3a000011112222/1/2/1024", b"wait/1000/123456/999/1/2/1024/7f3a000011112222/a6000/48000",
+    b"spool/1000/x", b"door", b"wait/1/2/3/4/5/6",
+]  # fmt: skip
+
+
+@fuzzed(data=damaged(SLURM_TEXTS))
+def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
+    text, slurm = data.decode("utf-8", "replace"), Slurm(SLURM, "ada")
+    for state in slurm.parse_states(text).values():
+        slurm.hopeless(state)
+        slurm.in_words(state)
+    slurm.trouble(Answer(rc=0, out=text, err=text))
+    slurm.explain(Evidence(text, text, "17"))
+    slurm_limits.read([text, text, text], None)
+    slurm_gres.types(text)
+    slurm_gres.nodes(text)
+    slurm_gres.waiting(text)
+    queues.partitions(text.splitlines())
+    queues.accounts(text.splitlines())
+    queues.limits(text.splitlines(), [])
+
+
+@fuzzed(data=damaged(BARE_TEXTS))
+def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
+    text, bare = data.decode("utf-8", "replace"), Bare(BOOT)
+    for state in bare.parse_states(text).values():
+        bare.in_words(state)
+    bare.trouble(Answer(rc=1, out=text, err=text))
+    bare.explain(Evidence(text, text, f"{BOOT}:77:4242"))
+    bare.evidence_command(text)
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What nvidia-smi prints, once it is put there."""
+    said: list[str] = [""]
+    monkeypatch.setattr(nvidia, "_ask", lambda argv: said[0])
+    monkeypatch.setattr(nvidia, "_AGAIN_S", 0)
+    return said
+
+
+@fuzzed(data=damaged(SMI_TEXTS))
+def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> None:
+    answers[0] = text = data.decode("utf-8", "replace")
+    readers: list[Callable[[], Any]] = [
+        nvidia.cards, nvidia.loads, nvidia.processes, lambda: nvidia.used_by_others(["GPU-1"])
+    ]  # fmt: skip
+    for read in readers:
+        with contextlib.suppress(Verdict):
+            read()
+    gauge.Gauge(["GPU-1"], [])._understand(text)
+    cards.read(text)
+    surveyed.cards(Section("cards", 0, text.splitlines()))
+    for line in text.splitlines():
+        smi._row(line)
+
+
+@fuzzed(name=damaged([b"python3", b"/opt/a b, c/python"]))
+def test_no_name_of_a_process_ends_a_job(name: bytes, answers: list[str]) -> None:
+    """Any user of the machine chooses names; a row can be forged by one, but never broken."""
+    answers[0] = f"GPU-1, {os.getpid()}, {name.decode('utf-8', 'replace')}\nGPU-2, 1, b\n"
+
+    found = nvidia.processes()
+
+    assert found["GPU-1"][0].pid == str(os.getpid())
+    assert "GPU-2" in found
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "jobs" / JOB / "attempts" / "1").mkdir(parents=True)
+    return tmp_path
+
+
+@fuzzed(0.2, spec=twisted([SPEC]), outcome=twisted([OUTCOME]), events=twisted([EVENTS]), torn=damaged([b"{}", b"[1]"]))
+def test_a_damaged_job_hides_no_other_and_is_kept(
+    spec: Any, outcome: Any, events: Any, torn: bytes, root: Path
+) -> None:
+    job = root / "jobs" / JOB
+    attempt = job / "attempts" / "1"
+    attempt.mkdir(parents=True, exist_ok=True)
+    (job / "spec.json").write_text(json.dumps(spec))
+    (attempt / "outcome.json").write_text(json.dumps(outcome))
+    lines = [json.dumps(event) for event in events] if isinstance(events, list) else [json.dumps(events)]
+    (attempt / "events.jsonl").write_bytes("\n".join(lines).encode() + b"\n" + torn)
+
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert listing.listing(str(root)) == 0
+    told = [json.loads(line) for line in out.getvalue().splitlines()]
+    with contextlib.redirect_stderr(io.StringIO()):
+        expire.tidy(str(root), 0.0, 14 * 86400.0)
+
+    assert len(told) == 1
+    assert job.exists()
+
+
+@fuzzed(0.2, told=twisted([TICKET]), held=st.lists(damaged(NAMES), max_size=6))
+def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], root: Path) -> None:
+    queue = Queue(str(root))
+    Path(queue.folder).mkdir(parents=True, exist_ok=True)
+    (Path(queue.folder) / JOB).write_text(json.dumps(told))
+    seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
+    every = [Card(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
+    view = plan.View(
+        Machine(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: cards_of(kind, every),
+        lambda kind, ahead, kept: words.Around(kind, {}, {}, ahead, kept),
+    )  # fmt: skip
+
+    made = plan.plan(queue.read(), view)
+
+    assert {each.job for each in made.start} <= {JOB}
+    shutil.rmtree(queue.folder)
