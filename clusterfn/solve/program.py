@@ -82,7 +82,7 @@ def _end_with_the_caller(folder: str) -> None:
         while os.read(line, 4096):
             continue
         shutil.rmtree(folder, ignore_errors=True)
-        if os.name == "nt":
+        if sys.platform == "win32":
             subprocess.run(["taskkill", "/F", "/T", "/PID", str(os.getpid())], capture_output=True)
         else:
             os.killpg(os.getpgid(0), signal.SIGKILL)
