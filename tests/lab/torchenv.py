@@ -1,4 +1,4 @@
-"""The environment with PyTorch and FAISS that jobs of the lab may use: envs/torch, made on demand: it takes a minute.
+"""The environment with PyTorch, FAISS and training frameworks that jobs of the lab may use: envs/torch, made on demand.
 
 Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; without a CPU
 build nearby, plain torch is several gigabytes.
@@ -11,7 +11,10 @@ import shutil
 from .layout import ENVS
 from .processes import LabError, State, run
 
-REQUIREMENTS = ("torch==2.13.0", "numpy", "faiss-cpu==1.15.1", "pandas")
+REQUIREMENTS = (
+    "torch==2.13.0", "numpy", "faiss-cpu==1.15.1", "pandas",
+    "pytorch-lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0",
+)  # fmt: skip
 TORCH = ENVS / "torch"
 # Python 3.11 is what the lab's jobs are written for; 3.10 and newer have wheels too.
 WANTED = ("3.11", "3.12", "3.10", "3.13")
@@ -32,7 +35,7 @@ def build(state: State) -> None:
     minor = next((minor for minor in WANTED if minor in state.pythons), None)
     if minor is None:
         raise LabError(f"PyTorch needs one of Python {', '.join(WANTED)}")
-    print(f"The torch environment: {' '.join(REQUIREMENTS)} under {TORCH} (about a minute)", flush=True)
+    print(f"The torch environment: {' '.join(REQUIREMENTS)} under {TORCH} (two minutes)", flush=True)
     if not (TORCH / "complete").exists():
         shutil.rmtree(TORCH, ignore_errors=True)
         run([state.pythons[minor]["path"], "-m", "venv", str(TORCH)])
