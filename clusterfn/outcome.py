@@ -386,6 +386,11 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
         return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
+    if isinstance(error, ValueError) and _ONE_EACH in str(error):
+        return (
+            "clusterfn calls the function once on each node: start its processes there with "
+            "torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
+        )
     return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
 
 
@@ -410,6 +415,7 @@ def _about_gpus(outcome: Mapping[str, Any], place: Place) -> str | None:
 
 
 _OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
+_ONE_EACH = "the number of tasks per node configured in SLURM"  # Lightning, to devices=2 on several nodes
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 

@@ -81,9 +81,9 @@ def launch(function: Callable[..., Any], processes: int, *args: Any) -> Any:
 
 
 def rank_of(function: Callable[..., Any], *args: Any) -> Any:
-    """One rank: after DDP gloo's threads outlive their group, and the interpreter's own end sometimes aborts on them."""
+    """One rank."""
     result = function(*args)
-    atexit.register(os._exit, 0)
+    atexit.register(os._exit, 0)  # after DDP gloo's threads outlive their group, and an interpreter may abort on them
     return result
 
 

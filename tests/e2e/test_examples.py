@@ -230,5 +230,5 @@ def test_each_example_says_how_it_is_run(name):
 
 
 def test_every_script_is_run_by_a_test():
-    known = "compare_models ddp files first gpu_helpers many_calls matrix_benchmark retrieval_grid tensor01"
+    known = "compare_models ddp files first frameworks gpu_helpers many_calls matrix_benchmark retrieval_grid tensor01"
     assert [f"{name}.py" for name in known.split()] == SCRIPTS

@@ -224,6 +224,16 @@ def test_a_printed_traceback_holds_both_sides():
     assert text.index("on tensor01") < text.index("StillHere: why")
 
 
+def test_lightning_with_several_processes_on_each_node_is_told_of_the_launcher():
+    said = (
+        "You set `devices=2` in Lightning, but the number of tasks per node configured in SLURM `--ntasks-per-node=1` "
+        "does not match. HINT: Set `devices=1`."
+    )
+
+    assert "clusterfn calls the function once on each node" in printed(raised(thrown(ValueError(said))))
+    assert "once on each node" not in printed(raised(thrown(ValueError("You set `devices=2` in Lightning"))))
+
+
 def test_the_hint_at_a_file_that_is_only_here(tmp_path):
     (tmp_path / "x.csv").touch()
 
