@@ -142,7 +142,6 @@ def _live(place: Place, writing: int, printing: list[int]) -> NoReturn:
     status = 1
     try:
         report = worker.Report(writing)
-        os.setpgid(0, 0)  # a call that ends its own process group ends no session
         children.tell_own_end(report.say)
         os.environ[shipped.FAILED] = place.path(FAILED_RANK)
         known = list(sys.modules)

@@ -89,7 +89,7 @@ def _prepare(wanted: Start, parent: int, out: int, err: int) -> None:
     if wanted.has_secrets:
         _dump_no_core()
     os.umask(wanted.umask)
-    os.setpgid(0, 0)  # a function that ends its own process group ends no supervisor
+    _enter_own_group()
     os.chdir(wanted.cwd)
     syscalls.die_with_parent(signal.SIGKILL, parent)
 
@@ -103,6 +103,22 @@ def _dump_no_core() -> None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))
+
+
+def _enter_own_group() -> None:
+    """Leave the supervisor's process group, so that a function which ends its own group ends no supervisor.
+
+    Another process leads the group for a moment: a leader could not call setsid, as a function that daemonises does.
+    """
+    own, leader = os.getpid(), os.fork()
+    if leader == 0:
+        syscalls.die_with_parent(signal.SIGKILL, own)
+        signal.pause()
+        os._exit(0)
+    os.setpgid(leader, leader)
+    os.setpgid(0, leader)
+    os.kill(leader, signal.SIGKILL)
+    os.waitpid(leader, 0)
 
 
 def _not_started(program: str, cwd: str, error: BaseException) -> "dict[str, Optional[str]]":
