@@ -67,7 +67,7 @@ class Tracker:
         self.witness = Witness(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
-        self._value = bytearray()
+        self._arriving: outcome.Arriving | None = None
         self._partial = b""
         self._turn = self._besides = ""
         self._ended: set[int] = set()
@@ -138,8 +138,7 @@ class Tracker:
         ]
         if self.live:
             self._follows += [self._follow_output(job, name) for name in (layout.STDOUT, layout.STDERR)]
-        arriving = outcome.Arriving(outcome.Place(job.host, job.id, self.folder))
-        self._value = arriving.value
+        arriving = self._arriving = outcome.Arriving(outcome.Place(job.host, job.id, self.folder))
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
             with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
@@ -244,8 +243,8 @@ class Tracker:
         if self.doubt is not None and told.get("stage") == "submit":
             self._never_submitted(job, self.doubt)
             return
-        value, self._value = self._value, bytearray()
-        leaving.apart(lambda: job.on_outcome(told, value), "clusterfn-outcome")
+        arriving, self._arriving = self._arriving, None
+        leaving.apart(lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome")
 
     def _learn(self, told: dict[str, Any]) -> None:
         """What was sent once may not be there any more, or not whole."""
@@ -270,7 +269,7 @@ class Tracker:
         if told["kind"] == layout.PREEMPTED:
             job.on_state("PENDING", f"preempted, queued again (attempt {following})")
         elif told.get("retried"):
-            job.on_retry(told["message"])
+            job.on_retry(told.get("message") or "the job is tried again")
         elif following > self.attempt:
             job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
         self.follow(job, following)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from clusterfn.errors import ConfigError, HostError
 from clusterfn.hostlink.failures import error_of
-from clusterfn.hostlink.frames import CHUNK, FrameReader, Header, pack
+from clusterfn.hostlink.frames import CHUNK, FrameReader, Header, no_frame, pack
 from clusterfn.spec import Host
 from clusterfn.transport import Asker, Stream, Transport
 
@@ -120,7 +120,9 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Open
     if answer is None:
         late = f"did not answer within {HELLO_S:g} s" if deadline.passed else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
-    if answer[0].get("end") and not answer[0].get("ok"):
+    if answer[0]["id"] != HELLO_ID or not answer[0].get("end"):
+        raise no_frame("it is no answer to the first request", repr(answer[0]).encode())
+    if not answer[0].get("ok"):
         raise error_of(host, answer[0]["error"])
     return Opened(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
 

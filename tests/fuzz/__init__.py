@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 FEW = 60
@@ -33,7 +33,11 @@ def fuzzed(weight: float = 1.0, **strategies: st.SearchStrategy[Any]) -> Callabl
     def make(check: Callable[..., None]) -> Callable[..., None]:
         def test(many: bool, **fixtures: Any) -> None:
             def once(**inputs: Any) -> None:
-                check(**inputs, **fixtures)
+                try:
+                    check(**inputs, **fixtures)
+                except BaseException:
+                    note(f"inputs: {ascii(inputs)[:4000]}")
+                    raise
 
             count = max(1, round(MANY * weight / sum(_targets))) if many else max(1, round(FEW * min(1.0, weight)))
             settings(
@@ -59,9 +63,13 @@ def damaged(samples: Sequence[bytes]) -> st.SearchStrategy[bytes]:
     return _made_by(lambda dice, edits: _damage(dice, edits, samples))
 
 
-def twisted(samples: Sequence[Any]) -> st.SearchStrategy[Any]:
-    """One of these JSON values with some of its places replaced, removed, renamed or exchanged for one another."""
-    return _made_by(lambda dice, edits: _twist(dice, edits, samples))
+def twisted(samples: Sequence[Any], odd: Sequence[Any] | None = None) -> st.SearchStrategy[Any]:
+    """One of these JSON values with some of its places replaced, removed, renamed or exchanged for one another.
+
+    Args:
+        odd: What replaces them; without it `ODD`, which has paths of this machine.
+    """
+    return _made_by(lambda dice, edits: _twist(dice, edits, samples, ODD if odd is None else odd))
 
 
 def _made_by(make: Callable[[random.Random, int], Any]) -> st.SearchStrategy[Any]:
@@ -90,11 +98,11 @@ def _damage(dice: random.Random, edits: int, samples: Sequence[bytes]) -> bytes:
     return bytes(data)
 
 
-def _twist(dice: random.Random, edits: int, samples: Sequence[Any]) -> Any:
+def _twist(dice: random.Random, edits: int, samples: Sequence[Any], replacements: Sequence[Any]) -> Any:
     value = copy.deepcopy(dice.choice(samples))
     for _ in range(edits):
         places = _places(value)
-        odd = copy.deepcopy(dice.choice(ODD))
+        odd = copy.deepcopy(dice.choice(replacements))
         if not places or dice.random() < 0.03:
             value = odd
             continue

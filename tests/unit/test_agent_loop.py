@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
+from clusterfn.bridge.agent import loop
 from clusterfn.bridge.agent.files import CHUNK
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.loop import SILENCE_S, Agent
@@ -229,3 +230,14 @@ def test_what_is_useless_after_a_power_cut_is_not_waited_for(
     put_tree(client, tmp_path / "jobs" / "one", sync=False)
 
     assert [step for step, _ in steps] == ["rename"]
+
+
+def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "FAILURES_KEPT", 3)
+    for number in range(2, 12):
+        client.ask(id=number, do="nothing that there is")
+    client.turns()
+
+    assert list(client.agent.failed) == [9, 10, 11]

@@ -24,7 +24,7 @@ from clusterfn.hostlink import boot, link, trying, watchdog
 from clusterfn.hostlink.frames import FRAME, LONGEST_HEADER, pack
 from clusterfn.spec import Host
 from tests.contract.conftest import until
-from tests.fakes.transport import FakeTransport, Far, Handler, agent
+from tests.fakes.transport import HELLO, FakeTransport, Far, Handler, agent
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 WAIT_S = 10.0
@@ -150,7 +150,9 @@ def test_what_comes_after_names_only_what_is_still_open(connected: Connected) ->
 
 
 def test_small_requests_overtake_the_chunks_of_two_uploads_that_take_turns(connected: Connected) -> None:
-    connection, transport = connected(answering)
+    connection, transport = connected(
+        lambda request, body: answering(request, body) if request["do"] == "ping" or request.get("last") else ()
+    )
     gate = hold_back(transport)
     first = connection.put("/a", bytes(2**20))
     second = connection.put("/b", bytes(2**20))
@@ -342,7 +344,8 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
     """Let the watchdog look every 3 s for so long, from now; after how many seconds it found the stream dead."""
     now, passed = time.monotonic(), 0.0
-    while passed < seconds and connection._link.line.connected:
+    stream = connection._link.line.opened.stream  # another one is there as soon as this one is given up
+    while passed < seconds and not stream._closed:  # type: ignore[attr-defined]
         passed += 3.0
         each()
         connection._link.check(now + passed)
@@ -351,13 +354,13 @@ def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = l
 
 
 def test_a_host_that_says_nothing_is_dead_after_45_s_and_asked_again_by_another_stream(connected: Connected) -> None:
-    connection, transport = connected(lambda request, body: answering(request, body) if alive.is_set() else ())
-    alive = threading.Event()
+    connection, transport = connected(
+        lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
+    )
     reply = connection.put("/p", b"")
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
 
     found = step(connection, 300)
-    alive.set()
 
     assert 45 <= found <= 48
     assert reply.exception(WAIT_S) is None
@@ -399,8 +402,7 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     assert (moving, connection._link.line.connected) == (120, True)
 
     connection._link.line.pulse.moved = began
-    step(connection, 60)
-    assert not connection._link.line.connected
+    assert step(connection, 60) < 60
 
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
@@ -565,6 +567,81 @@ def test_an_answer_without_its_facts_fails_its_request_alone(connected: Connecte
         connection.have(["/p"]).result(WAIT_S)
     assert caught.value.evidence == ("Senseless: have: None, for 1 paths",)
     connection.ping().result(WAIT_S)
+
+
+SENSELESS: dict[str, tuple[Callable[[HostConnection], Reply[Any]], dict[str, Any]]] = {
+    "bytes of a file without its size": (lambda host: host.get("/p", print), {}),
+    "more bytes than the file has": (lambda host: host.get("/p", print), {"size": 3}),
+    "another size than bytes": (lambda host: host.get("/p", print), {**OK, "size": 1}),
+    "output from another offset": (lambda host: host.follow("/p", print), {"offset": 1}),
+    "a file that nobody asked for": (lambda host: host.wait("/p", [("/q", print)]), {"file": 1, "size": 4}),
+    "a file before what describes it": (lambda host: host.wait("/p", [("/q", print)]), {"file": 0, "size": 4}),
+    "a process without a number": (lambda host: host.spawn(["x"], "/", "/log"), {"starttime": 1}),
+    "the end of a process that never began": (lambda host: host.spawn(["x"], "/", "/log"), {**OK, "status": 0}),
+    "a look without an age": (lambda host: host.repeat(["x"], 1, None, print), {"same": True, "rc": 0}),
+    "output of a length that it has not": (
+        lambda host: host.run(["x"]), {**OK, "rc": 0, "signal": None, "out": 5, "truncated": False}
+    ),
+    "one answer about two paths": (lambda host: host.have(["/p", "/q"]), {**OK, "have": [True]}),
+    "a file without a name": (lambda host: host.list("/p"), {**OK, "files": [[None, 1, 1.0, 1]], "truncated": False}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SENSELESS)
+def test_an_answer_that_makes_no_sense_fails_its_request_alone(connected: Connected, what: str) -> None:
+    ask, answer = SENSELESS[what]
+    connection, transport = connected(
+        lambda request, body: answering(request, body) if request["do"] == "ping" else [(answer, b"data")]
+    )
+
+    with pytest.raises(HostError, match="lab8 answered `.*` with what makes no sense"):
+        ask(connection).result(WAIT_S)
+    connection.ping().result(WAIT_S)
+    assert len(transport.commands) == 1
+
+
+def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> None:
+    refusal = {"end": True, "error": {"kind": "missing", "message": "no such file", "path": ["/p"]}}
+    connection, _ = connected(
+        lambda request, body: answering(request, body) if request["do"] == "ping" else [(refusal, b"")]
+    )
+
+    with pytest.raises(HostError, match="The file does not exist on lab8"):
+        connection.have(["/p"]).result(WAIT_S)
+    connection.ping().result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("hello", "words"),
+    [
+        ({"end": True, "error": {"kind": "refused", "message": "others may write there", "path": "/r"}}, "not safe"),
+        ({"end": True, "ok": False, "error": {"kind": "full", "message": "no space", "free": "much"}}, "No space"),
+        ({"ok": True}, "no answer to the first request"),
+        ({"id": 7, "end": True, "ok": True}, "no answer to the first request"),
+        ({"end": True, "ok": True, "version": "3.6"}, "said hello without 'root'"),
+        ({"end": True, "ok": True, **HELLO, "version": "3.6"}, "said hello with facts that make no sense"),
+        ({"end": True, "ok": True, **HELLO, "cpus": [8]}, "said hello with facts that make no sense"),
+    ],
+)
+def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:
+    class Greeting(agent):
+        def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+            far.write(pack({"id": header["id"], **hello}))
+
+    with pytest.raises(HostError, match=words) as caught:
+        HostConnection(HOST, FakeTransport(Greeting(silent)))
+    assert caught.value.host == "lab8"
+
+
+def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
+    before = len(hosts._opened)
+    for _ in range(3):
+        hosts.connect(HOST).close()
+    last = hosts.connect(HOST)
+
+    assert len([each for each in hosts._opened if each.host is HOST]) == 1 and len(hosts._opened) <= before + 1
+    last.close()
 
 
 def test_streams_that_break_at_once_are_made_after_pauses(

@@ -6,6 +6,7 @@ import select
 import signal
 import sys
 import time
+from collections import OrderedDict
 
 from .failures import Failure
 from .files import CHUNK
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from .frames import Header
     from .request import Request
 
+FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
 SILENCE_S = 20 * 60.0  # the client pings every few minutes; without a word for so long it is gone
 
 
@@ -32,7 +34,7 @@ class Agent:
         self.out = Outbox(sink)
         self.inbox = Inbox()
         self.requests: "Dict[int, Request]" = {}
-        self.failed: "Dict[int, str]" = {}
+        self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
         self.writers: "Dict[int, Callable[[int], None]]" = {}
@@ -50,22 +52,31 @@ class Agent:
         heapq.heappush(self.timers, (time.monotonic() + seconds, self.counter, action))
 
     def take(self, header: "Header", body: bytes) -> None:
-        """One frame from the client."""
+        """One frame from the client.
+
+        Raises:
+            ValueError: It is no request.
+        """
+        if not isinstance(header, dict) or not isinstance(header.get("id"), int):
+            raise ValueError("a request without an id")
         request = self.requests.get(header["id"])
         if header.get("do") == "chunk":
             if request is not None:
                 upload = request
                 upload.safely(lambda: upload.chunk(body, bool(header.get("last"))))
             return
-        new = VERBS.get(header.get("do", ""), Unknown)(self, header, body)
+        new = VERBS.get(str(header.get("do")), Unknown)(self, header, body)
         self.requests[new.id] = new
         new.safely(new.begin)
-        for number in header.get("after") or ():
-            if number in self.failed:
-                new.fail(Failure("skipped", self.failed[number]))
-            elif number in self.requests:
-                new.after.add(number)
+        new.safely(lambda: self.put_after(new))
         self.maybe_start(new)
+
+    def put_after(self, new: "Request") -> None:
+        for number in new.header.get("after") or ():
+            if number in self.failed:
+                raise Failure("skipped", self.failed[number])
+            if number in self.requests:
+                new.after.add(number)
 
     def maybe_start(self, request: "Request") -> None:
         if not request.after and not request.started and not request.ended:
@@ -77,6 +88,8 @@ class Agent:
         self.requests.pop(request.id, None)
         if error:
             self.failed[request.id] = str(error["message"])
+            while len(self.failed) > FAILURES_KEPT:
+                self.failed.popitem(last=False)
         for other in list(self.requests.values()):
             if request.id not in other.after:
                 continue

@@ -6,6 +6,7 @@ import subprocess
 
 from .files import CHUNK
 from .paths import expand
+from .request import seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Program:
         self.sizes: "Dict[int, int]" = {}
         self.truncated = self.timed_out = self.finished = False
         self.status: "Optional[int]" = None
-        cwd = header.get("cwd")
+        cwd, timeout_s = header.get("cwd"), seconds(header, "timeout_s", 60.0)
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
             header["argv"], stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, cwd=expand(cwd) if cwd else None,
@@ -46,7 +47,7 @@ class Program:
         self.pid = self.process.pid
         agent.children[self.pid] = self.on_exit
         self.connect_pipes()
-        agent.at(header.get("timeout_s") or 60, self.on_timeout)
+        agent.at(timeout_s, self.on_timeout)
 
     def connect_pipes(self) -> None:
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in self.pipes())

@@ -9,7 +9,7 @@ from .failures import Failure
 from .files import CHUNK, exists, read_at, size_of
 from .frames import pack
 from .paths import expand
-from .request import Request
+from .request import Request, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Still(Request):
 
     def start(self) -> None:
         self.path = expand(self.header["path"])
-        self.silent = float(self.header["silent_s"])
+        self.silent = seconds(self.header, "silent_s", 60.0)
         self.seen = b""
         self.since = self.told = time.monotonic()
         self.turn()

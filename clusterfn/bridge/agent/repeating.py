@@ -9,7 +9,7 @@ from .failures import Failure
 from .files import CHUNK, make_parent, write_all
 from .outbox import FULL
 from .program import Program
-from .request import Request
+from .request import Request, seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Repeat(Request):
     busy_since: "Optional[float]" = None
 
     def start(self) -> None:
-        self.interval = float(self.header["interval_s"])
+        self.interval = seconds(self.header, "interval_s", 60.0)
         self.place = self.shared_place() if self.header.get("share") else ""
         self.turn()
 

@@ -12,6 +12,15 @@ if TYPE_CHECKING:
     from .loop import Agent
 
 
+def seconds(header: "Header", name: str, default: float) -> float:
+    """A duration of a request; `default` if it is not said. A negative one, or none, would keep the loop busy."""
+    value = header.get(name)
+    value = default if value is None else value
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise Failure("bad", "%s is no number of seconds: %r" % (name, value))
+    return float(value)
+
+
 class Request:
     """One open request; it ends exactly once, by `end` or `fail`."""
 

@@ -25,10 +25,11 @@ class Upload(Request):
     The bytes are taken as they come; only the name waits for what the request comes `after`.
     """
 
+    aside = path = ""
+    fd = -1
+
     def begin(self) -> None:
         self.path = expand(self.header["path"])
-        self.aside = ""
-        self.fd = -1
         self.left = 0
         self.received = False
         self.synced = False

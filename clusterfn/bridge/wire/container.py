@@ -215,6 +215,10 @@ def _load_body(
     header = _parse_header(line)
     if line != _sealed(line.rpartition(b', "crc": ')[0], _crc([body])):
         raise Damaged("the check sum is wrong, the file was cut short or altered")
+    if not _makes_sense(header):
+        raise Damaged("the header lacks what belongs there, or has it of another type")
+    if len(body) != header["pickle"] + sum(entry["size"] for entry in header["buffers"] if not entry.get("blob")):
+        raise Damaged("the header does not describe the %d bytes that follow it" % len(body))
     major, minor = header["python"]
     as_text = header.get("code") == "text"
     if same_python and not as_text and (major, minor) != sys.version_info[:2]:
@@ -226,11 +230,23 @@ def _load_body(
     return loads(body[: header["pickle"]], _buffers(header, body, blobs))
 
 
+def _makes_sense(header: Mapping[str, Any]) -> bool:
+    """Whether each field that is read has its type."""
+    python, buffers, sources = header.get("python"), header.get("buffers"), header.get("sources")
+    if not (isinstance(python, list) and isinstance(buffers, list) and isinstance(sources, dict)):
+        return False
+    if len(python) != 2 or not all(isinstance(entry, dict) for entry in buffers):
+        return False
+    sizes = [*python, header.get("pickle"), *(entry.get("size") for entry in buffers)]
+    texts = [*sources.values(), *(entry.get("blob") or "" for entry in buffers)]
+    return all(type(size) is int and size >= 0 for size in sizes) and all(isinstance(text, str) for text in texts)
+
+
 def _buffers(header: dict[str, Any], body: memoryview, blobs: Callable[[str, int], Any]) -> list[Any]:
     buffers: list[Any] = []
     offset = header["pickle"]
     for entry in header["buffers"]:
-        if entry["blob"]:
+        if entry.get("blob"):
             buffers.append(blobs(entry["blob"], entry["size"]))
         else:
             buffers.append(body[offset : offset + entry["size"]])
