@@ -51,6 +51,7 @@ BLIND = {
     "bridge/supervisor/child.py": "after a fork nothing may run on",
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/shipped.py": "runs the user's function",
+    "bridge/devices.py": "asks PyTorch for what no release promises",
     "bridge/worker.py": "runs the user's function",
     "cli/__init__.py": "the command's outermost frame",
     "gpu/guards.py": "the probes that promise never to raise",
