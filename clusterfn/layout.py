@@ -101,7 +101,7 @@ WORKER = "worker.py"
 
 HEARTBEAT_S = 5.0
 STALE_AFTER_S = 90.0
-QUIET_S = 600.0  # without output and use of a CPU, after which whoever waits for a job hears of it
+QUIET_S = 600.0  # without output and use of a CPU, after which a waiting call says so
 
 # Makes the worker and what it forks write their stacks; a process that does not expect it ignores it.
 STACK_SIGNAL = "SIGURG"

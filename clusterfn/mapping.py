@@ -325,4 +325,5 @@ def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
         building=Building(**building) if building else None, group=Group(**spec["group"]),
         log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
         retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
+        quiet_s=spec.get("quiet_s", layout.QUIET_S),
     )  # fmt: skip

@@ -258,7 +258,7 @@ class JobSpec:
         sys_path: Folders of the user's modules there.
         umask: The user's own, for what the function writes.
         resume: The job with a copy of whose checkpoint this one begins.
-        quiet_s: After so long without output and use of a CPU, whoever waits for it is told.
+        quiet_s: After so long without output and use of a CPU, a waiting call says so.
     """
 
     id: str

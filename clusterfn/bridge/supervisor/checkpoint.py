@@ -1,6 +1,6 @@
 """What a job keeps for the attempts after it: whether there is any, and a copy of another job's for `resume=`.
 
-A copy and no links: the job goes on writing there, and whoever resumes the same job again finds it as it was.
+A copy and no links: the job keeps writing there, and the same job can be resumed again.
 """
 
 import errno
