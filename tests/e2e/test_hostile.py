@@ -155,13 +155,14 @@ def test_variables_that_would_undo_a_promise_are_refused(env):
 def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
     config = tmp_path / "clusterfn.yml"
     python = lab.python(f"{sys.version_info[0]}.{sys.version_info[1]}")
-    config.write_text(
-        f"hosts:\n  s: {{address: slurm-dash, ssh_config: {lab.ssh_config}, scheduler: slurm, "
-        f"slurm: {{partition: closed}}, environment: 'python:{python}', queue_timeout: 1s}}\n"
+    host = (
+        f"{{address: slurm-dash, ssh_config: {lab.ssh_config}, scheduler: slurm, slurm: {{partition: closed}}, "
+        f"environment: 'python:{python}'"
     )
+    config.write_text(f"hosts:\n  patient: {host}}}\n  hasty: {host}, queue_timeout: 1s}}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
 
-    stopped = cluster(double).submit(1)
+    stopped = cluster(double, host="patient").submit(1)  # with a limit it may be over before it is stopped
     stopped.stop()
 
     with pytest.raises(errors.Cancelled):
@@ -169,7 +170,7 @@ def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
     assert stopped.id not in lab.slurm.run("squeue", "-h", "-t", "PENDING", "-o", "%j").stdout
 
     with pytest.raises(errors.Unsatisfiable, match="queue_timeout"):
-        cluster(double).submit(1).result(timeout=60)
+        cluster(double, host="hasty").submit(1).result(timeout=60)
 
 
 def test_a_session_asks_again_after_an_hour_what_the_host_has(root, monkeypatch):
