@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
-_CARDS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)")
+_CARDS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
 _WANTS = re.compile(r"gpu(?::[^,\s]+)?")
 # field and width; a value that is as wide as its column is cut off
 _COLUMNS = (

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.bridge.supervisor import memory
 from tests.bridge.host import Bench, is_running, until
 
 SLEEP = "def f():\n    import time\n    print('sleeping', flush=True)\n    time.sleep(60)\n"
@@ -247,9 +248,12 @@ def test_memory_is_limited_over_the_whole_tree(bench: Bench):
     assert job.tagged() == []
 
 
+# Touched page by page: to fill it by a copy takes twice as much for a moment, which is over the limit.
 SHARED = """def f(megabytes, children):
     import os, time
-    block = bytearray(os.urandom(1) * (megabytes << 20))
+    block = bytearray(megabytes << 20)
+    for page in range(0, len(block), 4096):
+        block[page] = 1
     pids = []
     for _ in range(children):
         pid = os.fork()
@@ -267,6 +271,17 @@ def test_pages_that_processes_share_are_counted_once(bench: Bench):
     job = bench.job(SHARED, 100, 3, resources={"memory_bytes": 200 << 20})
 
     assert job.run()["kind"] == "returned"
+
+
+def test_processes_that_end_between_two_readings_leave_nothing_that_counts_twice(monkeypatch: pytest.MonkeyPatch):
+    """Four share 100 MB, and one after another ends: the last one read has all of it."""
+    shares = iter([25, 33, 50, 100, 0, 0, 0, 100])
+    monkeypatch.setattr(memory, "_resident", lambda pid: 100 << 20)
+    monkeypatch.setattr(memory, "proportional", lambda pid: next(shares) << 20)
+    sampler = memory.Sampler(200 << 20)
+
+    assert not sampler.over([1, 2, 3, 4], 0.0)
+    assert sampler.peak == 100 << 20
 
 
 def test_a_kill_near_the_limit_is_taken_for_memory(bench: Bench):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from clusterfn.scheduler.base import Limits
 from clusterfn.scheduler.slurm_gres import (
     Cards,
     Waiting,
@@ -12,6 +13,7 @@ from clusterfn.scheduler.slurm_gres import (
     waiting,
     waiting_command,
 )
+from clusterfn.scheduler.slurm_limits import read
 
 # SLURM 22.05.8, shortened in the middle
 N1 = (
@@ -80,3 +82,8 @@ def test_the_questions_go_to_the_right_cluster():
     assert nodes_command(("--clusters=big",))[:2] == ("scontrol", "--clusters=big")
     assert types_command(("--clusters=big",))[:2] == ("sinfo", "--clusters=big")
     assert "--states=PENDING" in waiting_command(("--clusters=big",))
+
+
+def test_a_count_that_is_too_long_to_be_one_is_left_out():
+    assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == []
+    assert read([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == Limits(jobs=40)

@@ -53,6 +53,8 @@ class Sampler:
             self.peak = max(self.peak, used if len(pids) < 2 else 0)
             return used
         exact = sum(proportional(pid) for pid in pids)
+        if self._limit and exact > self._limit:  # who ends between two readings leaves its share to the later ones
+            exact = min(exact, sum(proportional(pid) for pid in pids))
         cost = time.process_time() - began
         self._next_exact = time.monotonic() + max(_EXACT_EVERY_S, cost / _MOST_OF_A_CPU)
         self.peak = max(self.peak, exact)
