@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from clusterfn.bridge.supervisor import cuda
 from tests.bridge.cards import machine
 from tests.bridge.host import Bench
 
@@ -151,3 +155,41 @@ def test_on_a_machine_without_gpus_nothing_is_said(bench: Bench, tmp_path: Path)
     outcome = bench.run(FORGOTTEN[1])[1]
 
     assert outcome["notes"] == []
+
+
+OPENS = """
+import sys
+from clusterfn.bridge import devices
+devices._NVIDIA = sys.argv[1]
+watch, opened = devices.Watch({"gpus": 1}, print), [open(name) for name in sys.argv[2:]]
+watch.begin()
+watch.over(None)
+"""
+
+
+def test_a_job_whose_processes_opened_no_gpu_is_told(tmp_path: Path):
+    """In a process without children, with files in the place of the driver's."""
+    for name in ("nvidiactl", "nvidia0"):
+        (tmp_path / name).touch()
+
+    def said(*opened: str) -> str:
+        argv = [sys.executable, "-c", OPENS, str(tmp_path / "nvidia"), *opened]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    assert said().startswith("this job asked for 1 GPU and no process opened one")
+    assert said(str(tmp_path / "nvidia0")) == ""
+    (tmp_path / "nvidiactl").unlink()
+    assert said() == ""
+
+
+def test_a_torch_that_cannot_be_imported_is_not_blamed_on_the_gpus(tmp_path: Path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')  # without site-packages
+    python.chmod(0o755)
+    job: Any = SimpleNamespace(node="n1", spec={"python": str(python), "building": {"root": "/r", "cuda": "11.8"}})
+
+    verdict = cuda._does_not_run(job, cuda._ask(job, os.environ), None)
+
+    problem = "ModuleNotFoundError: No module named 'torch'"
+    assert verdict.facts["message"] == f"PyTorch cannot be imported on n1: {problem}"
+    assert verdict.facts["stage"] == "environment"
