@@ -59,6 +59,16 @@ def is_zombie(pid: str) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+def test_a_look_with_more_output_than_four_megabytes_is_none(here: HostConnection) -> None:
+    looks: list[Look] = []
+    asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, None, looks.append)
+    until(lambda: looks)
+    asked.stop()
+
+    assert (looks[0].rc, looks[0].out) == (None, "")
+    assert "more than the 4 MB" in looks[0].err
+
+
 def test_more_output_than_four_megabytes_is_no_answer(here: HostConnection) -> None:
     with pytest.raises(HostError, match="`head` printed more than the 4 MB that clusterfn reads"):
         here.run(["head", "-c", "5000000", "/dev/zero"]).result(WAIT_S)
