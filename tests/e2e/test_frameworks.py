@@ -72,7 +72,7 @@ def fits(strategy, devices, nodes):
 
 
 def accelerates(how):
-    """What the launchers of accelerate and PyTorch give: each rank writes a file."""
+    """What notebook_launcher and the program torchrun give: each rank writes a file."""
     import os
     import socket
     import subprocess
@@ -96,13 +96,8 @@ def accelerates(how):
             port = found.getsockname()[1]
         notebook_launcher(rank, num_processes=2, use_port=str(port))
     else:
-        bin = Path(sys.executable).parent
-        words = {
-            "torchrun": ["torchrun", "--standalone", "--nproc-per-node=2"],
-            "accelerate": ["accelerate", "launch", "--cpu", "--num_processes=2", "--num_machines=1",
-                           "--dynamo_backend=no", "--mixed_precision=no", "--main_process_port=0"],
-        }[how]  # fmt: skip
-        subprocess.run([str(bin / words[0]), *words[1:], *sys.argv], check=True)
+        torchrun = Path(sys.executable).parent / "torchrun"
+        subprocess.run([str(torchrun), "--standalone", "--nproc-per-node=2", *sys.argv], check=True)
     return sorted((path.name, path.read_text()) for path in Path().glob("rank-*"))
 
 
@@ -117,8 +112,8 @@ for function in (fits, accelerates, accelerated):
 
 
 @long
-@pytest.mark.parametrize("how", ["torchrun", "accelerate", "notebook_launcher"])
-def test_a_launcher_of_scripts_runs_the_call_in_all_its_ranks(hosts, torch, how):
+@pytest.mark.parametrize("how", ["torchrun", "notebook_launcher"])
+def test_a_launcher_runs_the_call_in_all_its_ranks(hosts, torch, how):
     found = cluster(host="tensor01", environment=torch, cores=2, memory="4GB")(accelerates)(how)
 
     assert found == [("rank-0", "2"), ("rank-1", "2")]
