@@ -129,4 +129,4 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
 
 def _numbers(words: "list[str]") -> "list[int]":
     """Of what is no number somebody else has made the name."""
-    return [int(word) for word in words] if all(word.isdecimal() for word in words) else []
+    return [int(word) for word in words] if all(word.isdecimal() and len(word) <= 20 for word in words) else []
