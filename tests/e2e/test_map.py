@@ -220,11 +220,12 @@ def test_iterating_gives_each_as_it_ends(hosts):
 def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
     cluster(host="tensor01")(lambda x: 1 // x).map([1, 0], max_parallel=1).results(30)
 
-    shown = capfd.readouterr().err.splitlines()
-    assert shown[-5] == "[1/2] Evaluating 1…" and shown[-4].startswith("[1/2] 1 ✓ 1, ")
-    assert shown[-3] == "[2/2] Evaluating 0…"
-    assert shown[-2].startswith("[2/2] 0 ✗ Evaluation failed: ZeroDivisionError: ")
-    assert shown[-1].startswith("clusterfn: 1/2 returned, completed in ")
+    shown = capfd.readouterr().err.splitlines()[-6:]
+    assert shown[0] == "[1/2] Evaluating 1…" and shown[1].startswith("[1/2] 1 ✓ 1, ")
+    assert shown[2] == "[2/2] Evaluating 0…"
+    assert shown[3].startswith("[2/2] 0 ✗ Evaluation failed: ZeroDivisionError: ")
+    assert shown[4].startswith("clusterfn: 1/2 returned, completed in ")
+    assert shown[5].startswith("  1 x ZeroDivisionError: ") and shown[5].endswith(" (item 1)")
 
 
 def test_what_failed_can_be_tried_again(hosts, gate, capfd):
@@ -703,7 +704,7 @@ def closed(hosts, lab, tmp_path, monkeypatch):
             lab.slurm.run("scancel", "--name", name)
 
 
-def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(closed, gate, monkeypatch):
+def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_queue(hosts, closed, gate, monkeypatch):
     line = f'sleep 2; "$@"; status=$?; touch {gate}/submitted; exit $status'  # a controller that takes its time
     elements = Slurm.elements
 
@@ -712,6 +713,7 @@ def test_a_group_that_is_stopped_while_it_is_submitted_leaves_nothing_in_the_que
 
     monkeypatch.setattr(Slurm, "elements", slowly)
     group = cluster(host="slurm")(square).map(range(4), chunksize=1)
+    wait_until(lambda: group.id in hosts.jobs())  # what has not arrived is dropped, and never submitted
     group.stop()
 
     wait_until((gate / "submitted").exists)
@@ -729,6 +731,7 @@ def dies(gathering):
     print(json.dumps(group.id), flush=True)
     os._exit(0)
 
+Gathering._drop = lambda gathering: False  # all of it has arrived
 Gathering._cancel_at_scheduler = dies
 group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
 group.stop()
