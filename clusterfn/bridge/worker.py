@@ -27,6 +27,8 @@ from .descriptors import keep_from_programs, out_of_reach
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
+# Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
+_FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -57,15 +59,25 @@ class Report:
         if os.getpid() != self._pid:
             return
         if self.secrets:
-            from _clusterfn_wire import exceptions
-
-            facts = exceptions.masked(facts, self.secrets)
+            facts = _masked(facts, self.secrets)
         data = (json.dumps(_shown(facts)) + "\n").encode()
         try:
             while data:
                 data = data[os.write(self._fd, data) :]
         except BrokenPipeError:
             return
+
+
+def _masked(facts: dict[str, Any], secrets: list[str]) -> dict[str, Any]:
+    """`facts` with `***` for each secret in what only people read."""
+    from _clusterfn_wire import exceptions
+
+    def mask(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return _masked(value, secrets)
+        return exceptions.masked(value, secrets) if name in _FOR_PEOPLE else value
+
+    return {name: mask(name, value) for name, value in facts.items()}
 
 
 def _shown(value: Any) -> Any:

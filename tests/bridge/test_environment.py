@@ -210,6 +210,18 @@ def test_each_line_of_a_secret_of_several_is_masked(bench: Bench):
     assert "sesame" not in str(job.run())
 
 
+def test_a_secret_that_is_also_a_word_of_the_report_changes_no_outcome(bench: Bench):
+    secret = {"A": "turn", "B": "done", "C": "stage", "D": "function", "E": "mess", "F": "modul", "G": "nowhere"}
+    good = bench.job("def f():\n    return 7\n", secret=secret)
+    bad = bench.job("def f():\n    import nowhere\n", secret=secret)
+
+    assert good.run()["kind"] == "returned"
+    assert good.value() == 7
+    told = bad.run()
+    assert (told["kind"], told["stage"], told["exception"]["missing"]["module"]) == ("raised", "function", "nowhere")
+    assert told["exception"]["message"] == "No ***e named '***'"
+
+
 WRITES = """
 def f(folder):
     import os

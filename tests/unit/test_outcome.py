@@ -198,6 +198,15 @@ def test_the_records_of_an_exception_hold_no_secret_and_give_the_same_exception(
     assert again.__cause__.args == ("***",)
 
 
+def test_an_exception_keeps_its_class_when_the_name_of_that_holds_a_secret():
+    error = StillHere("Still why", StillHere)
+    records = exceptions.to_records(error, None, ["Still"])
+    again = exceptions.from_records(records)
+
+    assert type(again) is StillHere
+    assert again.args == ("*** why", f"<class '{__name__}.***Here'>")
+
+
 def test_the_users_own_cause_stays():
     error = StillHere("why")
     error.__cause__ = KeyError("mine")

@@ -42,11 +42,12 @@ def to_records(
     Args:
         error: The exception.
         target: (major, minor); None for this Python's.
-        secrets: Texts that no record may hold. What holds one and is no plain text or container is kept as its repr.
+        secrets: Texts to mask in the message, notes, arguments and attributes. What holds one and is no plain text or
+            container is kept as its repr. The class stays as it is: without it, no `except` would find the exception.
     """
     chain = _chain(error)
     places = {id(member): place for place, member in enumerate(chain)}
-    dumps = functools.partial(_dumps_without, secrets, functools.partial(crossing.dumps, target=target))
+    dumps = functools.partial(crossing.dumps, target=target)
     return [_record(member, places, dumps, secrets) for member in chain]
 
 
@@ -140,14 +141,14 @@ def _members(error: BaseException) -> Sequence[BaseException]:
 
 
 def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets: Sequence[str]) -> dict[str, Any]:
-    cls, members = type(error), _members(error)
+    cls, members, masking = type(error), _members(error), functools.partial(_dumps_without, secrets, dumps)
     return {
         "python": list(sys.version_info[:2]),
         "type": _name(cls),
         "class": attempt(dumps, cls)[0],
-        "pickled": attempt(dumps, error)[0] if _pickles_itself(cls) else None,
-        "args": [_dumps_or_repr(each, dumps, secrets) for each in (error.args[:1] if members else error.args)],
-        "state": {name: _dumps_or_repr(value, dumps, secrets) for name, value in _state(error).items()},
+        "pickled": attempt(masking, error)[0] if _pickles_itself(cls) else None,
+        "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
+        "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in _state(error).items()},
         "message": masked(message(error), secrets),
         "notes": masked(_notes(error), secrets),
         "cause": places.get(id(error.__cause__)),
