@@ -82,6 +82,16 @@ def test_an_environment_that_cannot_be_made_ends_each_job_that_waits_for_it_with
     assert not box.tickets() and not box.order()
 
 
+def test_a_job_whose_turn_has_come_makes_a_missing_environment_itself(box: Box, environments: Environments):
+    job = environments.job(1)
+    environments.finish()
+
+    script = job.start(PATH=box.path, CLUSTERFN_TURN="1")  # as a spooler does that looks at no environment
+
+    assert script.wait(60) == 0, job.log()
+    assert job.outcome()["kind"] == "returned"
+
+
 def test_a_job_can_be_withdrawn_while_its_environment_is_made_and_the_next_goes_on_with_it(
     box: Box, environments: Environments
 ):

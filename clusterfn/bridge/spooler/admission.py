@@ -123,11 +123,13 @@ def ask(job: "Job", signals: "Signals", waits: bool = True) -> Held:
     turn = os.environ.pop(launch.TURN, None)
     admission = _Admission(job, signals, waits)
     try:
-        if turn == launch.ENVIRONMENT:
+        # A spooler of an older version lets a job come whose environment is missing: no other process would build it.
+        if turn == launch.ENVIRONMENT or turn is not None and admission.lacks_environment():
             from ..supervisor import built
 
             built.prepare(job, admission.look_at_ends)
-            raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
+            if turn == launch.ENVIRONMENT:
+                raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
         if admission.asked.gpus:
             admission.there = nvidia.cards()
             admission.every = candidates(admission.there, job.spec["resources"])
@@ -187,6 +189,10 @@ class _Admission:
             except _Again:
                 self.look_at_ends()
                 time.sleep(_AGAIN_S)
+
+    def lacks_environment(self) -> bool:
+        """Whether it can wait in the queue until its environment is there."""
+        return self._waits_there and not all(map(os.path.exists, self.needs))
 
     def look_at_ends(self) -> None:
         """Raise NotNow if the job is to end."""
@@ -296,7 +302,7 @@ class _Admission:
 
     def _look(self) -> "dict[str, Mark]":
         seen = self._seen()
-        if self._waits_there and not all(map(os.path.exists, self.needs)):
+        if self.lacks_environment():
             raise self._queue("its environment is not there yet")  # nobody keeps a card for it meanwhile
         if not self.ticket and self._waits_there and self.queue.names():
             raise self._queue("")
