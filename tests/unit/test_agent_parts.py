@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from clusterfn.bridge.agent import logout
 from clusterfn.bridge.agent.failures import Failure
 from clusterfn.bridge.agent.frames import Inbox, pack
+from clusterfn.bridge.agent.hello import Hello
 from clusterfn.bridge.agent.outbox import Outbox
 from clusterfn.bridge.agent.paths import expand, glob_pattern
 from clusterfn.hostlink.boot import COMMAND, loader
@@ -158,3 +160,17 @@ def test_only_what_a_login_has_started_is_ended_by_logind(tmp_path: Path, monkey
         found.append(logout.ends_jobs("ada"))
 
     assert found == [True, False]
+
+
+def test_a_root_that_another_user_made_between_the_look_and_the_making_is_refused(tmp_path: Path, monkeypatch) -> None:
+    root = tmp_path / "root"
+
+    def is_too_late(path: str, **_: object) -> None:
+        root.mkdir()
+        root.chmod(0o777)
+
+    monkeypatch.setattr(os, "makedirs", is_too_late)
+
+    with pytest.raises(Failure) as caught:
+        Hello(SimpleNamespace(), {"id": 1, "root": str(root), "have": []}, b"").start()
+    assert (caught.value.data["kind"], caught.value.data["path"]) == ("refused", str(root))

@@ -93,6 +93,22 @@ def test_of_many_that_come_together_one_holds_the_name(folder: Path):
     assert sorted(won) == ["False"] * 4 + ["True"]
 
 
+def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
+    lock, looks = marks._lock, [marks.Files().names]
+
+    def late(fd: int, how: int) -> bool:
+        if looks:
+            assert looks.pop()() == set()  # another process lists the names, and removes the file
+        return lock(fd, how)
+
+    monkeypatch.setattr(marks, "_lock", late)
+    mark = marks.Files().hold("gpu/one")
+
+    assert mark is not None
+    assert marks.Files().names() == {"gpu/one"}
+    assert marks.Files().hold("gpu/one") is None
+
+
 def test_another_user_holds_no_name_that_is_held_and_removes_none(folder: Path):
     mark = marks.Files().hold("gpu/one")
     assert mark is not None

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("fcntl")
+
+import grp
+import pwd
 
 from clusterfn.bridge.agent import trusted
 from clusterfn.bridge.agent.trusted import Trusted
@@ -80,6 +84,24 @@ def test_the_way_of_a_link_is_looked_at_on_both_sides(folder, tmp_path):
 
     assert objection(safe / "out" / "root").startswith(str(scratch))
     assert objection(scratch / "back").startswith(str(scratch))
+
+
+def test_what_comes_after_a_link_is_looked_at_too(folder):
+    safe, inner, theirs = folder("safe"), folder("safe/inner"), folder("safe/inner/bob", 0o755, BOB)
+    (safe / "link").symlink_to(inner.name)
+
+    assert objection(safe / "link" / "bob" / "root") == f"{theirs} it belongs to the user with id {BOB}"
+
+
+def test_a_group_of_the_users_own_name_is_private_only_without_other_members(monkeypatch):
+    members = ["bob"]
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: SimpleNamespace(pw_name="bob" if uid == BOB else "root"))
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_gid=gid, gr_mem=[]))
+    monkeypatch.setattr(grp, "getgrnam", lambda name: SimpleNamespace(gr_gid=LAB, gr_mem=members))
+
+    assert trusted._private(BOB) == {0, LAB}
+    members.append("eve")
+    assert trusted._private(BOB) == {0}
 
 
 def test_links_without_end_and_files_on_the_way_are_named(folder):
