@@ -6,6 +6,7 @@ A copy and no links: the job keeps writing there, and the same job can be resume
 import errno
 import os
 import shutil
+import stat
 
 from ...layout import CHECKPOINT, JOBS, UNSATISFIABLE
 from .verdict import Verdict
@@ -26,48 +27,80 @@ def holds_something(job: "Job") -> bool:
         return False
 
 
-def resume(job: "Job", watch: "Watch") -> None:
+def resume(job: "Job", watch: "Watch") -> "list[str]":
     """Let the job begin with the checkpoint of the one that it resumes, unless an attempt of it has begun before.
+
+    Returns:
+        Notes about what was not copied.
 
     Raises:
         Verdict: There is none any more, or the job must end meanwhile.
     """
     resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
     if not resumed or holds_something(job):
-        return
+        return []
     theirs, aside = os.path.join(job.root, JOBS, resumed, CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
+    copying = _Copying(theirs, watch)
     try:
-        _copy(theirs, aside, watch)
+        copying.folder(theirs, aside)
         os.rename(aside, own)  # an empty folder gives way; one that another element has brought meanwhile stays
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            return
+            return []
         if error.errno != errno.ENOENT or os.path.isdir(theirs):
             raise
         message = "the checkpoint of job %s, which resume= names, is not there any more" % resumed
         raise Verdict(UNSATISFIABLE, message, stage="start", hint="call again without resume=") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+    return ["not copied from the checkpoint of job %s, because it is not a file: %s" % (resumed, path)
+            for path in copying.skipped]  # fmt: skip
 
 
-def _copy(source: str, target: str, watch: "Watch") -> None:
-    """As `cp -r`, with an eye on what may end the job."""
-    os.mkdir(target, 0o700)
-    for name in os.listdir(source):
-        path, copy = os.path.join(source, name), os.path.join(target, name)
-        if os.path.islink(path):
-            os.symlink(os.readlink(path), copy)
-        elif os.path.isdir(path):
-            _copy(path, copy, watch)
-        else:
-            _copy_file(path, copy, watch)
+class _Copying:
+    """As `cp -r`, with an eye on what may end the job.
 
+    Attributes:
+        skipped: Paths below the checkpoint of what cannot be copied, such as a FIFO or a socket.
+    """
 
-def _copy_file(path: str, copy: str, watch: "Watch") -> None:
-    with open(path, "rb") as source, open(copy, "wb") as target:
-        piece = source.read(_PIECE)
-        while piece:
-            watch.look()
-            target.write(piece)
-            piece = source.read(_PIECE)
-    shutil.copystat(path, copy)
+    def __init__(self, top: str, watch: "Watch") -> None:
+        self.skipped: "list[str]" = []
+        self._top = top
+        self._watch = watch
+
+    def folder(self, source: str, target: str) -> None:
+        os.mkdir(target, 0o700)
+        for name in os.listdir(source):
+            path, copy = os.path.join(source, name), os.path.join(target, name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                os.symlink(self._link(path), copy)
+            elif stat.S_ISDIR(mode):
+                self.folder(path, copy)
+            elif not (stat.S_ISREG(mode) and self._file(path, copy)):
+                self.skipped.append(os.path.relpath(path, self._top))
+
+    def _link(self, path: str) -> str:
+        """What the copy of a link says: one into their checkpoint by its full path leads into the copy instead."""
+        said, top, target = os.readlink(path), os.path.realpath(self._top), os.path.realpath(path)
+        above = os.path.relpath(os.path.dirname(path), self._top)
+        stays = not os.path.isabs(said) and not os.path.normpath(os.path.join(above, said)).startswith(os.pardir)
+        if stays or not (target + os.sep).startswith(top + os.sep):
+            return said
+        return os.path.relpath(target, os.path.realpath(os.path.dirname(path)))
+
+    def _file(self, path: str, copy: str) -> bool:
+        """Copy a file; False if it is none. A FIFO that has taken its place must not keep the job waiting."""
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(fd, "rb") as source:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            with open(copy, "wb") as target:
+                piece = source.read(_PIECE)
+                while piece:
+                    self._watch.look()
+                    target.write(piece)
+                    piece = source.read(_PIECE)
+        shutil.copystat(path, copy, follow_symlinks=False)
+        return True

@@ -85,7 +85,7 @@ class Run:
     def start(self) -> None:
         """Take what it needs and start the worker."""
         self._have_environment()
-        checkpoint.resume(self.job, self.watch)
+        self.notes += checkpoint.resume(self.job, self.watch)
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
