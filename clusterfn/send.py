@@ -157,6 +157,7 @@ def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
 def spec_json(job: JobSpec) -> bytes:
     """What the supervisor and the worker read: see docs/architecture.md."""
     asked = job.resources
+    clusters = job.host.slurm.get("clusters") or job.host.slurm.get("cluster")
     record = {
         "format": layout.FORMAT,
         "id": job.id,
@@ -197,6 +198,7 @@ def spec_json(job: JobSpec) -> bytes:
         "retries": job.retries,
         "umask": job.umask,
         **({"resume": job.resume} if job.resume else {}),
+        **({"clusters": str(clusters)} if clusters else {}),
     }
     return json.dumps(record, indent=1).encode()
 

@@ -15,7 +15,7 @@ import pytest
 from clusterfn.bridge.supervisor import expire
 from clusterfn.bridge.supervisor.expire import once_a_day, tidy
 from clusterfn.bridge.supervisor.job import Job
-from tests.bridge.host import Bench
+from tests.bridge.host import Bench, layout_bridge
 from tests.bridge.host import Job as Laid
 
 ONE = "def f():\n    return 1\n"
@@ -222,24 +222,97 @@ def test_a_job_that_its_client_never_started_goes_after_a_day_with_its_secrets(b
     assert young.folder.exists()
 
 
+# Lists a job of a hidden partition in another cluster, and obeys what narrows the list.
 SQUEUE = """#!/bin/sh
-[ -n "{listed}" ] || exit 1
-echo "f.{listed}"
+echo "$*" >> "$0.asked"
+case "$*" in *--all*) ;; *) exit 0;; esac
+case "$*" in *--clusters=far*) ;; *) exit 0;; esac
+[ -z "$SQUEUE_PARTITION" ] || exit 0
+{says}
 """
 
 
-@pytest.mark.parametrize("listed", ["this", "another", ""])
+def squeue(folder: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> Path:
+    """A squeue in $PATH; the file of what it was asked."""
+    (folder / "squeue").write_text(SQUEUE.format(says=says))
+    (folder / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    monkeypatch.setenv("SQUEUE_PARTITION", "short")
+    return folder / "squeue.asked"
+
+
+@pytest.mark.parametrize(
+    ("says", "stays"),
+    [
+        pytest.param("echo f.JOB", True, id="listed"),
+        pytest.param("echo f.another", False, id="not listed"),
+        pytest.param("exit 1", True, id="failed"),
+        pytest.param("echo slurm_load_jobs error: Invalid user >&2", True, id="complained with status 0"),
+        pytest.param('[ "$(wc -l < "$0.asked")" != 2 ] || echo f.JOB', True, id="listed at the second look"),
+    ],
+)
 def test_a_job_that_slurm_may_still_start_stays(
-    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: str
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, stays: bool
 ):
-    job = sent(bench, 30, scheduler="slurm")
-    (tmp_path / "squeue").write_text(SQUEUE.format(listed={"this": job.id, "another": "0" * 16}.get(listed, "")))
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    job = sent(bench, 30, scheduler="slurm", clusters="far")
+    squeue(tmp_path, monkeypatch, says.replace("JOB", job.id))
 
     tidied(bench)
 
-    assert job.folder.exists() == (listed != "another")
+    assert job.folder.exists() == stays
+
+
+@pytest.mark.parametrize("older_s", [None, 0.0])
+def test_a_slurm_job_without_an_outcome_is_kept_whatever_squeue_says(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, older_s: float | None
+):
+    young, old = (
+        sent(bench, 2.9, "secrets", scheduler="slurm", keep_days=3.0),
+        sent(bench, 3.1, scheduler="slurm", keep_days=3.0),
+    )
+    squeue(tmp_path, monkeypatch, "exit 0")
+
+    tidied(bench, 1, older_s=older_s)
+
+    assert (young.folder / "secrets").exists()
+    assert not old.folder.exists()
+
+
+def test_a_job_that_slurm_has_listed_is_not_removed_by_the_next_look_that_misses_it(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    job = sent(bench, 30, scheduler="slurm", clusters="far")
+    squeue(tmp_path, monkeypatch, f"echo f.{job.id}")
+    tidied(bench)
+    squeue(tmp_path, monkeypatch, "exit 0")
+
+    tidied(bench)
+
+    assert job.folder.exists()
+
+
+@pytest.mark.parametrize("older_s", [None, 0.0])
+def test_a_job_whose_checkpoint_a_waiting_job_resumes_stays(bench: Bench, older_s: float | None):
+    old, other = aged_job(bench, 20), aged_job(bench, 20)
+    waiting = sent(bench, 0.5, resume=old.id)
+
+    told = tidied(bench, older_s=older_s)
+
+    assert old.folder.exists() and waiting.folder.exists()
+    assert not other.folder.exists()
+    assert told["kinds"]["jobs"]["count"] == 3
+
+
+def test_the_bridge_that_looks_stays_however_old_it_is(bench: Bench):
+    other = stored(bench, 100)["bridge"]
+    own = layout_bridge(bench.root / "bridge" / "own")
+    age(own, 100)
+
+    argv = [sys.executable, "-I", "-S", str(own / "supervise.py"), "clean", str(bench.root), str(14 * DAY_S), "", ""]
+    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
+
+    assert (own / "supervise.py").exists()
+    assert not other.exists()
 
 
 def test_a_job_that_died_without_an_outcome_goes_when_nothing_was_heard_of_it_for_as_long_as_it_is_kept(bench: Bench):

@@ -125,3 +125,10 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
     assert "--requeue" in submission.argv
+
+
+@pytest.mark.parametrize(("options", "told"), [({"clusters": "far"}, "far"), ({"cluster": "far"}, "far"), ({}, None)])
+def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
+    sent = replace(SENT, host=replace(SLURM, slurm=options))
+
+    assert json.loads(send.spec_json(sent)).get("clusters") == told

@@ -1,9 +1,11 @@
 """Removes what nobody needs any more below a root: jobs that are over, and what is sent once for many jobs.
 
-A job that has ended goes when its `keep:` is over, one that nobody started after a day. Large arguments, files, modules
-and bridges are dated by the agent whenever a client relies on them, at the latest an hour before it sends a job. So
-one that is older than the oldest job which still waits or runs, and was not dated for as long as jobs are kept, is
-nobody's. It is renamed first and looked at once more: a client that came meanwhile finds it again, or sends it anew.
+A job that has ended goes when its `keep:` is over, one that nobody started after a day. A SLURM job without an outcome
+goes once SLURM has not listed it for as long as its `keep:`. A job stays while a living one names it in `resume=`.
+Large arguments, files, modules and bridges are dated by the agent whenever a client relies on them, at the latest an
+hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for as
+long as jobs are kept, is nobody's. It is renamed first and looked at once more: a client that came meanwhile finds it
+again, or sends it anew.
 Called by `main` when a job is over, and by a client (`supervise.py clean`).
 """
 
@@ -150,6 +152,8 @@ def tidy(
     """
     found, living = Found(dry, measure), _Living(root)
     relied_on = [when]
+    resumed: "set[Optional[str]]" = set()
+    ended = []
     for folder in job_folders(root):
         try:
             job = Job(folder)
@@ -162,11 +166,16 @@ def tidy(
             continue
         if lives:
             found.told["waiting"].append(job.id)
-        elif not _was_started(job):
+            found.add(JOBS, folder, False)
+            resumed.add(job.spec.get("resume"))
+        elif not job.slurm and not _was_started(job):
             kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         short = longest_s is None or kept_s < longest_s
-        found.add(JOBS, folder, not lives and short and over is not None and when - over > kept_s)
+        if not lives:
+            ended.append((folder, short and over is not None and when - over > kept_s))
+    for folder, goes in ended:  # only now is it known which checkpoints are still to be copied
+        found.add(JOBS, folder, goes and os.path.basename(folder) not in resumed)
     if longest_s is None or keep_s < longest_s:
         _stored(root, min([when - max(keep_s, _RELIED_S)] + [sent - _RELIED_S for sent in relied_on[1:]]), found)
     _finish(root)
@@ -188,31 +197,49 @@ class _Living:
     def __init__(self, root: str) -> None:
         tickets = glob.glob(os.path.join(glob.escape(root), MACHINES, "*", QUEUE, "*"))
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
-        self._listed: "Optional[set[str]]" = None
-        self._asked = False
+        self._looks: "dict[tuple[str, int], Optional[set[str]]]" = {}
 
     def has(self, job: Job) -> bool:
         """Whether somebody may still need what this job was sent with."""
         if _final(job) is not None:
             return False
-        if job.id in self._queued or time.time() - _last_sign(job) < _DAY_S:
+        silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if job.slurm else _DAY_S  # SLURM may start it any time
+        if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
-        return self._is_listed(job.id) if job.slurm else any(map(_runs, _each(job, STARTED)))
+        if not job.slurm:
+            return any(map(_runs, _each(job, STARTED)))
+        if not self._is_listed(job):
+            return False
+        os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
+        return True
 
-    def _is_listed(self, job: str) -> bool:
-        """By SLURM; where it does not answer, every job may be."""
-        if not self._asked:
-            self._asked, self._listed = True, _in_slurm()
-        return self._listed is None or job in self._listed
+    def _is_listed(self, job: Job) -> bool:
+        """Whether one of two answers of SLURM names it; without both answers every job may be there."""
+        clusters = job.spec.get("clusters") or ""
+        for look in (clusters, 1), (clusters, 2):
+            if look not in self._looks:
+                self._looks[look] = _in_slurm(clusters)
+            listed = self._looks[look]
+            if listed is None or job.id in listed:
+                return True
+        return False
 
 
-def _in_slurm() -> "Optional[set[str]]":
-    argv = ["squeue", "--noheader", "--user=%d" % os.getuid(), "--format=%j"]
+def _in_slurm(clusters: str) -> "Optional[set[str]]":
+    """The ids of the user's jobs; None if squeue complained: then its list is worth nothing."""
+    argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
+    argv += ["--clusters=%s" % clusters] if clusters else []
+    filters = ("SQUEUE_", "SLURM_")  # inside a job these may narrow the list
+    env = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(filters)}
     try:
-        answer = subprocess.check_output(argv, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=_SQUEUE_S)
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, timeout=_SQUEUE_S
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return {line.rpartition(".")[2] for line in answer.decode("utf-8", "replace").splitlines()}
+    if done.returncode != 0 or done.stderr.strip():
+        return None
+    return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
 
 def _runs(started: str) -> bool:
