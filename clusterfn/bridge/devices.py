@@ -14,6 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _NVIDIA = "/dev/nvidia"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _MACHINE = "/proc/driver/nvidia/gpus"
 _LINE = r"^%s\s*(?::[^=\n]*)?=\s*(.+?)\s*$"
 _WORDS = re.compile(r"\bcuda\b|nvidia-smi")
@@ -82,6 +83,7 @@ class Watch:
         self._gpus: int = asked["gpus"]
         self._allow_cpu: bool = asked.get("allow_cpu", False)
         self._note = note
+        self._visible = os.environ.get(_VISIBLE, "")
         self._asks_for_cuda = False
         self._refused: OnTheCpu | None = None
 
@@ -133,7 +135,8 @@ class Watch:
             OnTheCpu: It sees fewer GPUs than the job has.
         """
         count = getattr(getattr(torch, "cuda", None), "_device_count_nvml", None)
-        if not self._gpus or count is None or "MIG" in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
+        # the function may hide GPUs from itself on purpose: a parent whose children use them, or one rank of several
+        if not self._gpus or count is None or "MIG" in self._visible or os.environ.get(_VISIBLE, "") != self._visible:
             return
         try:
             seen = count()  # by NVML: asking CUDA itself would forbid every fork; -1 where NVML cannot say

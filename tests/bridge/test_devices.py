@@ -96,6 +96,12 @@ def test_fewer_gpus_than_the_job_has_are_refused(desk: Desk):
     assert outcome["message"].endswith("sees 1 of them")
 
 
+def test_a_function_may_hide_gpus_from_itself(desk: Desk):
+    hides = "def f():\n    import os\n    os.environ['CUDA_VISIBLE_DEVICES'] = '0'\n    import torch\n    return 1\n"
+
+    assert desk.run(hides, 2)["kind"] == "returned"
+
+
 @pytest.mark.parametrize(
     "source",
     [

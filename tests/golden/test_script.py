@@ -158,6 +158,11 @@ def test_lines_of_a_block_share_a_command_and_what_they_set(ran):
     assert "'1-2!'" in (folder / "seen").read_text()
 
 
+def test_a_condition_that_does_not_hold_is_no_failure(ran):
+    lines = ("[ -f /no/such ] && . /no/such", '[ -n "$NO_SUCH" ] && export A=1')
+    assert ran(host=replace(BARE, setup=lines))[:2] == (0, ["run"])
+
+
 @pytest.mark.parametrize(
     "line, advice",
     [("no_conda activate ml", "set environment: conda:NAME"), ("PATH= no_source x", "write . FILE")],
