@@ -6,6 +6,7 @@ by one table here; callers see those of `clusterfn.errors` alone. Called by `tra
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import socket
@@ -37,6 +38,10 @@ BUSY_PAUSES_S = busy.PAUSES_S
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+# At exit paramiko would end all connections before what was registered earlier: what a program still sends would start
+# over on another connection. `host` closes them once that is done.
+atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
 
 logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
 if logging.getLogger(LOG).level == logging.NOTSET:
