@@ -87,14 +87,15 @@ class Reply(Generic[T]):
 
     def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
         """Call `callback(self)` once the answer is here, on the reader thread; at once if it already is."""
-        # Held weakly, and `_cancel` is dropped: in a circle, large values would live until the garbage collector comes.
-        itself = weakref.ref(self)
+        # Held weakly, and `callback` and `_cancel` are dropped: a circle would keep large values until the garbage
+        # collector comes.
+        itself, waiting = weakref.ref(self), [callback]
 
         def answered(_: object) -> None:
             if (reply := itself()) is None:
                 return
             try:
-                callback(reply)
+                waiting.pop()(reply)
             except SystemExit:  # the future would let it through, past other callbacks; it logs other errors itself
                 logging.getLogger("clusterfn").exception("a callback exits, which it cannot do on this thread")
 
