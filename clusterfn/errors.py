@@ -6,7 +6,8 @@
     ├── LockError             an environment could not be locked
     ├── EnvironmentBuildError the environment is missing, another than asked for, or could not be made
     ├── SubmitError           the scheduler refused the job
-    ├── SweepError            no item of a map, or configuration of a sweep, succeeded
+    ├── MapError              no item of a map returned
+    ├── SweepError            no configuration of a sweep succeeded
     ├── HostError             the host could not be used
     │   ├── Unreachable
     │   ├── AuthenticationError
@@ -117,8 +118,12 @@ class SubmitError(ClusterfnError):
     """The scheduler refused the job; `evidence` holds its own words."""
 
 
+class MapError(ClusterfnError):
+    """No item of a map returned; `evidence` has each distinct cause with its count."""
+
+
 class SweepError(ClusterfnError):
-    """No item of a map, or configuration of a sweep, succeeded; `evidence` has each distinct cause with its count."""
+    """No configuration of a sweep succeeded; `evidence` has each distinct cause with its count."""
 
 
 class HostError(ClusterfnError):

@@ -70,7 +70,7 @@ class JobGroup(Generic[R, E]):
             timeout: Seconds; None for as long as it takes.
 
         Raises:
-            SweepError: Every call of the map failed; it lists each distinct cause with its count. A group of
+            MapError: Every call of the map failed; it lists each distinct cause with its count. A group of
                 `retry_failed` raises it only if no item has returned before.
             TimeoutError: Not all have ended within `timeout`; they go on.
             KeyboardInterrupt: After Ctrl-C; they go on, unless it is pressed twice.

@@ -155,7 +155,7 @@ class _Shown:
 
 _going: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
 _parting: weakref.WeakKeyDictionary[Job[Any] | GroupState, str] = weakref.WeakKeyDictionary()
-_PARTING = "clusterfn result ID: its value, clusterfn cancel ID: its end"
+_PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
 
 
 def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
@@ -179,7 +179,7 @@ def _tell_what_goes_on() -> None:
     left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
     for host, words in sorted({(host, words) for host, words, _ in left}):
         ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
-        say(f"clusterfn: on {host} {'goes on' if sent else 'goes on, if it was sent before Ctrl-C'}: {ids} ({words})\n")
+        say(f"clusterfn: keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})\n")
 
 
 def _finish_sending() -> None:
@@ -190,8 +190,8 @@ def _finish_sending() -> None:
             now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
             moved_at = now if moved != before else moved_at
             far = [(job, sending.amounts()) for job, sending in unsent]
-            shown = ", ".join(f"{job.id[:SHORT]} to {job.host} ({amounts})" for job, amounts in far if amounts)
-            line = f"clusterfn: still sending {shown}; press Ctrl-C and nothing of it will run"
+            shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
+            line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
             if shown and is_terminal(sys.stderr):
                 redraw(line)
             elif shown and now >= due:

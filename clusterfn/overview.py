@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterfn import layout, outcome
-from clusterfn.errors import SweepError
+from clusterfn.errors import MapError
 
 if TYPE_CHECKING:
     from clusterfn.groupstate import GroupState
@@ -81,9 +81,9 @@ def _items(which: Sequence[int]) -> str:
     return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
 
 
-def none_succeeded(group: GroupState, errors: Sequence[BaseException]) -> SweepError:
+def none_succeeded(group: GroupState, errors: Sequence[BaseException]) -> MapError:
     """The error of a group without any value."""
-    error = SweepError(
+    error = MapError(
         f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
         evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
         hint="group.failed has each exception, group.logs(index) what that item printed",

@@ -155,7 +155,7 @@ class Counter:
 def _mark(ended: Ended) -> str:
     if ended.error is None:
         return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
-    return f"✗ Evaluation failed: {outcome.in_a_line(ended.error)}"[:160]
+    return f"✗ failed: {outcome.in_a_line(ended.error)}"[:160]
 
 
 def _score(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Runs a batch of configurations, each end of which is in the journal before it is shown.
 
-Those that ended well before are taken from journal and cache, a group that still runs is followed, the rest is sent.
+Those that finished in an earlier run are taken from journal and cache, a group that still runs is followed, the rest is sent.
 
 Called by `story`.
 """
@@ -104,7 +104,7 @@ class Runner:
             HostError, and whatever `map` raises.
         """
         found: dict[str, Trial[Any]] = {}
-        self._take(found, batch, self._known, "had ended well before")
+        self._take(found, batch, self._known, "finished in an earlier run")
         self._take(found, batch, self._cached, "in the cache")
         for record in self._open(each for each in batch if each.name not in found):
             missing = (each for each in batch if each.name not in found)

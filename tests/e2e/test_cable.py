@@ -277,6 +277,6 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
         wait_until(lambda: script.ended() is not None, 30)
         job_id = script.text[script.end].decode().strip()
         assert script.process.returncode == 0
-        assert f"on far goes on: {job_id[:4]}" in script.shown
+        assert f"keeps running on far: {job_id[:4]}" in script.shown
 
     assert lookup.attach(job_id, "near").result(60) == 20

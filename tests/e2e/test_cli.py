@@ -144,7 +144,7 @@ def test_check_of_this_machine_passes(run):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no queue elsewhere")
 def test_check_says_that_jobs_wait_their_turn_and_how_many_do(run, folder):
-    assert "cores, memory and cards; of yours none now" in run("check", "here", "--no-job").stdout
+    assert "cores, memory and GPUs; none of your jobs wait now" in run("check", "here", "--no-job").stdout
 
     queue = folder / "root" / "machines" / machine.name() / "queue"
     queue.mkdir(parents=True)

@@ -102,7 +102,7 @@ def test_once_leaves_the_job_running_and_says_how_to_get_it(call, gate, host):
     assert f"clusterfn.attach('{caller.job_id}').result()" in err
     assert f"clusterfn cancel {short}" in err
     assert "KeyboardInterrupt" in err
-    assert f"on {host} goes on: " not in err  # it was told above
+    assert f"keeps running on {host}: " not in err  # it was told above
     assert "result:" not in out
     job = attach(caller.job_id, host)
     wait_until(lambda: job.state == "RUNNING")
@@ -122,7 +122,7 @@ def test_twice_ends_the_job_and_its_tree(call, lab, host):
 
     _, err = caller.end()
     assert f"{caller.job_id} was stopped" in err
-    assert "goes on: " not in err
+    assert f"keeps running on {host}: " not in err
     with pytest.raises(Cancelled):
         attach(caller.job_id, host).result(20)
     wait_until(lambda: lab.processes(f"{caller.job_id}/1") == [])
@@ -246,7 +246,7 @@ def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_no
             os.kill(agent, signal.SIGKILL)
 
     assert "Traceback" not in err and "File " not in err
-    assert "on here goes on, if it was sent before Ctrl-C: " in err
+    assert "keeps running on here, if it was sent before Ctrl-C: " in err
 
 
 SLOW_LINE = """
@@ -316,7 +316,7 @@ def test_twice_while_a_call_is_sent_drops_it_and_nothing_runs(sender, tmp_path, 
     _, err = process.communicate(timeout=30)
 
     assert f"was not sent completely: nothing of it runs on {tmp_path.name}" in err
-    assert "goes on: " not in err
+    assert f"keeps running on {tmp_path.name}: " not in err
     assert not (tmp_path / "ran").exists()
     assert [path for path in (tmp_path / "root").glob("[bfj]*/*.part-*")] == []
 
@@ -325,7 +325,7 @@ def test_ctrl_c_again_while_the_program_still_sends_drops_it_and_nothing_runs(se
     process = sender("call")
     process.send_signal(signal.SIGINT)
     assert process.stdout.readline() == "left\n"
-    while "press Ctrl-C and nothing of it will run" not in process.stderr.readline():
+    while "sending (Ctrl-C drops it): " not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
 
@@ -344,7 +344,7 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
     _, err = process.communicate(timeout=60)
 
     assert re.search(r"still sending \w{16} to \S+ \(.* of \d+ MB.*\); it runs once all of it has arrived", err)
-    assert (job_id := re.search(rf"on {tmp_path.name} goes on: (\w+) ", err)), err
+    assert (job_id := re.search(rf"keeps running on {tmp_path.name}: (\w+) ", err)), err
     assert attach(job_id[1], tmp_path.name).result(20) == 42
 
 

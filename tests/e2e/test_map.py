@@ -26,7 +26,7 @@ from clusterfn import (
     OutOfMemory,
     PayloadError,
     ResultError,
-    SweepError,
+    MapError,
     TimeLimit,
     WorkerLost,
     cluster,
@@ -154,7 +154,7 @@ def test_the_first_failure_is_raised_as_itself_and_the_others_stay(hosts):
 def test_no_success_is_one_error_with_its_causes(hosts):
     group = cluster(host="tensor01")(lambda x: {}[x % 2]).map(range(5))
 
-    with pytest.raises(SweepError) as caught:
+    with pytest.raises(MapError) as caught:
         group.results(30)
 
     assert caught.value.evidence == ("3 x KeyError: 0", "2 x KeyError: 1")
@@ -223,7 +223,7 @@ def test_each_item_has_a_line_in_a_pipe(hosts, capfd):
     shown = capfd.readouterr().err.splitlines()[-6:]
     assert shown[0] == "[1/2] Evaluating 1…" and shown[1].startswith("[1/2] 1 ✓ 1, ")
     assert shown[2] == "[2/2] Evaluating 0…"
-    assert shown[3].startswith("[2/2] 0 ✗ Evaluation failed: ZeroDivisionError: ")
+    assert shown[3].startswith("[2/2] 0 ✗ failed: ZeroDivisionError: ")
     assert shown[4].startswith("clusterfn: 1/2 returned, completed in ")
     assert shown[5].startswith("  1 x ZeroDivisionError: ") and shown[5].endswith(" (item 1)")
 
@@ -508,7 +508,7 @@ print(json.dumps(group.id))
 
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=100, check=True)
 
-    assert json.loads(done.stdout) not in hosts.jobs() and "goes on" not in done.stderr
+    assert json.loads(done.stdout) not in hosts.jobs() and "keeps running" not in done.stderr
     assert "chunksize=1 makes 501 elements of job arrays" in done.stderr
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import clusterfn
-from clusterfn import SweepError, Unsatisfiable, cluster
+from clusterfn import MapError, Unsatisfiable, cluster
 from clusterfn.cli import main
 from tests.e2e.conftest import wait_until
 
@@ -120,7 +120,7 @@ def test_a_group_whose_time_in_the_queue_is_over_says_so_and_is_not_started_agai
     path.write_text(path.read_text().replace("scheduler: bare", "scheduler: bare\n    queue_timeout: 1s"))
 
     group = cluster(host=name, gpus=4)(hold).map([0.0] * 2, range(2))
-    with pytest.raises(SweepError, match="no GPUs became free within the 1 s of queue_timeout: 8 of 8 GPUs held by"):
+    with pytest.raises(MapError, match="no GPUs became free within the 1 s of queue_timeout: 8 of 8 GPUs held by"):
         group.results(60)
 
     assert [type(error) for error in group.failed.values()] == [Unsatisfiable] * 2

@@ -499,7 +499,7 @@ def test_who_forgets_to_close_it_is_told_when_it_lets_go(tmp_path: Path):
     )
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
 
-    assert "goes on: " in done.stderr
+    assert "keeps running on " in done.stderr
     assert "(it lets go after 2 s without a call; clusterfn cancel ID: now)" in done.stderr
 
 
@@ -521,7 +521,7 @@ def test_whoever_has_stopped_all_is_not_told_at_the_end_that_it_goes_on(tmp_path
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=100)
     (tmp_path / "begun").touch()
 
-    assert "goes on" not in done.stderr and "Traceback" not in done.stderr
+    assert "keeps running" not in done.stderr and "Traceback" not in done.stderr
 
 
 @pytest.mark.usefixtures("here")
@@ -557,5 +557,5 @@ def test_who_leaves_the_block_by_ctrl_c_is_told_that_the_session_is_closed(busy:
     (tmp_path / "gate").touch()
 
     assert ("(it is closed, and lets go once its calls have ended; clusterfn cancel ID: now)" in done.stderr) == busy
-    assert ("goes on: " in done.stderr) == busy
+    assert ("keeps running on " in done.stderr) == busy
     assert clusterfn.attach(done.stdout.strip()).result(60)["why"] == "closed"

@@ -289,7 +289,7 @@ def test_a_killed_sweep_goes_on_with_its_group_and_runs_nothing_twice(here, scri
     assert [source for *_, source in json.loads(out)] == ["journal"] * 2 + ["run"] * 4
     assert [(folder / f"began-{x}").read_text() for x in range(6)] == ["once\n"] * 6
     assert len(lines(folder / "journal", "sent")) == 1
-    assert "is followed again" in said and "2 of 6 configurations: had ended well before" in said
+    assert "is followed again" in said and "2 of 6 configurations: finished in an earlier run" in said
     assert "6/6 configurations completed (100 %)" in said.splitlines()
 
 

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, SweepError, live
+from clusterfn import Cancelled, ClusterfnError, MapError, live
 from clusterfn.elements import Stream
 from clusterfn.gathering import Gathering
 from clusterfn.group import JobGroup, inside
@@ -112,7 +112,7 @@ def test_raise_raises_the_first_and_collect_keeps_it_in_its_place():
 def test_none_succeeded_counts_each_cause():
     made = ended(*[ValueError(n % 2) for n in range(5)])
 
-    with pytest.raises(SweepError) as caught:
+    with pytest.raises(MapError) as caught:
         made.results()
     assert caught.value.evidence == ("3 x ValueError: 0", "2 x ValueError: 1")
     assert caught.value.__cause__ is made.failed[0]
@@ -132,8 +132,8 @@ class Odd(Exception):
 
 def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
     assert ended(1, Odd()).results()[0] == 1
-    assert "item 1 ✗ Evaluation failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
-    with pytest.raises(SweepError, match="1 x Odd: <no message"):
+    assert "item 1 ✗ failed: Odd: <no message: its __str__ raised AttributeError>" in capfd.readouterr().err
+    with pytest.raises(MapError, match="1 x Odd: <no message"):
         ended(Odd()).results()
 
 
@@ -150,7 +150,7 @@ def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
         *drawn, last = shown.decode().split("\r\x1b[K")
     os.close(ours)
 
-    failure = "[2/3] item 1 ✗ Evaluation failed: ValueError: no\r\n"
+    failure = "[2/3] item 1 ✗ failed: ValueError: no\r\n"
     assert drawn == ["", "[1/3] 1 ✓ 0 ✗ 7f3a", failure, "[2/3] 1 ✓ 1 ✗ 7f3a"]
     assert last.startswith("[3/3] 2 ✓ 1 ✗ 7f3a\r\nclusterfn: 2/3 returned, completed in ")
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import transfer
+from clusterfn import live, transfer
 from clusterfn.errors import Unreachable
 from clusterfn.host import Reply
 from clusterfn.transfer import Sending, Transfer
@@ -92,3 +92,30 @@ def test_of_what_had_all_left_nothing_is_claimed_while_the_host_is_silent():
     with pytest.raises(Unreachable):
         sending.drop(Silent(), "/root/jobs/7f3a/payload.pkl", 1.0)
     assert not sending.dropped
+
+
+class Leaving:
+    """A job of which something has not left this machine when the program ends."""
+
+    id, host = "0123456789abcdef", "a-host-with-a-long-name.example.edu"
+    state, is_stopping = "CANCELLED", False
+
+    def __init__(self, sending):
+        self.transfer, self.stopped = sending, False
+
+    def done(self):
+        return self.stopped
+
+    def stop(self):
+        self.stopped = True
+
+
+def test_what_is_still_sent_at_the_end_says_what_ctrl_c_does_within_80_columns(monkeypatch, capsys):
+    monkeypatch.setattr(live, "_STANDS_STILL_S", 0.3)
+    monkeypatch.setattr(live, "_going", {Leaving(Sending([upload(1023 * MB, MB)]))})
+    monkeypatch.setattr(Sending, "amounts", lambda _: "1022 of 1023 MB, 9.9 MB/s, 85 min left")
+
+    live._finish_sending()
+
+    line = capsys.readouterr().err.splitlines()[0][:79]
+    assert line.startswith("clusterfn: sending (Ctrl-C drops it): 1022 of 1023 MB, 9.9 MB/s, 85 min left")

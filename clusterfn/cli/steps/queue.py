@@ -31,8 +31,9 @@ def _none(found: Found) -> str:
         raise Warned("sinfo is here: is this a login node? then scheduler: slurm", hint)
     if not found.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
-    waiting = len(_waiting(found)) or "none"
-    return f"clusterfn's own: jobs wait their turn for cores, memory and cards; of yours {waiting} now"
+    waiting = len(_waiting(found))
+    yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
+    return f"clusterfn's own queue: jobs wait their turn for cores, memory and GPUs; {yours}"
 
 
 def _waiting(found: Found) -> list[str]:
