@@ -79,7 +79,7 @@ def without_frames_of_clusterfn(error: BaseException) -> BaseException:
         return error
     if _has_the_users(error):  # such as those of a function that we were given
         return error.with_traceback(_linked(error.__traceback__))
-    of_a_job = isinstance(error, (JobError, MapError, SweepError))  # its cause is the user's own, and may have no frames here
+    of_a_job = isinstance(error, (JobError, MapError, SweepError))  # its cause is the user's
     if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
         error.__cause__, error.__suppress_context__ = None, True
     met = error.__context__

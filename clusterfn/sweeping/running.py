@@ -1,6 +1,7 @@
 """Runs a batch of configurations, each end of which is in the journal before it is shown.
 
-Those that finished in an earlier run are taken from journal and cache, a group that still runs is followed, the rest is sent.
+Those that finished in an earlier run are taken from journal and cache, a group that still runs is followed, the rest
+is sent.
 
 Called by `story`.
 """

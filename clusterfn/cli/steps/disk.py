@@ -75,7 +75,8 @@ def space(found: Found) -> str:
 
 
 def _free(volume: Volume) -> str:
-    quota = "no quota reported" if volume.quota_bytes is None else f"your quota leaves {screen.size(volume.quota_bytes)}"
+    left = volume.quota_bytes
+    quota = "no quota reported" if left is None else f"your quota leaves {screen.size(left)}"
     free = "" if volume.free_bytes is None else f"{screen.size(volume.free_bytes)} free, "
     return free + ("" if volume.free_files is None else f"{volume.free_files} files free, ") + quota
 
