@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -136,23 +135,33 @@ def test_a_disk_that_has_room_again_soon_costs_no_outcome(small: Bench, tmp_path
 
 
 @pytest.fixture
-def nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> Iterator[Path]:
-    """The root of a bare host, with room for what is sent and for little more; the file that takes the rest."""
+def gate(tmp_path: Path) -> Path:
+    """While this file is there, jobs of `own_disk` wait in their setup; each leaves a file `waits-PID` beside it."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def own_disk(tmp_path: Path, gate: Path, monkeypatch: pytest.MonkeyPatch, as_root: None) -> Iterator[Path]:
+    """The root of a bare host, on a disk of its own that has all that every call needs."""
     root, config = tmp_path / "root", tmp_path / "clusterfn.yml"
     root.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m,mode=700", "none", str(root)], check=True)
-    config.write_text(f"hosts:\n  {tmp_path.name}:\n    scheduler: bare\n    transport: local\n    root: {root}\n")
+    waits = f"if [ -e {gate} ]; then : > {tmp_path}/waits-$$; while [ -e {gate} ]; do sleep 0.05; done; fi"
+    lines = ["scheduler: bare", "transport: local", "limits: {cores: 64}", f"root: {root}", f"setup: ['{waits}']"]
+    config.write_text(f"hosts:\n  {tmp_path.name}:\n" + "".join(f"    {line}\n" for line in lines))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
-    clusterfn.cluster(abs)(-1)  # what every call needs is there
-    fill(root / "ballast")
-    os.truncate(root / "ballast", (root / "ballast").stat().st_size - (40 << 10))
-    yield root / "ballast"
+    clusterfn.cluster(abs)(-1)
+    yield root
     subprocess.run(["umount", "-l", str(root)], check=True)
 
 
 @pytest.mark.timeout(60)
-def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(nearly_full: Path):
-    group = clusterfn.cluster(abs).map(range(6), max_parallel=6)
+def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(own_disk: Path, gate: Path):
+    gate.touch()
+    group = clusterfn.cluster(abs).map(range(6), max_parallel=2)
+    until(lambda: len(list(gate.parent.glob("waits-*"))) == 2, 30)
+    fill(own_disk / "ballast")
+    gate.unlink()
 
     with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/") as caught:
         group.results()
@@ -163,11 +172,19 @@ def test_a_map_onto_a_full_disk_ends_names_the_disk_and_leaves_no_temporaries(ne
 
 
 @pytest.mark.timeout(60)
-def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(nearly_full: Path):
-    fill(nearly_full.parent / "more")
+def test_a_map_that_finds_no_room_for_its_items_names_the_disk(own_disk: Path):
+    fill(own_disk / "ballast")
+
+    with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
+        clusterfn.cluster(abs).map(range(6)).results()
+
+
+@pytest.mark.timeout(60)
+def test_a_call_onto_a_full_disk_names_it_and_the_next_one_runs_once_there_is_room(own_disk: Path):
+    fill(own_disk / "ballast")
     with pytest.raises(HostDiskFull, match="No space is left on .* for /.*/root/jobs/"):
         clusterfn.cluster(abs)(-2)
 
-    nearly_full.unlink()
+    (own_disk / "ballast").unlink()
 
     assert clusterfn.cluster(abs)(-3) == 3
