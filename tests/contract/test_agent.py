@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -572,17 +573,20 @@ def test_an_account_without_a_shell_says_so(lab_host: Callable[[str], Host]) -> 
 
 @pytest.mark.lab
 def test_a_full_disk_is_named_and_left_clean(
-    connect_to: Connect, lab_host: Callable[[str], Host], tmp_path: Path
+    connect_to: Connect, lab: Any, lab_host: Callable[..., Host], tmp_path: Path
 ) -> None:
-    there = connect_to(lab_host("py36-tiny"))
-    place = f"{there.facts.root}/full/big"
     (tmp_path / "source").write_bytes(bytes(20 * 2**20))
+    root = Path(tempfile.mkdtemp(prefix="clusterfn-small-"))
+    with lab.disk(root, "cfbash", "8m"):
+        there = connect_to(lab_host("py36-bash", str(root)))
+        place = f"{there.facts.root}/full/big"
 
-    with pytest.raises(HostDiskFull, match=f"No space is left on py36-tiny for {place}") as caught:
-        there.put(place, tmp_path / "source").result(WAIT_S)
+        with pytest.raises(HostDiskFull, match=f"No space is left on py36-bash for {place}") as caught:
+            there.put(place, tmp_path / "source").result(WAIT_S)
 
-    assert any("20.0 MB needed" in line for line in caught.value.evidence)
-    assert there.list(f"{there.facts.root}/full").result(WAIT_S) == []
+        assert any("20.0 MB needed" in line for line in caught.value.evidence)
+        assert there.list(f"{there.facts.root}/full").result(WAIT_S) == []
+    root.rmdir()
 
 
 @pytest.mark.lab

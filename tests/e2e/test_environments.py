@@ -342,12 +342,9 @@ def test_a_post_link_script_that_fails_is_quoted(place):
     assert "the post-link script of broken 1.0 failed" in str(error) and "no such licence" in str(error)
 
 
-def test_a_disk_that_is_too_small_is_told_by_both_numbers(fresh):
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=777", "tmpfs", str(fresh.root)], check=True)
-    try:
+def test_a_disk_that_is_too_small_is_told_by_both_numbers(fresh, lab):
+    with lab.disk(fresh.root, "cfbash", "8m"):
         error = refusal("tensor01")
-    finally:
-        subprocess.run(["umount", str(fresh.root)], check=True)
 
     assert "MB" in str(error) and "free" in str(error) and "env_root" in (error.hint or "")
 

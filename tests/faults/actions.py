@@ -331,6 +331,6 @@ def on_tiny(case: Case) -> Job[Any]:
 
 def empty_tiny(case: Case) -> None:
     assert case.world is not None
-    root = case.world.home_of("tiny") / case.world.session
+    root = case.world.disk
     for path in (*root.glob("jobs/*/attempts/*/work/filler"), *root.glob("blobs/*"), *root.glob("blobs/.*")):
         path.unlink()

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import stat
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ _ODD = "a b 'q' !x ü"
 HOSTS = {
     "bare": Kind("tensor01-second"),
     "slurm": Kind("slurm-second"),
-    "tiny": Kind("py36-tiny"),
+    "tiny": Kind("py36-second", 'root: "@disk"'),
     "readonly": Kind("py36-ro"),
     "odd-home": Kind("tensor01-space"),
     "odd-home-slurm": Kind("slurm-space"),
@@ -96,15 +97,21 @@ class World:
         self.stubs = self.home / f"{self.session}-stubs"
         self.cgroup = CGROUPS / self.session
         self.config = folder / "clusterfn.yml"
+        self.disk = self.home / f"{self.session}-disk"
+        self._mounted = contextlib.ExitStack()
 
     def build(self) -> None:
         """Stubs, the memory group and the configuration; roots that agents made again at the end of old runs go."""
         for path in self.home.glob("faults-*"):
             if time.time() - path.stat().st_mtime > 3600:
+                if path.is_mount():  # its session was killed
+                    subprocess.run(["umount", "--lazy", str(path)], check=True)
                 shutil.rmtree(path, ignore_errors=True)
         for name, programs in STUBS.items():
             self._stub(self.stubs / name, programs)
         self._own(self.stubs)
+        self.disk.mkdir()
+        self._mounted.enter_context(self.lab.disk(self.disk, "cfsecond", "8m"))
         with contextlib.suppress(OSError):  # where there is no such cgroup the row is skipped
             self.cgroup.mkdir()
             (self.cgroup / "memory.limit_in_bytes").write_text(str(MEMORY_BYTES))
@@ -143,6 +150,7 @@ class World:
             lines.append("slurm: {partition: {cpu: short, gpu: gpu}}")
         filled = kind.lines
         names = {"session": self.session, "stubs": self.stubs, "name": name, "cgroup": self.cgroup, "home": self.home}
+        names["disk"] = self.disk
         for word, value in names.items():
             filled = filled.replace(f"@{word}", str(value))
         lines += [filled] if filled else []
@@ -164,6 +172,7 @@ class World:
 
     def remove(self) -> None:
         """Everything that this session has left on the hosts."""
+        self._mounted.close()
         for name in HOSTS:
             for path in self.home_of(name).glob(f"{self.session}*"):
                 _make_removable(path)

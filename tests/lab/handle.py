@@ -5,6 +5,7 @@ Called by tests/conftest.py (the fixture `lab`), by tests and by the benchmarks.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shlex
@@ -12,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -217,6 +218,17 @@ class Lab:
                 shutil.rmtree(entry)
             elif entry.name != ".bashrc":
                 entry.unlink()
+
+    @contextlib.contextmanager
+    def disk(self, place: Path, account: str, size: str, options: str = "") -> Iterator[Path]:
+        """An empty file system (size: "8m") at a folder, the account's own, for the length of a with block."""
+        owner = pwd.getpwnam(account)
+        wanted = f"size={size},mode=700,uid={owner.pw_uid},gid={owner.pw_gid}{options and ','}{options}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", wanted, "clusterfn-lab", str(place)], check=True)
+        try:
+            yield place
+        finally:
+            subprocess.run(["umount", "--lazy", str(place)], check=True)
 
     def cable(self) -> AbstractContextManager[Cable]:
         """A host of one's own whose cable can be pulled, for the length of a with block."""
