@@ -228,7 +228,7 @@ ACTIONS = [
     Action("job.logs()", 1, lambda there: there.job.logs(), ""),
     Action("attach(id).result() in a new process", 3, _attach, 5),
     Action("jobs() in a new process", 1, _listed, True),
-    Action("clusterfn check", 6, _check, 0),
+    Action("clusterfn check", 5, _check, 0),
     Action("call after the connection was cut", 1, _cut, 42),
     Action("first call of a new process on SLURM", 2, lambda there: there.on("slurm", CALLS["double"])(21), 42),
     Action("warm call on SLURM", 1, lambda there: there.on("slurm", CALLS["double"])(21), 42),

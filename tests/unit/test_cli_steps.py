@@ -74,17 +74,13 @@ def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
     assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
 
 
+@needs_sh
 @pytest.mark.parametrize(("sent_to", "warned"), [("bare", True), ("slurm", False), ("local", False)])
-def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(sent_to, warned):
-    where = slurm()
-    spec = json.dumps({"scheduler": sent_to}).encode()
-
-    def get(path, out, on_size=None):
-        out.write(spec)
-        return done(len(spec))
-
-    jobs = [SimpleNamespace(name="jobs/7f3a/spec.json", mtime=1.0)]
-    vars(where.session.connection).update(list=lambda *_: done(jobs), get=get)
+def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(tmp_path, sent_to, warned):
+    where = on_this_machine(slurm(), tmp_path)
+    for number in range(30):
+        (tmp_path / "jobs" / f"7f{number:02}").mkdir(parents=True)
+    (tmp_path / "jobs" / "7f29" / "spec.json").write_text(json.dumps({"scheduler": sent_to}, indent=1))
 
     if not warned:
         assert disk.root(where) == ROOT.path
@@ -92,6 +88,30 @@ def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(sent_to, warne
     failed = fails(disk.root, where, Warned)
     assert str(failed).startswith(f"{ROOT.path} also holds jobs of a host with `scheduler: bare`")
     assert "give host cluster (clusterfn.yml:2) a root of its own" in failed.hint
+
+
+@needs_sh
+@pytest.mark.parametrize(("tickets", "said"), [(0, "none of your jobs wait now"), (2, "2 of your jobs wait now")])
+def test_a_machine_without_slurm_says_how_many_jobs_wait_in_its_queue(tmp_path, tickets, said):
+    where = on_this_machine(found(Site(())), tmp_path)
+    for number in range(tickets):
+        ticket = tmp_path / "machines" / "m-1" / "queue" / f"7f3{number}"
+        ticket.parent.mkdir(parents=True, exist_ok=True)
+        ticket.write_text("{}")
+
+    assert queue.scheduler(where).endswith(said)
+
+
+def on_this_machine(where, root):
+    """The same steps; what they ask of jobs is asked of a root here."""
+
+    def run(argv, **_):
+        ended = subprocess.run([word.replace(ROOT.path, str(root)) for word in argv], capture_output=True, check=True)
+        return done(SimpleNamespace(out=ended.stdout))
+
+    vars(where.session.connection).update(run=run)
+    vars(where.session.connection.facts).update(machine="m-1", platform="linux")
+    return where
 
 
 def done(value):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 
-from clusterfn import download, layout
 from clusterfn.cli import clean, screen
-from clusterfn.cli.steps.found import TIMEOUT_S, Failed, Found, Skipped, Warned
+from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.environment.existing import KINDS
 from clusterfn.errors import ClusterfnError
 from clusterfn.survey import Volume
 
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
 _FEW_FILES, _TOO_FEW_FILES = 10_000, 500
-_RECENT = 20
 _MEASURING_S = 20.0
 _IN_MEMORY = ("tmpfs", "ramfs")
 
@@ -38,12 +35,8 @@ def root(found: Found) -> str:
 
 def _other_scheduler(found: Found) -> str:
     """The scheduler of recent jobs in the root that were not sent to this host's kind of scheduler; "" if none were."""
-    connection = found.session.connection
-    specs = connection.list(found.session.root, f"{layout.JOBS}/*/{layout.SPEC}").result(TIMEOUT_S)
-    newest = sorted(specs, key=lambda spec: spec.mtime)[-_RECENT:]
-    paths = [posixpath.join(found.session.root, spec.name) for spec in newest]
-    told = [json.loads(spec) for spec in download.read_each(connection, paths) if spec]
-    others = {spec["scheduler"] for spec in told} & {"bare", "slurm"} - {found.host.scheduler}
+    specs, _ = found.jobs
+    others = {spec["scheduler"] for spec in specs} & {"bare", "slurm"} - {found.host.scheduler}
     return others.pop() if others and found.host.scheduler != "local" else ""
 
 

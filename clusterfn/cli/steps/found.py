@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import functools
+import json
+import posixpath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from clusterfn import survey
+from clusterfn import layout, survey
 from clusterfn.cli import errand
 from clusterfn.errors import HostError
-from clusterfn.host import Completed
+from clusterfn.host import Completed, Reply
 from clusterfn.session import Session
 from clusterfn.spec import Host
 from clusterfn.survey import Site
 
 TIMEOUT_S = 60.0
+# The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
+_JOBS = r"""
+cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null
+find "$3" -type f ! -name '.*' 2>/dev/null | wc -l
+"""
 
 
 class Failed(Exception):
@@ -85,8 +93,22 @@ class Found:
 
     @functools.cached_property
     def site(self) -> Site:
-        """What the host offers; asked once for all steps."""
+        """What the host offers; asked once for all steps, and its jobs in the same round trip."""
+        _ = self._asked
         return survey.survey(self.session.connection)
+
+    @functools.cached_property
+    def jobs(self) -> tuple[list[dict[str, Any]], int]:
+        """The specs of recent jobs in the root, and how many jobs wait in the queue of a machine without SLURM."""
+        *specs, waiting = self._asked.result(TIMEOUT_S).out.split(b"\0")
+        return [json.loads(spec) for spec in specs if spec], int(waiting)
+
+    @functools.cached_property
+    def _asked(self) -> Reply[Completed]:
+        root = self.session.root
+        queue = posixpath.join(root, layout.MACHINES, self.session.connection.facts.machine, layout.QUEUE)
+        argv = ["/bin/sh", "-c", _JOBS, "sh", posixpath.join(root, layout.JOBS), layout.SPEC, queue]
+        return self.session.connection.run(argv, timeout_s=TIMEOUT_S)
 
     def run(self, *argv: str) -> Completed:
         """Run a command there, in the environment in which jobs are started."""

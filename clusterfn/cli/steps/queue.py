@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
-
-from clusterfn import layout
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.spec import did_you_mean
 from clusterfn.survey import Account, Partition
@@ -31,16 +28,9 @@ def _none(found: Found) -> str:
         raise Warned("sinfo is here: is this a login node? then scheduler: slurm", hint)
     if not found.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
-    waiting = len(_waiting(found))
+    _, waiting = found.jobs
     yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
     return f"clusterfn's own queue: jobs wait their turn for cores, memory and GPUs; {yours}"
-
-
-def _waiting(found: Found) -> list[str]:
-    """The ids of the user's own jobs in the machine's queue; it is not there before the first has waited."""
-    parts = (found.session.root, layout.MACHINES, found.session.connection.facts.machine, layout.QUEUE)
-    asked = found.run("find", posixpath.join(*parts), "-type", "f", "!", "-name", ".*")
-    return asked.out.decode("utf-8", "replace").splitlines()
 
 
 def _row(each: Partition) -> str:
