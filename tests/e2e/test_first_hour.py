@@ -270,7 +270,7 @@ def test_where_the_home_cannot_be_written_to_the_root_is_asked_for(
     laptop: Laptop, terminal: Terminal, lab: Any
 ) -> None:
     root = Path(tempfile.mkdtemp(prefix="clusterfn-ro-"))
-    root.chmod(0o777)
+    root.chmod(0o1777)  # as the administrator makes a /scratch
     use_config(laptop, lab)
     try:
         shown = terminal.command("clusterfn init py36-ro", {**RETURNS, r"with room in it: $": f"{root}/of-ada"})
