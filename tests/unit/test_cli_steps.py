@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import Future
@@ -80,6 +81,7 @@ def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(tmp_path, sent
     where = on_this_machine(slurm(), tmp_path)
     for number in range(30):
         (tmp_path / "jobs" / f"7f{number:02}").mkdir(parents=True)
+        os.utime(tmp_path / "jobs" / f"7f{number:02}", (number, number))
     (tmp_path / "jobs" / "7f29" / "spec.json").write_text(json.dumps({"scheduler": sent_to}, indent=1))
 
     if not warned:
