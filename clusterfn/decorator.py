@@ -6,9 +6,11 @@ call.
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import os
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
@@ -17,6 +19,8 @@ from clusterfn.edge import edge
 from clusterfn.errors import ConfigError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from typing_extensions import ParamSpec
 
     from clusterfn.group import JobGroup
@@ -46,6 +50,8 @@ class ClusterFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inside_job():
             return self.__wrapped__(*args, **kwargs)
+        if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is the edge
+            raise _awaited(self.__name__)
         from clusterfn import dispatch
 
         return dispatch.call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
@@ -388,6 +394,19 @@ def _generates(name: str) -> ConfigError:
     return ConfigError(
         f"{name} is a generator function, and a generator exists only in the process that runs it",
         hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
+    )
+
+
+def _is_awaited(caller: FrameType) -> bool:
+    """Whether what this frame calls now is awaited at once: the next instruction of `await f(x)` says so."""
+    following = (each.opname for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
+    return next(following, "") == "GET_AWAITABLE"
+
+
+def _awaited(name: str) -> ConfigError:
+    return ConfigError(
+        f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
+        hint=f"write await {name}.submit(…), or {name}(…) without await",
     )
 
 

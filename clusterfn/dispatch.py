@@ -30,6 +30,7 @@ from clusterfn.tracker import Tracker
 
 R = TypeVar("R")
 _told: set[str] = set()
+_NAMED = 5  # large files
 
 
 def call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
@@ -118,11 +119,20 @@ def prepare_packed(
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
+    with live.nothing_sent():
+        return _prepare_packed(function, pack, options)
+
+
+def _prepare_packed(
+    function: Callable[..., Any], pack: Callable[[tuple[int, int] | None], payloads.Payload], options: Options
+) -> Prepared:
     known = config.load()
     host, because = known.resolve(options.host)
     resources = demand.resources_of(options, host)
-    payload = pack(None)
-    tell_credentials(payload)
+    name = job_name(options.name or str(getattr(function, "__name__", "function")))
+    with live.preparing(name):
+        payload = pack(None)
+    tell_left_out(payload)
     hidden = secret_values(options)
     session = open_session(host)
     session.enough(resources)  # before an environment for it is solved, which takes minutes
@@ -136,7 +146,6 @@ def prepare_packed(
         payload = replace(pack(version), edited=payload.edited)
     if warning := session.warning():
         tell(warning)
-    name = job_name(options.name or str(getattr(function, "__name__", "function")))
     job = JobSpec(
         id=secrets.token_hex(8),
         name=name,
@@ -161,8 +170,18 @@ def prepare_packed(
     return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
 
 
-def tell_credentials(payload: payloads.Payload) -> None:
-    """Name once the files that look like keys or passwords: withheld from modules, sent where the user passed them."""
+def tell_left_out(payload: payloads.Payload) -> None:
+    """Name once the files of modules that do not travel: large data, and what looks like keys or passwords.
+
+    Such files that the user passed are sent, and named too.
+    """
+    large = files.not_told(sorted(modules.too_large))
+    if large:
+        more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+        tell(
+            f"not sent, because data files of your packages travel only up to {modules.MAX_DATA_FILE >> 20} MB: "
+            f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
+        )
     withheld = files.not_told(sorted(modules.withheld))
     if withheld:
         tell(

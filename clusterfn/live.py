@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import contextlib
 import os
 import queue
 import shutil
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn import leaving
@@ -31,6 +33,7 @@ _TICK_S = 1.0
 _SECOND_INTERRUPT_S = 3.0
 _STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
 _LOOK_S = 0.2
+_PREPARING_S = 2.0
 
 
 def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
@@ -243,6 +246,28 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
         _time_for_a_second()
     except KeyboardInterrupt:
         _stop(job)
+
+
+@contextlib.contextmanager
+def nothing_sent() -> Iterator[None]:
+    """Say at Ctrl-C what it means before anything of a call is on its way."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("\nclusterfn: interrupted while the call was prepared: nothing was sent and nothing runs\n")
+        raise
+
+
+@contextlib.contextmanager
+def preparing(name: str) -> Iterator[None]:
+    """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
+    told = threading.Timer(_PREPARING_S, say, [f"clusterfn: preparing {name}: reading and packing its arguments\n"])
+    told.daemon = True
+    told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
 
 
 def _time_for_a_second() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
-from clusterfn import config, dispatch, division, download, elements, hearing, items, layout, ledger, send, units
+from clusterfn import config, dispatch, division, download, elements, hearing, items, layout, ledger, live, send, units
 from clusterfn.division import Wish
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.gathering import Gathering
@@ -110,11 +110,12 @@ def _run(
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, options)
     session, limits = one.session, Limits()
-    if session.host.scheduler == "slurm":
-        limits = _limits(session, one.job.resources.gpus)
-        group = division.on_slurm(len(calls), wish, one.job.resources.time_s, limits)
-    else:
-        group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
+    with live.nothing_sent():
+        if session.host.scheduler == "slurm":
+            limits = _limits(session, one.job.resources.gpus)
+            group = division.on_slurm(len(calls), wish, one.job.resources.time_s, limits)
+        else:
+            group = division.on_machine(len(calls), wish, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
     _tell(one, group, wish, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
@@ -196,13 +197,14 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
     session, job = one.session, one.job
     shipped = None
-    if one.ready.made is not None:
-        from clusterfn import shipping  # takes time to import
+    with live.nothing_sent():
+        if one.ready.made is not None:
+            from clusterfn import shipping  # takes time to import
 
-        shipped = shipping.for_job(session, one.ready.made, cast(Any, made), dispatch.tell)
-    before = [*send.lay_out(session, one.ready), *send.contents(session, one.payload)]
-    before += shipped.before if shipped else ()
-    sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+            shipped = shipping.for_job(session, one.ready.made, cast(Any, made), dispatch.tell)
+        before = [*send.lay_out(session, one.ready), *send.contents(session, one.payload)]
+        before += shipped.before if shipped else ()
+        sent = [*send.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     queued = job.host.scheduler == "slurm"
     folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
     gathering.sending = Sending([*before, folder])

@@ -25,7 +25,7 @@ from clusterfn.errors import PayloadError
 from clusterfn.files import holds_credentials
 from clusterfn.parcel import Parcel, make
 
-_MAX_DATA_FILE = 1 << 20
+MAX_DATA_FILE = 1 << 20
 _MAX_ALL = 50 << 20
 _EXTENSIONS = (".so", ".pyd", ".dylib")
 # Made by the worker, or in the bridge, on every host.
@@ -36,6 +36,7 @@ _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clus
 _seen: dict[Path, tuple[int, int]] = {}
 _told: set[tuple[Path, tuple[int, int]]] = set()
 withheld: set[Path] = set()  # what looks like a key or a password and was left out
+too_large: set[Path] = set()  # data that was left out
 
 
 def sources(wanted: Iterable[str]) -> Parcel | None:
@@ -185,10 +186,13 @@ def _package_files(package: Path) -> Iterator[Path]:
 def _travels(path: Path) -> bool:
     if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
         return True
-    if path.suffix in (".pyc", ".pyo") or not path.is_file() or path.stat().st_size > _MAX_DATA_FILE:
+    if path.suffix in (".pyc", ".pyo") or not path.is_file():
         return False
     if holds_credentials(path):
         withheld.add(path)
+        return False
+    if path.stat().st_size > MAX_DATA_FILE:
+        too_large.add(path)
         return False
     return True
 

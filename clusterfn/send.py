@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterfn import layout, parcel, script
+from clusterfn import layout, live, parcel, script
 from clusterfn.environments import Ready
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.files import Shipment
@@ -41,8 +41,9 @@ def send(
 ) -> None:  # fmt: skip
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
     connection = session.connection
-    shipped = _environment(session, ready, made, say)
-    before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
+    with live.nothing_sent():
+        shipped = _environment(session, ready, made, say)
+        before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)

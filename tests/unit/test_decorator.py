@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import multiprocessing
 import pickle
@@ -115,3 +116,24 @@ def test_a_generator_function_is_refused_when_it_is_decorated(function) -> None:
     with pytest.raises(ConfigError, match=f"{function.__name__} is a generator function") as refused:
         cluster(cores=1)(function)
     assert "return a list" in (refused.value.hint or "")
+
+
+@cluster(cores=1)
+async def slowly(x: int) -> int:
+    await asyncio.sleep(0)
+    return x
+
+
+def test_a_call_that_is_awaited_in_place_of_its_job_is_refused_before_anything_is_sent(monkeypatch) -> None:
+    monkeypatch.setattr("clusterfn.dispatch.call", lambda function, args, kwargs, options: args[0])
+
+    async def awaits() -> int:
+        return await slowly(1)
+
+    async def calls() -> int:
+        return slowly(1)
+
+    with pytest.raises(ConfigError, match="cannot be awaited") as refused:
+        asyncio.run(awaits())
+    assert "await slowly.submit(…)" in (refused.value.hint or "")
+    assert asyncio.run(calls()) == 1

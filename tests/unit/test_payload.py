@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import PayloadError, payload, wire
+import clusterfn
+from clusterfn import PayloadError, live, payload, wire
 from clusterfn.files import Directory, File
 from clusterfn.group import JobGroup
 from clusterfn.groupstate import GroupState
@@ -318,3 +319,33 @@ def test_it_is_told_too_where_another_cell_of_a_notebook_has_decided_it():
 def test_a_name_that_no_import_decides_is_not_told():
     assert packed(of_a_script("DEBUG = False\ndef f():\n    return DEBUG\n")).decided_here == ()
     assert packed(of_a_script(ABSENT[0].format(module="nowhere_mod") + "HAS = 3\n")).decided_here == ()
+
+
+class Pressed:
+    """Ctrl-C comes while this is pickled."""
+
+    def __reduce__(self):
+        raise KeyboardInterrupt
+
+
+@clusterfn.cluster
+def takes(_: object) -> None: ...
+
+
+@pytest.mark.parametrize("send", [takes, takes.submit, lambda each: takes.map([each])], ids=["call", "submit", "map"])
+def test_ctrl_c_while_a_call_is_prepared_says_that_nothing_was_sent(send, tmp_path, monkeypatch, capsys):
+    (tmp_path / "clusterfn.yml").write_text("default_host: local\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+    with pytest.raises(KeyboardInterrupt):
+        send(Pressed())
+    assert capsys.readouterr().err.count("nothing was sent and nothing runs") == 1
+
+
+def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(live, "_PREPARING_S", 0.0)
+    said = threading.Event()
+    monkeypatch.setattr(live, "say", lambda line: (sys.stderr.write(line), said.set()))
+
+    with live.preparing("train"):
+        assert said.wait(30)
+    assert capsys.readouterr().err == "clusterfn: preparing train: reading and packing its arguments\n"
