@@ -58,7 +58,10 @@ test: venv  ## everything: as root on Debian with the lab, elsewhere `check`
 
 test-with-lab: venv
 	$(BIN)/python -m tests.lab up
+	@# Made here, before any test: under the load of all parts they outlast the limit of the test that needs them first.
 	$(BIN)/python -m tests.lab torch
+	$(BIN)/python -m tests.lab.conda36
+	$(BIN)/python -m tests.lab.channel
 	@# Most of these tests wait: side by side they take a third of the time. Each shows what it said when it ends.
 	@echo "lint, and pytest in five parts side by side"
 	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j6 --output-sync=target lint test-on-lab test-beside test-environments test-bridge test-here

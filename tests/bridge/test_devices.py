@@ -135,6 +135,16 @@ def test_torchs_module_is_as_if_nobody_had_looked(desk: Desk):
     assert desk.run(source, 1)["kind"] == "returned"
 
 
+def test_imports_by_torch_itself_are_not_watched(desk: Desk):
+    desk.torch("2.7.1+cu118", "'11.8'", CUDA + "import sys\nFINDERS = sys.meta_path[:]\n")
+    source = (
+        "def f():\n    import sys\n    watch, = [x for x in sys.meta_path if type(x).__module__.endswith('devices')]\n"
+        "    import torch\n    return 1 / (watch not in torch.FINDERS + sys.meta_path)\n"
+    )
+
+    assert desk.run(source, 1)["kind"] == "returned"
+
+
 FORGOTTEN = [
     IMPORTS,
     "def f():\n    import subprocess\n    subprocess.run(['true', '-c', 'import torch; torch.cuda.is_available()'])\n",

@@ -22,8 +22,8 @@ def clock(monkeypatch):
     return now
 
 
-def upload(size, moved=0):
-    reply = Reply(lambda: None)
+def upload(size, moved=0, cancel=lambda: None):
+    reply = Reply(cancel)
     reply.size, reply.moved = size, moved
     return reply
 
@@ -84,6 +84,16 @@ def test_what_had_not_left_this_machine_never_runs_though_the_host_is_silent():
     sending = Sending([upload(10 * MB, 10 * MB), upload(MB, 0)])
 
     assert sending.drop(Silent(), "/root/jobs/7f3a/payload.pkl", 1.0) and sending.dropped
+
+
+def test_what_makes_the_job_is_taken_back_before_what_it_needs_so_that_the_host_never_completes_it():
+    taken_back = []
+    modules = upload(10 * MB, 0, lambda: taken_back.append("modules"))
+    folder = upload(MB, 0, lambda: taken_back.append("folder"))
+
+    Sending([modules, folder]).drop(Silent(), "/root/jobs/7f3a/payload.pkl", 1.0)
+
+    assert taken_back == ["folder", "modules"]
 
 
 def test_of_what_had_all_left_nothing_is_claimed_while_the_host_is_silent():
