@@ -113,6 +113,8 @@ def parse_time(value: object, name: str = "time") -> float:
 
 def _time_hint(value: object, name: str) -> str:
     number, forms = _number(value), f'{name}="90min", {name}="2h" or {name}="02:00:00"'
+    if value and _seconds(value) == 0:
+        return f'it must be longer than zero: {name}="1s" is the shortest; other forms are {forms}'
     if number is None or number >= 1e9:
         return _near_time(value, name) or f"write it with a unit: {forms}"
     return f'write {name}="{number:.10g}min" or {name}="{number:.10g}s"; the forms are {forms}'

@@ -46,6 +46,8 @@ def clean(given: argparse.Namespace) -> int:
     if told["waiting"] and not given.json:
         count = len(told["waiting"])
         live.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
+    elif told["recent"] and not given.json:
+        live.say(f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n")
     return 0
 
 

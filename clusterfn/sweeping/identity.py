@@ -73,13 +73,24 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """
     found = [f"{key}: {before.get(key)} there, {now[key]} here" for key in _COMPARED if before.get(key) != now[key]]
     if before.get("code") and now["code"] and before["code"] != now["code"]:
-        found.append(f"code: what {now['function']} or anything that it calls does has changed since")
+        found.append(_other_code(before, now))
     here, there = now["digests"], before.get("digests", {})
     return found + [
         f"{key}: {_told(before, key)} there, {_told(now, key)} here"
         for key in dict.fromkeys([*there, *here])
         if there.get(key) != here.get(key)
     ]
+
+
+def _other_code(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Why two digests of the code differ: the same file has another one as `__main__` than as a module."""
+    name, modules = now["function"], (before.get("module"), now["module"])
+    if modules[0] == modules[1] or "__main__" not in modules:
+        return f"code: what {name} or anything that it calls does has changed since"
+    return (
+        f"module: {name} of {modules[0]} there, of {modules[1]} here; whether its code is the same cannot be seen, "
+        "so start the sweep as before: run the file as a script, or import it"
+    )
 
 
 def _told(facts: Mapping[str, Any], key: str) -> str:

@@ -201,6 +201,7 @@ def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None,
     return {
         "format": FORMAT,
         "function": function.__name__,
+        "module": getattr(function, "__module__", None),
         "code": code,
         **identity.describe(asked.choice.space),
         "size": asked.choice.size,

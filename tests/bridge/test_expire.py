@@ -354,8 +354,9 @@ def test_a_person_may_have_removed_what_is_younger_and_sees_it_before(bench: Ben
     assert told["kinds"]["jobs"]["count"] == 2 and told["kinds"]["jobs"]["gone"] == 1
     assert not old.folder.exists() and not blob.exists()
     assert young.folder.exists() and used.exists()
-    clean(bench, str(14 * DAY_S), "0", "")
+    told = clean(bench, str(14 * DAY_S), "0", "")
     assert not young.folder.exists() and used.exists()  # a client may have asked for it just before
+    assert told["recent"] == 5 and dry["recent"] == 0
 
 
 def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for_long(bench: Bench, tmp_path: Path):

@@ -73,6 +73,13 @@ def test_a_time_needs_a_unit(value):
     assert 'time="90min"' in caught.value.hint
 
 
+@pytest.mark.parametrize("value", ["0d", "0s", "00:00:00"])
+def test_a_time_of_zero_is_told_the_shortest(value):
+    with pytest.raises(ConfigError) as caught:
+        parse_time(value, "--older")
+    assert '--older="1s" is the shortest' in caught.value.hint
+
+
 @given(st.text(max_size=20))
 def test_no_text_brings_out_anything_but_configerror(text):
     for parse in (parse_memory, parse_time):

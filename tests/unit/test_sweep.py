@@ -416,8 +416,8 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
 def facts(**changed):
     given = {"lr": [0.1, 0.2], "model": ["a"], **changed.pop("space", {})}
     told = identity.describe(space.read(given))
-    return {"function": "train", "code": "1", "max_configs": 3, "sampler": "grid", "seed": 7, "score": None,
-            "minimize": False, **told, **changed}  # fmt: skip
+    return {"function": "train", "module": "mine", "code": "1", "max_configs": 3, "sampler": "grid", "seed": 7,
+            "score": None, "minimize": False, **told, **changed}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -431,6 +431,10 @@ def facts(**changed):
         ({"minimize": True}, ["minimize: False there, True here"]),
         ({"function": "test"}, ["function: train there, test here"]),
         ({"code": "2"}, ["code: what train or anything that it calls does has changed since"]),
+        ({"code": "2", "module": "__main__"}, [
+            "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start the "
+            "sweep as before: run the file as a script, or import it"
+        ]),
         ({"code": None}, []),
         ({"space": {"lr": [0.1]}}, ["lr: [0.1, 0.2] there, [0.1] here"]),
         ({"space": {"k": [1]}}, ["k: nothing there, [1] here"]),

@@ -116,11 +116,11 @@ class Found:
 
     Attributes:
         told: For each kind `count` and `bytes` of all, `gone` and `freed` of what goes; `waiting`: ids of the jobs that
-            wait or run.
+            wait or run; `recent`: how many things stay only because a client may still rely on them.
     """
 
     def __init__(self, dry: bool, measure: bool) -> None:
-        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": []}
+        self.told: "dict[str, Any]" = {"kinds": {}, "waiting": [], "recent": 0}
         self.dry = dry
         self._measure = measure
 
@@ -177,18 +177,21 @@ def tidy(
     for folder, goes in ended:  # only now is it known which checkpoints are still to be copied
         found.add(JOBS, folder, goes and os.path.basename(folder) not in resumed)
     if longest_s is None or keep_s < longest_s:
-        _stored(root, min([when - max(keep_s, _RELIED_S)] + [sent - _RELIED_S for sent in relied_on[1:]]), found)
+        needed_since = min(sent - _RELIED_S for sent in relied_on)
+        _stored(root, min(when - keep_s, needed_since), when - keep_s, found)
     _finish(root)
     return found
 
 
-def _stored(root: str, unused_since: float, found: Found) -> None:
+def _stored(root: str, unused_since: float, due: float, found: Found) -> None:
+    """Remove what was not used since a time; what was used since, but before it was due, is counted as recent."""
     own = os.path.dirname(os.path.abspath(sys.argv[0]))
     for kind in STORED:
         for path in _below(os.path.join(root, kind)):
             date = _date(path)
             if date is not None:
                 found.add(kind, path, date < unused_since and path != own, unused_since)
+                found.told["recent"] += unused_since <= date < due and path != own
 
 
 class _Living:
