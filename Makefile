@@ -8,6 +8,8 @@ SCRIPTS = $(wildcard templates/*.sh)
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 MAKEFLAGS += --no-print-directory
+# Where it is set, each of the thousands of processes that tests start compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-environments test-bridge \
 	test-here lint test-long long-on-lab long-here bench bench-peers
