@@ -51,6 +51,7 @@ print(json.dumps([sys.prefix[-8:], numpy.__version__, float(numpy.ones(3).sum())
 """
 
 
+@pytest.mark.timeout(300)  # half a minute of conda alone on an idle machine
 def test_it_makes_the_same_as_we_do(host: Host, channel: Channel, conda: str):
     names = [
         "python-3.9.*.tar.bz2", "numpy-1.26.4-py39*.tar.bz2", "greeter-*.conda", "textprefix-*",
