@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import config, download, hearing, layout, ledger
+from clusterfn import config, download, hearing, layout, ledger, live
 from clusterfn.edge import edge
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.job import SHORT, Job
@@ -30,7 +31,8 @@ _HEX = frozenset("0123456789abcdef")
 _PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
 _TIMEOUT_S = 60.0
 _ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
-_LOOK_S = 0.2
+_LOOK_S, _LOOK_LAST_S = 0.2, 2.0
+_UNTOLD_S = 1.0  # most jobs arrive sooner
 _LATELY_S = 3600.0
 
 
@@ -136,32 +138,78 @@ def _listed(session: Session) -> list[dict[str, Any]]:
 
 
 def _find(job_id: str, host: str | None) -> tuple[Session, str]:
+    """The job's host and folder, once all of it has arrived: its sender gives its id before that."""
     hosts = _candidates(job_id, host)
-    found = _seen(job_id, hosts)
-    while ledger.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found):
-        if not found and any(_arriving(open_session(host), job_id) for host in hosts):
-            break
-        time.sleep(_LOOK_S)
-        found = _seen(job_id, hosts)
-    if not found:
-        raise _no_such(job_id, hosts)
-    if len(_ids(found)) > 1:
+    with _Patience() as patience:
+        while True:
+            seen = [(session, path, recent) for session in map(open_session, hosts)
+                    for path, recent in _named(session, job_id)]  # fmt: skip
+            found = [(session, path) for session, path, _ in seen if _is_whole(path)]
+            parts = {_id(path): session.host.name for session, path, recent in seen if recent and _PART.search(path)}
+            arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
+            late = ledger.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
+            coming = patience.has(arriving, bool(found)) or bool(late)
+            if len(_ids(found) | arriving.keys()) > 1 or not coming:
+                break
+            patience.wait()
+    if len(_ids(found) | arriving.keys()) > 1:
         several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
-        raise ConfigError(f"{job_id} fits {len(found)} jobs", evidence=several[:10], hint="give more digits")
+        several += [f"{part} on its way to {name}" for part, name in arriving.items()]
+        raise ConfigError(f"{job_id} fits {len(several)} jobs", evidence=several[:10], hint="give more digits")
+    if not found:
+        raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed)
     return found[0] if len(found) == 1 else _sender(found)
 
 
-def _seen(job_id: str, hosts: Iterable[Host]) -> list[tuple[Session, str]]:
-    """The folders of jobs of that id, each with its host."""
-    sessions = [open_session(host) for host in hosts]
-    return [(session, folder) for session in sessions for folder in _folders(session, job_id)]
+class _Patience:
+    """Waits for a job that is still being sent, and says so."""
+
+    def __init__(self) -> None:
+        self.was_needed = False
+        self._began = self._seen = time.monotonic()
+        self._line = ""
+        self._pause_s = _LOOK_S
+
+    def has(self, arriving: Mapping[str, str], found: bool) -> bool:
+        """Whether to look again, given the host of each job that is arriving.
+
+        Its sender may have lost its connection: then no part of it is there until the sender connects again.
+        """
+        now = time.monotonic()
+        for part, name in arriving.items():
+            self.was_needed, self._seen = True, now
+            if now - self._began > _UNTOLD_S:
+                self._tell(f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
+        return bool(arriving) or (self.was_needed and not found and now - self._seen < _ON_ITS_WAY_S)
+
+    def _tell(self, line: str) -> None:
+        if line != self._line:
+            self._line = line
+            if live.is_terminal(sys.stderr):
+                live.redraw(line)
+            else:
+                live.say(f"{line}\n")
+
+    def wait(self) -> None:
+        """Until the next look; a long upload needs few."""
+        time.sleep(self._pause_s)
+        self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
+
+    def __enter__(self) -> _Patience:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line and live.is_terminal(sys.stderr):
+            live.redraw("")
 
 
 def _ids(found: Iterable[tuple[Session, str]]) -> set[str]:
     return {posixpath.basename(folder) for _, folder in found}
 
 
-def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
+def _no_such(
+    job_id: str, hosts: Iterable[Host], partly_on: Sequence[str] = (), was_arriving: bool = False
+) -> ConfigError:
     asked = [host.name for host in hosts]
     names, elsewhere = ", ".join(asked), sorted({entry.host for entry in ledger.entries(job_id)} - {*asked})
     if elsewhere:
@@ -169,12 +217,16 @@ def _no_such(job_id: str, hosts: Iterable[Host]) -> ConfigError:
             f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
             hint=f"leave the host out, or name that one: --host {elsewhere[0]}",
         )
-    arriving = [host.name for host in hosts if _arriving(open_session(host), job_id)]
-    if arriving:
+    if partly_on:
         return ConfigError(
-            f"job {job_id} has not started: only a part of it has arrived on {', '.join(arriving)}",
-            evidence=["the program that sends it still does so, or was killed"],
-            hint="try again once all of it has arrived; to drop it, press Ctrl-C twice in the program that sends it",
+            f"job {job_id} has not started: only a part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
+            evidence=["the program that sent it was killed, or has lost its connection for minutes"],
+            hint="send it again, or attach once that program has connected again",
+        )
+    if was_arriving:
+        return ConfigError(
+            f"job {job_id} has not started: the program that sent it to {names} has dropped it, or was killed",
+            hint="send it again",
         )
     lately = ledger.sent_within(job_id, _LATELY_S, asked)
     evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
@@ -213,19 +265,28 @@ def _spec(session: Session, folder: str) -> dict[str, Any]:
 
 
 def _folders(session: Session, job_id: str) -> list[str]:
-    """Whole ones: what is being sent has a longer name."""
-    return [path for path in _named(session, job_id) if set(posixpath.basename(path)) <= _HEX]
+    """Those of whole jobs."""
+    return [path for path, _ in _named(session, job_id) if _is_whole(path)]
 
 
-def _arriving(session: Session, job_id: str) -> bool:
-    """Whether a part of a job has arrived on the host."""
-    return any(_PART.search(path) for path in _named(session, job_id))
+def _is_whole(path: str) -> bool:
+    """What is being sent has a longer name."""
+    return set(posixpath.basename(path)) <= _HEX
 
 
-def _named(session: Session, job_id: str) -> list[str]:
-    """What lies among the jobs there under a name that begins so."""
-    argv = ["find", posixpath.join(session.root, layout.JOBS), "-maxdepth", "1", "-name", job_id + "*"]
-    return session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+def _id(path: str) -> str:
+    return _PART.sub("", posixpath.basename(path))
+
+
+def _named(session: Session, job_id: str) -> list[tuple[str, bool]]:
+    """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
+
+    The agent that takes an upload touches its folder three times a minute, as long as it hears its client.
+    """
+    folder = posixpath.join(session.root, layout.JOBS)
+    argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*", "-print", "-mmin", "-2", "-print"]
+    printed = session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+    return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
 
 
 def _candidates(job_id: str, name: str | None) -> list[Host]:

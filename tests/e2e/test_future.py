@@ -341,7 +341,7 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
 
 def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
     """Its folder comes after somebody has looked for it."""
-    late, really_send, really_look = [], sending.send, finding._folders
+    late, really_send, really_look = [], sending.send, finding._named
     monkeypatch.setattr(sending, "send", lambda *given: late.append(given))
 
     def look(session, job_id):
@@ -350,7 +350,7 @@ def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(her
             really_send(*late.pop())
         return found
 
-    monkeypatch.setattr(finding, "_folders", look)
+    monkeypatch.setattr(finding, "_named", look)
     job = cluster(lambda: 7).submit()
 
     assert attach(job.id).result(60) == 7
@@ -370,6 +370,25 @@ def test_what_is_being_sent_is_no_job_yet(here):
     job.result(60)
     (here / "jobs" / f"{job.id}.part-1-2").mkdir()
 
+    assert attach(job.id).result(60) == 7
+
+
+def test_a_part_whose_sender_was_not_heard_for_minutes_is_told_at_once(here):
+    job_id = secrets.token_hex(8)
+    (part := here / "jobs" / f"{job_id}.part-1-2").mkdir(parents=True)
+    os.utime(part, (time.time() - 200,) * 2)
+
+    with pytest.raises(ConfigError, match=f"{job_id} has not started: only a part of it has arrived on here"):
+        attach(job_id)
+
+
+def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
+    job = cluster(lambda: 7).submit()
+    job.result(60)
+    (here / "jobs" / f"{job.id[:4]}{secrets.token_hex(6)}.part-1-2").mkdir()
+
+    with pytest.raises(ConfigError, match=f"{job.id[:4]} fits 2 jobs"):
+        attach(job.id[:4])
     assert attach(job.id).result(60) == 7
 
 

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from clusterfn import Cancelled, ConfigError, attach
+from clusterfn import Cancelled, ConfigError, attach, lookup
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -337,8 +337,6 @@ def test_ctrl_c_again_while_the_program_still_sends_drops_it_and_nothing_runs(se
 
 def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(sender, tmp_path):
     process = sender("call")
-    with pytest.raises(ConfigError, match="has not started: only a part of it has arrived"):
-        attach(next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16], tmp_path.name)
     process.send_signal(signal.SIGINT)
 
     _, err = process.communicate(timeout=60)
@@ -346,6 +344,27 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
     assert re.search(r"still sending \w{16} to \S+ \(.* of \d+ MB.*\); it runs once all of it has arrived", err)
     assert (job_id := re.search(rf"keeps running on {tmp_path.name}: (\w+) ", err)), err
     assert attach(job_id[1], tmp_path.name).result(20) == 42
+
+
+def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(lookup, "_UNTOLD_S", 0.0)
+    sender("call")
+    job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
+
+    assert attach(job_id[:6], tmp_path.name).result(30) == 42
+
+    said = f"clusterfn: {job_id[:4]} is still being sent to {tmp_path.name}; waiting for the rest of it\n"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_an_upload_whose_sender_is_killed_meanwhile_is_no_job(sender, tmp_path, monkeypatch):
+    monkeypatch.setattr(lookup, "_ON_ITS_WAY_S", 0.5)
+    process = sender("call")
+    job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
+    monkeypatch.setattr(lookup._Patience, "_tell", lambda *_: process.kill())
+
+    with pytest.raises(ConfigError, match=f"job {job_id} has not started: the program .* dropped it, or was killed"):
+        attach(job_id, tmp_path.name)
 
 
 SUBMITTING = """

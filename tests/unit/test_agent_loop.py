@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import loop
+from clusterfn.bridge.agent import loop, uploads
 from clusterfn.bridge.agent.files import CHUNK
 from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.loop import SILENCE_S, Agent
@@ -156,6 +156,24 @@ def test_a_word_lets_the_agent_stay(client: Client) -> None:
     client.turns()
 
     assert client.agent.open
+
+
+def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "BEAT_S", 0.0)
+    client.ask(id=2, do="put_tree", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
+    client.turns(1)
+    (part,) = tmp_path.glob("job.part-*")
+
+    os.utime(part, (1, 1))
+    client.turns(2)
+    heard = part.stat().st_mtime
+    client.agent.heard -= uploads.HEARD_S
+    os.utime(part, (1, 1))
+    client.turns(2)
+
+    assert heard > 1 == part.stat().st_mtime
 
 
 def hello(client: Client, root: Path) -> dict[str, Any]:

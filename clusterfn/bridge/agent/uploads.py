@@ -1,8 +1,10 @@
 """Files and folders that come from the client: whole or not at all."""
 
 import collections
+import contextlib
 import errno
 import os
+import time
 
 from .failures import Failure, failure_of
 from .files import existing_folder, make_parent, remove_tree, sync_folder, write_all
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     Plan = Tuple[str, int, int, Optional[float]]
 
 FSYNC_ASIDE = 8 * 1024 * 1024
+BEAT_S, HEARD_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
 
 
 class Upload(Request):
@@ -207,7 +210,18 @@ class PutTree(Upload):
 
     def plan(self) -> "List[Plan]":
         os.mkdir(self.aside, 0o700)
+        self.beat()
         return [self.one(*entry) for entry in self.header["files"]]
+
+    def beat(self) -> None:
+        """Show whoever looks for the folder that its client is there, which may be sending something else before it."""
+        if self.ended:
+            return
+        now = time.time()  # not the file server's: the age is taken by this machine's clock too
+        if time.monotonic() - self.agent.heard < HEARD_S:
+            with contextlib.suppress(FileNotFoundError):  # it has its name by now
+                os.utime(self.aside, (now, now))
+        self.agent.at(BEAT_S, self.beat)
 
     def one(self, name: str, size: int, mode: int, mtime: "Optional[float]" = None) -> "Plan":
         parts = name.split("/")
