@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
 
 from clusterfn import leaving
-from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import CANCELLED, PENDING, SHORT, Job
 from clusterfn.transfer import TELL_EVERY_S, Sending
@@ -145,7 +145,7 @@ class _Shown:
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
     def _redraw(self, line: str) -> None:
-        line = in_one_line(line)[: shutil.get_terminal_size().columns - 1]
+        line = fitting(line)
         if line != self.line:
             redraw(line)
             self.line = line
@@ -316,8 +316,12 @@ def say(text: str) -> None:
 
 def redraw(line: str) -> None:
     """Put a line of ours in the place of the one that is there; the cursor stays in it."""
-    shown = in_one_line(line)[: shutil.get_terminal_size().columns - 1]
-    _write(sys.stderr, f"\r\x1b[K{shown}")
+    _write(sys.stderr, f"\r\x1b[K{fitting(line)}")
+
+
+def fitting(line: str) -> str:
+    """A line of ours as it fits into the terminal's width, with "…" where it is cut."""
+    return shortened(in_one_line(line), shutil.get_terminal_size().columns - 1)
 
 
 def _write(stream: TextIO | None, text: str) -> None:

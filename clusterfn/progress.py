@@ -6,19 +6,20 @@
 from __future__ import annotations
 
 import concurrent.futures
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from clusterfn import live, outcome, overview
+from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.groupstate import Ended, GroupState
 from clusterfn.job import PENDING, SHORT
 
 T = TypeVar("T")
 _TICK_S = 1.0
 _REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
+_CAUSE = 160  # characters of the line of a failure
 _NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
 
 
@@ -140,7 +141,7 @@ class Counter:
 
     def _redraw(self, tail: str) -> None:
         line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"
-        line = line[: shutil.get_terminal_size().columns - 1].rstrip()
+        line = live.fitting(line.rstrip())
         if line != self._line:
             self._line = line
             live.redraw(line)
@@ -155,7 +156,7 @@ class Counter:
 def _mark(ended: Ended) -> str:
     if ended.error is None:
         return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
-    return f"✗ failed: {outcome.in_a_line(ended.error)}"[:160]
+    return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
 
 
 def _score(value: Any) -> str:

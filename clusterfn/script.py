@@ -62,7 +62,8 @@ def job_script(job: JobSpec) -> str:
 def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:
     """The host's own lines, each checked, around the loading of its modules."""
     helpers = [fill("lines.sh", {}).rstrip("\n")] if host.setup or prolog else []
-    return "\n".join([*helpers, *_checked(host.setup), *loading, *_checked(prolog)])
+    begun = ["clusterfn_stage=prolog"] if prolog else []
+    return "\n".join([*helpers, *_checked(host.setup), *loading, *begun, *_checked(prolog)])
 
 
 def _checked(lines: Sequence[str]) -> list[str]:
@@ -95,8 +96,9 @@ def _loading(modules: Iterable[str], said: str) -> list[str]:
 def modules_check(host: Host, mark: str) -> str:
     """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
-    The stage is "loaded", "setup" or "module:NAME". After "setup" follows the line that failed, after a module those
-    with a similar name. The `prolog:` of a SLURM host is left out: it is meant for the compute nodes.
+    The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
+    after a module those with a similar name. The `prolog:` of a SLURM host is left out: it is meant for the compute
+    nodes.
     """
     prolog = () if host.scheduler == "slurm" else host.prolog
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)

@@ -18,7 +18,7 @@ ended() {
         supervisor:@@returned | supervisor:@@published | supervisor:@@queued) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
-        *) set -- "setup:$clusterfn_status:${clusterfn_line-}" ;;
+        *) set -- "$clusterfn_stage:$clusterfn_status:${clusterfn_line-}" ;;
     esac
     while :; do
         clusterfn_after=0

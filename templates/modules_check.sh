@@ -7,7 +7,7 @@ ended() {
     clusterfn_status=$?
     trap - EXIT
     case $clusterfn_stage in
-        setup) printf '\n@@mark %s %s\n%s\n' "$clusterfn_status" "$clusterfn_stage" "${clusterfn_line-}" ;;
+        setup | prolog) printf '\n@@mark %s %s\n%s\n' "$clusterfn_status" "$clusterfn_stage" "${clusterfn_line-}" ;;
         *) printf '\n@@mark %s %s\n' "$clusterfn_status" "$clusterfn_stage" ;;
     esac
     case $clusterfn_stage in

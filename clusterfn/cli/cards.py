@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
 from clusterfn.job import SHORT
@@ -116,7 +117,7 @@ def _who(holder: Mapping[str, Any]) -> str:
 
 def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
     since = screen.age(time.time() - job["since"])
-    return (str(place), _who(job), _asked(job["asked"]), since, job["reason"][:_REASON])
+    return (str(place), _who(job), _asked(job["asked"]), since, shortened(job["reason"], _REASON))
 
 
 def _asked(asked: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterfn import ledger, live
-from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -48,9 +48,10 @@ def jobs(given: argparse.Namespace) -> int:
 
 def _rows(found: Sequence[JobInfo]) -> list[list[str]]:
     now, digits = time.time(), shortest([job.id for job in found])
+    words = [shortened(job.message, _MESSAGE) for job in found]
     return [
-        [job.id[:digits], job.name, job.host, job.state, screen.age(now - job.started), job.message[:_MESSAGE]]
-        for job in found
+        [job.id[:digits], job.name, job.host, job.state, screen.age(now - job.started), message]
+        for job, message in zip(found, words)
     ]
 
 

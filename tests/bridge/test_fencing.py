@@ -268,9 +268,9 @@ def test_slurm_jobs_end_with_their_script(bench: Bench):
 @pytest.mark.parametrize(
     ("status", "kind", "words"),
     [
-        ("setup:3:. a:b\n", "environment", "line `. a:b` failed with exit code 3"),
-        ("setup:2:if x; then\ny\n", "environment", "line `if x; then …` failed with exit code 2"),
-        ("setup:1:", "environment", "one of the host's setup: and prolog: lines failed with exit code 1"),
+        ("setup:3:. a:b\n", "environment", "setup: of the host failed with exit code 3 at the line `. a:b`"),
+        ("prolog:2:if x; then\ny\n", "environment", "prolog: of the host failed with exit code 2 at the line `if"),
+        ("setup:1:", "environment", "setup: of the host failed with exit code 1; the function did not start"),
         ("module:cuda/12", "environment", "module cuda/12 could not be loaded"),
         ("137", "lost", "SIGKILL"),
         ("2", "lost", "exit code 2"),

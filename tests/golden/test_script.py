@@ -147,7 +147,7 @@ def test_a_line_that_fails_ends_the_job_and_is_named(ran, where, lines, status, 
     code, calls, _, _ = ran(host=replace(BARE, **{where: lines}))
 
     assert code == (status or code) != 0
-    assert "\n".join(calls) == f"after setup:{code}:{failed}"
+    assert "\n".join(calls) == f"after {where}:{code}:{failed}"
 
 
 def test_lines_of_a_block_share_a_command_and_what_they_set(ran):

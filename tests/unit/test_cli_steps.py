@@ -327,15 +327,22 @@ def test_a_host_without_that_function_has_no_modules():
 def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
     failed = fails(work.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
 
-    assert str(failed) == "the line `echo no such licence >&2; exit 3` fails with exit code 3"
+    assert str(failed) == "setup: fails with exit code 3 at the line `echo no such licence >&2; exit 3`"
     assert failed.evidence == ("no such licence",)
-    assert "in setup: or prolog: of host cluster" in failed.hint
+    assert "correct that line in setup: of host cluster" in failed.hint
 
 
 @needs_sh
 @pytest.mark.parametrize("lines", [{"setup": "exit_of_nothing 3"}, {"prolog": (":", "exit_of_nothing 3", ":")}])
 def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
-    assert str(fails(work.modules, loading(**lines))) == "the line `exit_of_nothing 3` fails with exit code 127"
+    failed = fails(work.modules, loading(**lines))
+
+    assert str(failed) == f"{next(iter(lines))}: fails with exit code 127 at the line `exit_of_nothing 3`"
+
+
+@needs_sh
+def test_a_shell_without_the_command_module_is_told_of_modules():
+    assert "name the modules in modules:" in fails(work.modules, loading(setup="module load cuda")).hint
 
 
 @needs_sh

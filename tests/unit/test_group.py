@@ -137,6 +137,12 @@ def test_results_come_although_an_exception_cannot_be_put_into_words(capfd):
         ended(Odd()).results()
 
 
+def test_a_long_cause_ends_with_an_ellipsis(capfd):
+    ended(1, ValueError("x" * 300)).results()
+    line = next(each for each in capfd.readouterr().err.splitlines() if "✗" in each)
+    assert line.endswith("x…") and len(line) < 200
+
+
 def test_on_a_terminal_a_group_is_one_line_that_is_redrawn(monkeypatch):
     pytest.importorskip("pty", reason="a terminal of one's own needs Unix")
     ours, theirs = os.openpty()

@@ -32,7 +32,7 @@ from .attempt import Attempt, claim, let_in
 from .job import Job, start_time
 from .log import state
 from .syscalls import describe_signal
-from .text import last_lines, masked, native
+from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict
 from .watch import cancelled, scheduler_verdict
 
@@ -49,8 +49,8 @@ def after(folder: str, status: str) -> int:
 
     Args:
         folder: The job's.
-        status: The supervisor's exit status as the shell says it; `setup:<status>:<line>` or `module:<name>` if a line
-            before it failed.
+        status: The supervisor's exit status as the shell says it; `setup:<status>:<line>`, `prolog:<status>:<line>` or
+            `module:<name>` if a line before it failed.
     """
     let_in(folder)
     job = Job(folder)
@@ -140,18 +140,15 @@ def _not_set_up(what: str, which: str) -> Verdict:
     code, _, line = which.partition(":")
     return Verdict(
         ENVIRONMENT,
-        "%s failed with exit code %s, so the function did not start" % (_quoted(line), code),
+        "%s: of the host failed with exit code %s%s; the function did not start" % (what, code, _quoted(line)),
         stage="environment",
-        hint="correct that line in clusterfn.yml; end it with `|| true` if it may fail",
+        hint=how_to_correct(line, code, "%s: of the host in clusterfn.yml" % what),
     )
 
 
 def _quoted(line: str) -> str:
     lines = line.strip().splitlines()
-    if not lines:
-        return "one of the host's setup: and prolog: lines"
-    more = " …" if len(lines) > 1 or len(lines[0]) > _SHOWN else ""
-    return "the host's setup: or prolog: line `%s%s`" % (lines[0][:_SHOWN], more)
+    return " at the line `%s%s`" % (shortened(lines[0], _SHOWN), " …" if len(lines) > 1 else "") if lines else ""
 
 
 def _how(text: str) -> str:

@@ -14,7 +14,7 @@ from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, 
 from ..spooler import status
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
-from .text import portable
+from .text import portable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _has_ended(job: Job) -> bool:
 
 def _first_line(text: "Any") -> str:
     lines = str(text or "").splitlines()
-    return lines[0][:200] if lines else ""
+    return shortened(lines[0], 200) if lines else ""
 
 
 def _of_events(attempt: Attempt) -> "tuple[str, str]":

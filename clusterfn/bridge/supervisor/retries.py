@@ -5,6 +5,7 @@ Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element` 
 """
 
 from ...layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
+from .text import shortened
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -78,7 +79,7 @@ def in_words(number: int, where: str, why: str, used: int, of: int) -> str:
         used: How often it has been tried again, this time included.
         of: How often it may be.
     """
-    shown = (why.strip().split("\n") or [""])[0][:_SHOWN]
+    shown = shortened((why.strip().split("\n") or [""])[0], _SHOWN)
     return "attempt %d failed%s: %s; tried again (%d of %d)" % (
         number, " on " + where if where else "", shown, used, of,
     )  # fmt: skip

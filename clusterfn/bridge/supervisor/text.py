@@ -53,6 +53,18 @@ def _each(value: "Any", convert: "Any") -> "Any":
     return [convert(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters, "…" in place of what is left out."""
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
+
+
+def how_to_correct(line: str, code: str, place: str) -> str:
+    """What to do about a line of the host's own that failed with an exit code, in a place of clusterfn.yml."""
+    if code == "127" and "module" in line.split():
+        return "the shell has no command module: name the modules in modules: of the host, which finds it"
+    return "correct that line in %s; end it with `|| true` if it may fail" % place
+
+
 def number(text: str) -> "Optional[int]":
     """A count as programs write it; None for anything else, such as what is too long to be one."""
     return int(text) if _COUNT.match(text) else None

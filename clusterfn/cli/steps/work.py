@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 
 from clusterfn import script
+from clusterfn.bridge.supervisor.text import how_to_correct
 from clusterfn.cli import errand
 from clusterfn.cli.env import trial
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
@@ -28,9 +29,10 @@ def modules(found: Found) -> str:
     if stage.startswith("module:"):
         raise _no_module(found, stage[len("module:") :], like, said)
     if stage != "loaded":
-        line = f"the line `{like[0]}`" if like and like[0] else "a line of setup: or prolog:"
-        hint = f"correct it in setup: or prolog: of {found.place}; end it with `|| true` if it may fail"
-        raise Failed(f"{line} fails with exit code {status or answer.rc}", hint, said)
+        code, stage = status or str(answer.rc), stage or "setup"
+        line = f" `{like[0]}`" if like and like[0] else ""
+        hint = how_to_correct("\n".join(like), code, f"{stage}: of {found.place}")
+        raise Failed(f"{stage}: fails with exit code {code} at the line{line}", hint, said)
     return f"{', '.join(wanted)} can be loaded" if wanted else "the lines of setup: and prolog: succeed"
 
 

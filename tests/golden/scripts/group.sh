@@ -22,7 +22,7 @@ ended() {
         supervisor:0 | supervisor:10 | supervisor:20) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
-        *) set -- "setup:$clusterfn_status:${clusterfn_line-}" ;;
+        *) set -- "$clusterfn_stage:$clusterfn_status:${clusterfn_line-}" ;;
     esac
     while :; do
         clusterfn_after=0
@@ -93,6 +93,7 @@ no_module() {
 }
 load_module gcc/12
 load_module cuda/12.4
+clusterfn_stage=prolog
 ! clusterfn_whole 'nvidia-smi -L || true' || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
 [ -z "$clusterfn_line" ] || { eval "$clusterfn_line"; clusterfn_ran "$?"; }
 # What these lines set was meant for the function; what was there before was not.

@@ -18,7 +18,7 @@ ended() {
         supervisor:0 | supervisor:10 | supervisor:20) exit "$clusterfn_status" ;;
         supervisor:*) set -- "$clusterfn_status" ;;
         module:*) set -- "$clusterfn_stage" ;;
-        *) set -- "setup:$clusterfn_status:${clusterfn_line-}" ;;
+        *) set -- "$clusterfn_stage:$clusterfn_status:${clusterfn_line-}" ;;
     esac
     while :; do
         clusterfn_after=0
