@@ -12,7 +12,8 @@ fi") >/dev/null 2>&1
 clusterfn_ran() {
     case $1:$clusterfn_line in
         0:*) clusterfn_line= && return ;;
-        1:*'&&'*) clusterfn_line= && return ;; # `[ -f x ] && . x`: a condition that does not hold is no failure
+        # `[ -f x ] && . x`: a condition that does not hold is no failure.
+        1:[[]*'&&'* | 1:test\ *'&&'* | 1:command\ -v*'&&'*) clusterfn_line= && return ;;
         *activate*) echo "clusterfn: activate no environment in a job: set environment: conda:NAME or venv:PATH" >&2 ;;
         127:*source*) echo "clusterfn: sh has no command source: write . FILE" >&2 ;;
     esac

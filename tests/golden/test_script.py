@@ -163,6 +163,10 @@ def test_a_condition_that_does_not_hold_is_no_failure(ran):
     assert ran(host=replace(BARE, setup=lines))[:2] == (0, ["run"])
 
 
+def test_a_command_that_fails_after_another_is_a_failure(ran):
+    assert ran(host=replace(BARE, setup=("true && false",)))[:2] == (1, ["after setup:1:true && false"])
+
+
 @pytest.mark.parametrize(
     "line, advice",
     [("no_conda activate ml", "set environment: conda:NAME"), ("PATH= no_source x", "write . FILE")],
