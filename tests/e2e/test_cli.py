@@ -45,6 +45,10 @@ def tick(number):
         print("tick", each, flush=True)
         time.sleep(0.2)
     return number
+
+def held(path):
+    print("waits", flush=True)
+    open(path).close()
 """
 
 
@@ -277,14 +281,16 @@ def test_a_job_whose_host_has_another_name_here_asks_for_one(folder, run, one_ho
     assert [line.split()[2] for line in run("jobs", "a").stdout.splitlines()] == ["HOST", "a"]
 
 
-def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started):
-    job = started("work.py::tick", "15")
+def test_stack_shows_where_a_job_is_and_lets_it_go_on(run, started, folder):
+    os.mkfifo(folder / "gate")
+    job = started("work.py::held", str(folder / "gate"))
 
     ran = run("stack", job)
 
     assert (ran.returncode, ran.stderr) == (0, "")
-    assert "in tick\n      time.sleep(0.2)\n" in ran.stdout
-    assert run("result", job).stdout == "15\n"
+    assert "in held\n      open(path).close()\n" in ran.stdout
+    (folder / "gate").write_text("")
+    assert run("result", job).stdout == "None\n"
 
 
 def test_cancel_ends_a_running_job_and_says_so(run, started):

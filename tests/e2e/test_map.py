@@ -31,6 +31,7 @@ from clusterfn import (
     WorkerLost,
     cluster,
     config,
+    ledger,
 )
 from clusterfn.group import inside
 from clusterfn.scheduler.slurm import Slurm
@@ -588,31 +589,32 @@ def waiting(hosts, tmp_path):
     )  # fmt: skip
     found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
     assert process.stderr.readline().startswith("[1/3] 0 ✓")
-    yield process, found
+    (entry,) = ledger.entries(found)  # of this test alone; on the host the four digits may fit others
+    yield process, entry.id
     process.kill()
-    clusterfn.attach(found).stop()
+    clusterfn.attach(entry.id).stop()
 
 
 def test_ctrl_c_lets_go_of_a_group_and_says_how_to_get_it(waiting):
-    process, short = waiting
+    process, group_id = waiting
 
     os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=30)[1]
 
-    assert f"clusterfn result {short}" in said and ".results()" in said and "KeyboardInterrupt" in said
-    group = clusterfn.attach(short)
+    assert f"clusterfn result {group_id[:4]}" in said and ".results()" in said and "KeyboardInterrupt" in said
+    group = clusterfn.attach(group_id)
     wait_until(lambda: group.states == ["RETURNED", "RUNNING", "RUNNING"])
 
 
 def test_ctrl_c_twice_ends_a_group(waiting):
-    process, short = waiting
+    process, group_id = waiting
 
     os.killpg(process.pid, signal.SIGINT)
     assert process.stderr.readline() == "\n"
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=60)
 
-    group = clusterfn.attach(short)
+    group = clusterfn.attach(group_id)
     assert group.wait(20) and group.states == ["RETURNED", "CANCELLED", "CANCELLED"]
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,9 +146,12 @@ def test_each_call_tells_what_it_used_itself():
 
 
 def wait_until_asked(asked: str) -> int:
-    """Until the process that this one was forked from has had an answer about the cards; who that is."""
-    while str(os.getppid()) not in Path(asked).read_text().split():
+    """Until the process that this one was forked from has had a whole answer about the cards; who that is."""
+    while not (askers := re.findall(rf"^{os.getppid()} (\d+)$", Path(asked).read_text(), re.MULTILINE)):
         time.sleep(0.02)
+    with contextlib.suppress(OSError):  # it is gone
+        while Path(f"/proc/{askers[0]}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+            time.sleep(0.02)
     return os.getppid()
 
 
@@ -154,7 +159,9 @@ def test_a_call_tells_how_the_cards_of_its_session_were_used(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     uuid, program = f"GPU-{os.urandom(16).hex()}", tmp_path / "bin" / "nvidia-smi"
-    (tmp_path / "answer").write_text(f"echo '{uuid}, NVIDIA Toy, 20000, 97'; echo $PPID >>{tmp_path}/asked\n")
+    once = f"grep -q \"^$PPID \" {tmp_path}/asked && exec sleep 600\n"  # it has no answer for the second call
+    told = f"echo '{uuid}, NVIDIA Toy, 20000, 97'; echo $PPID $$ >>{tmp_path}/asked\n"
+    (tmp_path / "answer").write_text(once + told)
     (tmp_path / "asked").touch()
     program.parent.mkdir()
     program.write_text(SMI.format(uuid=uuid, folder=tmp_path).replace("asked;", "log;"))
