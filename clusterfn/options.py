@@ -158,6 +158,7 @@ _JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
+_PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg))", re.IGNORECASE)
 _MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 
 
@@ -196,18 +197,23 @@ def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tupl
 
 def _package(name: str, value: object) -> str:
     text = _text(name, value).strip()
+    if file := _PACKAGES_FILE.fullmatch(text):
+        raise ConfigError(f"{name}: {text!r} is a file, not a package", hint=f'write environment="{file[1]}"')
     if not _PACKAGE.match(text):
         raise ConfigError(f"{name}: {text!r} names no package", hint=f'write {name}=["python=3.11", "numpy>=2"]')
     return text
 
 
 _ENVIRONMENTS = ("python", "venv", "prefix", "conda")
+_INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 _ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
 
 
 def _environment(name: str, value: object) -> str:
     text = _text(name, value)
     kind, _, rest = text.partition(":")
+    if meant := nearly_an_environment(text):
+        raise ConfigError(f"{name}={text!r} names no environment", hint=f'write {name}="{meant}"')
     if text == "current" or text.lower().endswith(_ENVIRONMENT_FILES) or (kind in _ENVIRONMENTS and rest):
         return text
     raise ConfigError(
@@ -215,6 +221,21 @@ def _environment(name: str, value: object) -> str:
         hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
         'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
     )
+
+
+def nearly_an_environment(text: str) -> str:
+    """What was meant by a text with a space too many, or with an interpreter as a folder; "" if it is neither.
+
+    Example:
+        >>> nearly_an_environment("conda: ml"), nearly_an_environment("prefix:/opt/ml/bin/python")
+        ('conda:ml', 'python:/opt/ml/bin/python')
+    """
+    kind, _, rest = (part.strip() for part in text.partition(":"))
+    if kind not in _ENVIRONMENTS or not rest:
+        return ""
+    if kind in ("venv", "prefix") and _INTERPRETER.search(rest):
+        kind = "python"
+    return "" if f"{kind}:{rest}" == text else f"{kind}:{rest}"
 
 
 def _output(name: str, value: object) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
-from clusterfn.options import ALIASES
+from clusterfn.options import ALIASES, nearly_an_environment
 
 _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
@@ -69,6 +69,8 @@ def environment(value: Value) -> str:
     if names_a_file(text):
         return text
     instead = _of_path(text) if text.startswith(("/", "~")) else _of_name(text)
+    if meant := nearly_an_environment(text):
+        instead = f'"{meant}"'
     if instead:
         raise value.error(f'"{text}" names no kind of environment', f"write `environment: {instead}`")
     return text

@@ -56,6 +56,7 @@ def located(text: str, folders: Sequence[Path]) -> Path:
         if place.is_file():
             return place.absolute()
     here = {each.name for place in places if place.parent.is_dir() for each in place.parent.glob("*.y*ml")}
+    here.discard("clusterfn.yml")
     looked = " and ".join(str(place.parent) for place in places)
     raise ConfigError(
         f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}",

@@ -69,7 +69,10 @@ def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
 
 def _current(scheduler: str) -> EnvironmentSpec:
     if scheduler != "local":
-        raise ConfigError('environment="current" is this interpreter, which only a local host has')
+        raise ConfigError(
+            'environment="current" is the interpreter of this program, which only a local host has',
+            hint='name one of the host, "python:/path" or "conda:name", or have one made: packages=["numpy"]',
+        )
     return EnvironmentSpec("current", "")
 
 

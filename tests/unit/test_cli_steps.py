@@ -369,3 +369,12 @@ def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
 @pytest.mark.parametrize("host", [{"lease": "file"}, {"scheduler": "slurm"}])
 def test_a_namespace_matters_to_sockets_alone(namespace, host):
     assert work.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+
+
+def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
+    where = found(Site((), cards=Cards(("NVIDIA RTX A6000",) * 8)))
+    where.gpus = 9
+
+    failed = fails(work.pytorch, where)
+
+    assert str(failed) == "cluster has 8 GPUs, and --gpus asks for 9" and failed.hint == "write --gpus 8, or less"

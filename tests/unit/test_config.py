@@ -243,6 +243,7 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenvironment: {conda: ml}", "4:18", "a mapping stands", 'write `environment: "conda:ml"`'),
     ("scheduler: bare\nenvironment: {}", "4:18", "a mapping stands", 'write `environment: "conda:NAME"`'),
     ("scheduler: bare\nenvironment: ml", "4:18", '"ml" names no kind', 'write `environment: "conda:ml"`'),
+    ("scheduler: bare\nenvironment: 'conda: ml'", "4:18", "names no kind", 'write `environment: "conda:ml"`'),
     ("scheduler: bare\nenvironment: /e/python3", "4:18", "names no kind", 'write `environment: "python:/e/python3"`'),
     ("scheduler: bare\nenvironment: ~/v/", "4:18", "names no kind", 'write `environment: "python:~/v/bin/python"`'),
     ("scheduler: bare\ndefaults: {environment: ml}", "4:29", "names no kind", '"conda:ml"'),

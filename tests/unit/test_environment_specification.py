@@ -9,6 +9,7 @@ import pytest
 
 from clusterfn import ConfigError
 from clusterfn.config.advice import names_a_file
+from clusterfn.environment import existing
 from clusterfn.environment.environmentyml import from_file, located
 from clusterfn.environment.specification import Specification, admits, from_packages
 
@@ -269,3 +270,16 @@ def test_a_file_is_looked_for_beside_the_function_then_in_the_working_directory(
         ConfigError, match=r"there is no enviroment.yml in .*script and .*here; did you mean environment.yml"
     ):
         located("enviroment.yml", [script, here])
+
+
+def test_the_callers_own_interpreter_is_refused_on_another_host_with_what_to_name():
+    with pytest.raises(ConfigError) as refused:
+        existing.parse("current", "bare")
+    assert "python:/path" in (refused.value.hint or "")
+
+
+def test_the_configuration_is_no_environment_to_be_meant(tmp_path: Path):
+    (tmp_path / "clusterfn.yml").write_text("")
+    with pytest.raises(ConfigError) as refused:
+        located("cluster.yml", [tmp_path])
+    assert "did you mean" not in refused.value.message

@@ -70,6 +70,10 @@ def pytorch(found: Found) -> str:
         raise Skipped("--no-job")
     if not found.gpus:
         raise Skipped("a calculation on a GPU is tried with --gpus 1")
+    cards = len(found.site.cards.names) if found.site.cards and found.host.scheduler != "slurm" else 0
+    if 0 < cards < found.gpus:
+        has = f"{cards} GPU{'' if cards == 1 else 's'}"
+        raise Failed(f"{found.name} has {has}, and --gpus asks for {found.gpus}", f"write --gpus {cards}, or less")
     wanted = {"host": found.host.name, "environment": found.environment, "gpus": found.gpus, "name": "check"}
     options = parse_options(wanted)
     try:
