@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +12,8 @@ from typing import Any
 import pytest
 
 import clusterfn
+from tests.e2e.conftest import MINOR
+from tests.lab import DelayProxy, Lab
 
 SCRIPT = """
 import clusterfn
@@ -64,3 +68,39 @@ def test_a_script_that_ends_while_its_jobs_run_does_not_connect_once_more(
         clusterfn.attach(job_id.partition("/")[0]).stop()
 
     assert (len(left), connections) == (3, "agent\n")
+
+
+UPLOAD = """
+import json, os
+import clusterfn
+
+@clusterfn.cluster(host="far")
+def size(data):
+    return len(data)
+
+print(json.dumps(size.submit(os.urandom(30 << 20)).id))
+"""
+
+
+@pytest.mark.lab
+def test_a_script_that_ends_right_after_submit_sends_its_payload_once_over_one_connection(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_script: Callable[..., Any]
+) -> None:
+    config, ssh_config, root = tmp_path / "clusterfn.yml", tmp_path / "ssh_config", f"e2e-{secrets.token_hex(4)}"
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
+    with DelayProxy(0, port := lab.host("py36-bash").port) as proxy:
+        way = f"Host py36-bash\n    Port {proxy.port}\n    HostKeyAlias [127.0.0.1]:{port}\n\n"
+        ssh_config.write_text(way + lab.ssh_config.read_text())
+        config.write_text(
+            f"hosts:\n  far: {{address: py36-bash, scheduler: bare, transport: paramiko, root: ~/{root},"
+            f" ssh_config: {ssh_config}, environment: 'python:{lab.python(MINOR)}'}}\n"
+        )
+        try:
+            job_id = run_script(UPLOAD)
+            connections, megabytes = proxy.accepted, proxy.bytes_up >> 20
+
+            assert clusterfn.attach(job_id).result(60) == 30 << 20
+        finally:
+            shutil.rmtree(lab.home("bash") / root, ignore_errors=True)
+
+    assert (connections, megabytes - 30) in [(1, 0), (1, 1)]
