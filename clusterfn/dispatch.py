@@ -119,7 +119,7 @@ def prepare_packed(
     Raises:
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
-    with live.nothing_sent():
+    with live.nothing_runs():
         return _prepare_packed(function, pack, options)
 
 

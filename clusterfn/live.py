@@ -249,12 +249,12 @@ def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "resul
 
 
 @contextlib.contextmanager
-def nothing_sent() -> Iterator[None]:
-    """Say at Ctrl-C what it means before anything of a call is on its way."""
+def nothing_runs() -> Iterator[None]:
+    """Say at Ctrl-C what it means while a call is prepared: parts may be on their way, but nothing starts."""
     try:
         yield
     except KeyboardInterrupt:
-        say("\nclusterfn: interrupted while the call was prepared: nothing was sent and nothing runs\n")
+        say("\nclusterfn: interrupted while the call was prepared: it was not sent, and nothing of it runs\n")
         raise
 
 

@@ -110,7 +110,7 @@ def _run(
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, options)
     session, limits = one.session, Limits()
-    with live.nothing_sent():
+    with live.nothing_runs():
         if session.host.scheduler == "slurm":
             limits = _limits(session, one.job.resources.gpus)
             group = division.on_slurm(len(calls), wish, one.job.resources.time_s, limits)
@@ -197,7 +197,7 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
     session, job = one.session, one.job
     shipped = None
-    with live.nothing_sent():
+    with live.nothing_runs():
         if one.ready.made is not None:
             from clusterfn import shipping  # takes time to import
 

@@ -41,7 +41,7 @@ def send(
 ) -> None:  # fmt: skip
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
     connection = session.connection
-    with live.nothing_sent():
+    with live.nothing_runs():
         shipped = _environment(session, ready, made, say)
         before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
     queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them

@@ -59,7 +59,7 @@ class Holding:
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
     ) -> Call[R]:
         """Send one call."""
-        with live.nothing_sent(), live.preparing(name or str(getattr(fn, "__name__", "function"))):
+        with live.nothing_runs(), live.preparing(name or str(getattr(fn, "__name__", "function"))):
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
         dispatch.tell_left_out(payload)
         tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)

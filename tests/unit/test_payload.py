@@ -333,12 +333,12 @@ def takes(_: object) -> None: ...
 
 
 @pytest.mark.parametrize("send", [takes, takes.submit, lambda each: takes.map([each])], ids=["call", "submit", "map"])
-def test_ctrl_c_while_a_call_is_prepared_says_that_nothing_was_sent(send, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_path, monkeypatch, capsys):
     (tmp_path / "clusterfn.yml").write_text("default_host: local\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     with pytest.raises(KeyboardInterrupt):
         send(Pressed())
-    assert capsys.readouterr().err.count("nothing was sent and nothing runs") == 1
+    assert capsys.readouterr().err.count("it was not sent, and nothing of it runs") == 1
 
 
 def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
