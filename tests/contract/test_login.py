@@ -33,6 +33,7 @@ from tests.lab.network import DelayProxy
 
 pytestmark = pytest.mark.lab
 WAIT_S = 20.0
+ENDS_S = 50.0  # of a process that connects: a busy host has more time for that, and a process that asks would never end
 WAYS = ["paramiko", "openssh"]
 MINOR = f"3.{sys.version_info[1]}"
 Counted = Callable[[], int]
@@ -227,7 +228,7 @@ def test_without_a_terminal_nothing_is_asked(totp: Any, prompts: Counted, stdin:
     reader, writer = os.pipe()
     given = reader if stdin == "pipe" else subprocess.DEVNULL
     ran = subprocess.run(
-        argv(totp(way)), stdin=given, capture_output=True, text=True, timeout=WAIT_S, start_new_session=True
+        argv(totp(way)), stdin=given, capture_output=True, text=True, timeout=ENDS_S, start_new_session=True
     )
     os.close(reader)
     os.close(writer)
