@@ -181,7 +181,7 @@ def test_a_terminal_shows_it_below_the_output_and_takes_it_away(monkeypatch: pyt
         lambda job: job.tell("stderr", b" done\n"),
     )  # fmt: skip
 
-    line = f"7f3a running 00:00 ({LOST})"[:59]
+    line = f"7f3a running 00:00 ({LOST})"[:58] + "…"
     assert text.endswith(f"\r\x1b[Kepoch 1: half\n\r\x1b[K{line}\r\x1b[K done\n")
 
 
