@@ -273,7 +273,12 @@ if how == "file":
         file.write(data)
     data = clusterfn.File(os.path.join(folder, "data"))
 try:
-    up.map([data], [folder]).results() if how == "map" else up(data, folder)
+    if how == "map":
+        group = up.map([data], [folder])
+        print("waiting", flush=True)
+        group.results()
+    else:
+        up(data, folder)
 finally:
     print("left", flush=True)
 """
@@ -294,8 +299,11 @@ def sender(tmp_path, monkeypatch):
             text=True, start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         ))  # fmt: skip
-        while "sending" not in started[-1].stderr.readline() and how != "map":
-            assert started[-1].poll() is None
+        if how == "map":  # whose call returns before anything is sent
+            assert started[-1].stdout.readline() == "waiting\n"
+        else:
+            while "sending" not in started[-1].stderr.readline():
+                assert started[-1].poll() is None
         wait_until(lambda: list((tmp_path / "root" / "jobs").glob("*.part-*")), 30)
         return started[-1]
 
