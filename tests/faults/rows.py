@@ -363,7 +363,7 @@ ROWS: list[Row] = [
     ),
     Row(
         "setup: fails", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
-        hosts=("bad-setup", "bad-setup-slurm"), text=("line `exit 3` failed", "exit code 3"),
+        hosts=("bad-setup", "bad-setup-slurm"), text=("setup: of the host failed with exit code 3", "line `exit 3`"),
     ),
     Row(
         "no such module", "-", calls.returns, expect=errors.EnvironmentBuildError, stage="environment",
