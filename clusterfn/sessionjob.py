@@ -9,6 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import json
 import posixpath
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -40,6 +41,7 @@ class Holding:
         self._open: set[Call[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
+        self._settling = threading.Lock()
         self.job = dispatch.start(prepared)
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         live.remember_going(self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now")
@@ -88,6 +90,8 @@ class Holding:
             self._open.discard(call)
             self._never_comes(call)
             raise
+        if self.job.done():  # while the call was packed or sent: it was not among those that `_over` handed on
+            self._over(self.job)
 
     def _send(self, call: Call[Any], payload: Payload) -> None:
         self._await_folder()
@@ -204,8 +208,10 @@ class Holding:
     def _settle_calls(self) -> None:
         if self.job.state == UNKNOWN:  # the connection has ended: each call hears that itself
             return
-        left = [call for call in list(self._open) if not self._has_ended(call)]
-        unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
+        with self._settling:  # a call may be handed on once only
+            left = [call for call in list(self._open) if not self._has_ended(call)]
+            unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
+            self._open.difference_update(unserved)
         for call in left:
             if call not in unserved:
                 call.on_refused(self._lost(call))

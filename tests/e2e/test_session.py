@@ -287,6 +287,18 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
     assert "the session on here has ended (nobody called): starting another" in capfd.readouterr().err
 
 
+def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here: Path):
+    session = Session(idle="1s")
+
+    class PackedForLong:
+        def __reduce__(self):
+            assert session.job is not None and session.job.result(60)["why"] == "idle"
+            return int, ("7",)
+
+    assert session.call(abs, PackedForLong()) == 7
+    session.shutdown()
+
+
 def test_a_call_that_comes_at_the_moment_of_the_end_runs_in_another_session(here: Path):
     """The session's process is stopped, its end and the call are both on their way when it goes on."""
     session = Session(idle="2s")
