@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.measure import Sample, seconds
 from benchmarks.place import MINOR, Asked, Place
-from clusterfn.hostlink import boot
+from clusterfn.hosts.rpc import boot
 from tests.lab.handle import Lab
 
 

@@ -27,11 +27,13 @@ from typing import Any
 from benchmarks.place import MINOR, SCRIPTS
 from benchmarks.report import RESULTS, machine
 from benchmarks.waits import Waits
-from clusterfn import ClusterFunction, File, host, lookup, spec
+from clusterfn import ClusterFunction, File
+from clusterfn.calls import attach
+from clusterfn.calls.group import inside
+from clusterfn.calls.job import Job
 from clusterfn.cli import main as command
-from clusterfn.config import load
-from clusterfn.group import inside
-from clusterfn.job import Job
+from clusterfn.config import load, spec
+from clusterfn.hosts import connection as hosts_connection
 from tests.lab import DelayProxy, Lab
 
 DELAYS_MS = (50, 150)
@@ -106,7 +108,7 @@ class Action:
 
 
 def _connect(where: str) -> str:
-    connection = host.connect(load().hosts[where])
+    connection = hosts_connection.connect(load().hosts[where])
     connection.close()
     return connection.via
 
@@ -171,11 +173,11 @@ def _download(there: There) -> list[str]:
 
 
 def _attach(there: There) -> int:
-    return int(lookup.attach(there.job.id, there.new()).result(60))
+    return int(attach.attach(there.job.id, there.new()).result(60))
 
 
 def _listed(there: There) -> bool:
-    return there.job.id in [job.id for job in lookup.jobs(there.new())]
+    return there.job.id in [job.id for job in attach.jobs(there.new())]
 
 
 def _mapped(there: There, where: str) -> list[int]:

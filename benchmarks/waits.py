@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
-from clusterfn import host, job, tracker
-from clusterfn.hostlink import link
-from clusterfn.hostlink.reply import Reply
+from clusterfn.calls import job, job_tracker
+from clusterfn.hosts import connection
+from clusterfn.hosts.rpc import link
+from clusterfn.hosts.rpc.reply import Reply
 
 
 class Waits:
@@ -42,8 +43,8 @@ class Waits:
             (link.Link, "_answer", self._answer),
             (link.Link, "_try_to_connect", self._reconnect),
             (Reply, "_wait", self._wait),
-            (host, "_open", self._open),
-            (tracker.Tracker, "_on_outcome", self._outcome),
+            (connection, "_open", self._open),
+            (job_tracker.Tracker, "_on_outcome", self._outcome),
             (job.Job, "result", self._of_job),
             (job.Job, "exception", self._of_job),
         ]

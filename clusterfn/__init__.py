@@ -16,10 +16,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from clusterfn._version import __version__
-from clusterfn.decorator import ClusterFunction, cluster
+from clusterfn.api.decorator import ClusterFunction, cluster
 
 if TYPE_CHECKING:
-    from clusterfn.access import login, logout
+    from clusterfn.api.executor import Executor
+    from clusterfn.api.login import login, logout
+    from clusterfn.api.session import Session
+    from clusterfn.api.sweep import SweepResult, sweep
+    from clusterfn.calls.attach import attach, jobs
+    from clusterfn.calls.files import Directory, File
+    from clusterfn.calls.group import JobGroup
+    from clusterfn.calls.job import Job
     from clusterfn.errors import (
         AuthenticationError,
         Cancelled,
@@ -49,13 +56,6 @@ if TYPE_CHECKING:
         Unsatisfiable,
         WorkerLost,
     )
-    from clusterfn.executor import Executor
-    from clusterfn.files import Directory, File
-    from clusterfn.group import JobGroup
-    from clusterfn.job import Job
-    from clusterfn.lookup import attach, jobs
-    from clusterfn.sessions import Session
-    from clusterfn.sweeping import SweepResult, sweep
 
 __all__ = [
     "AuthenticationError",
@@ -104,18 +104,18 @@ __all__ = [
 
 # Loaded at first use, so that `import clusterfn` stays light.
 _HOMES = {
-    "attach": "lookup",
-    "jobs": "lookup",
-    "login": "access",
-    "logout": "access",
-    "Executor": "executor",
-    "File": "files",
-    "Directory": "files",
-    "Job": "job",
-    "JobGroup": "group",
-    "Session": "sessions",
-    "SweepResult": "sweeping",
-    "sweep": "sweeping",
+    "attach": "calls.attach",
+    "jobs": "calls.attach",
+    "login": "api.login",
+    "logout": "api.login",
+    "Executor": "api.executor",
+    "File": "calls.files",
+    "Directory": "calls.files",
+    "Job": "calls.job",
+    "JobGroup": "calls.group",
+    "Session": "api.session",
+    "SweepResult": "api.sweep",
+    "sweep": "api.sweep",
 }
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from clusterfn import cluster, config
-from clusterfn.host import connection_for
+from clusterfn.hosts.connection import connection_for
 
 
 @cluster(host=sys.argv[1])

@@ -6,7 +6,7 @@ import sys
 import time
 
 from clusterfn import cluster
-from clusterfn.group import inside
+from clusterfn.calls.group import inside
 from clusterfn.scheduler.slurm import Slurm
 
 looks, read = [], Slurm.parse_states

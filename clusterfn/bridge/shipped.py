@@ -17,9 +17,9 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import BLOBS, ITEMS, PAYLOAD, STACK_SIGNAL
 from . import children
 from .descriptors import out_of_reach
+from .layout import BLOBS, ITEMS, PAYLOAD, STACK_SIGNAL
 
 _PROGRAM = "call.py"
 _SHIPPED = "CLUSTERFN_PAYLOAD"  # where the call is

@@ -21,9 +21,9 @@ from typing import Any
 
 from _clusterfn_wire import container  # type: ignore[import-not-found]
 
-from ..layout import FAILED_RANK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
 from . import children, devices, shipped
 from .descriptors import keep_from_programs, out_of_reach
+from .layout import FAILED_RANK, ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, SPEC, STACKS, VALUE
 
 _SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
 _SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word

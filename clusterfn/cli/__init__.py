@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clusterfn import live
+from clusterfn.calls import job_display
 from clusterfn.cli import complaint
 from clusterfn.cli.parser import make_parser
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         told = complaint.of(error, loud)
         if told is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise
-        live.say(f"{told.text}\n")
+        job_display.say(f"{told.text}\n")
         return told.code
 
 
@@ -54,7 +54,7 @@ def _reader_left(error: BrokenPipeError, loud: bool) -> int:
     """`clusterfn jobs | head` has seen enough; a job may also have raised this error."""
     told = complaint.of(error, loud)
     if told is not None:
-        live.say(f"{told.text}\n")
+        job_display.say(f"{told.text}\n")
         return told.code
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit has nobody to offend
     return 0

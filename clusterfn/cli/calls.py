@@ -8,8 +8,8 @@ import json
 import sys
 from typing import Any
 
+from clusterfn.api.decorator import ClusterFunction, cluster
 from clusterfn.cli import target
-from clusterfn.decorator import ClusterFunction, cluster
 from clusterfn.errors import ClusterfnError
 
 _OPTIONS = ("host", "cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment", "resume")

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterfn.bridge.supervisor.text import shortened
+from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
-from clusterfn.job import SHORT
-from clusterfn.session import Session
+from clusterfn.hosts.host_state import Session
 
 _HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
 _QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls.job import PENDING, RUNNING
 from clusterfn.cli import screen, steps
 from clusterfn.cli.steps import Failed, Found, Skipped, Step, Warned
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.job import PENDING, RUNNING
 
 _COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
 _WIDTH = max(len(step.name) for step in steps.STEPS)

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterfn import layout, live
+from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import job_display
 from clusterfn.cli import screen, target
 from clusterfn.config import places
+from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.session import Session, open_session
-from clusterfn.units import parse_time
+from clusterfn.hosts.host_state import Session, open_session
 
 _DAY_S = 86400.0
 _ANSWERS_S = 60.0
@@ -45,9 +46,11 @@ def clean(given: argparse.Namespace) -> int:
     _show(told["kinds"], given, session.root)
     if told["waiting"] and not given.json:
         count = len(told["waiting"])
-        live.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
+        job_display.say(f"clusterfn: kept for {count} jobs that wait or run: what was used since the oldest was sent\n")
     elif told["recent"] and not given.json:
-        live.say(f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n")
+        job_display.say(
+            f"clusterfn: not removed: {told['recent']} used in the last 2 hours, which a program may still need\n"
+        )
     return 0
 
 
@@ -84,7 +87,7 @@ def _show(kinds: Kinds, given: argparse.Namespace, root: str) -> int:
     if kinds:
         print(screen.table(_DRY_HEAD if given.dry_run else _HEAD, _rows(kinds)))
     freed = screen.size(sum(each["freed"] for each in kinds.values()))
-    live.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
+    job_display.say(in_one_line(f"clusterfn: {freed} {'would be freed' if given.dry_run else 'freed'}") + "\n")
     return 0
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
+from clusterfn.calls.outcome import RemoteTraceback
 from clusterfn.cli.target import FileFailed
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.outcome import RemoteTraceback
 
 FAILED, USAGE = 1, 2
 

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from clusterfn import dispatch, layout
+from clusterfn.bridge import layout
+from clusterfn.calls import dispatch
+from clusterfn.calls.job import PENDING, Job
+from clusterfn.config.spec import Host, Options, parse_options
 from clusterfn.errors import ClusterfnError
-from clusterfn.job import PENDING, Job
-from clusterfn.session import Session
-from clusterfn.spec import Host, Options, parse_options
+from clusterfn.hosts.host_state import Session
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn import live
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import job_display
 from clusterfn.cli import cards, nodes, screen, target
+from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
-from clusterfn.session import Session, open_session
-from clusterfn.spec import Host
+from clusterfn.hosts.host_state import Session, open_session
 
 _EVERY_S = 2.0
 _EVERY_ON_SLURM_S = 10.0  # its controller serves everybody
@@ -57,7 +57,7 @@ def _once(session: Session, kind: Kind, as_json: bool) -> int:
     elif not none:
         print(kind.lines(told))
     if none:
-        live.say(f"clusterfn: no GPUs on {session.host.name}: {none}\n")
+        job_display.say(f"clusterfn: no GPUs on {session.host.name}: {none}\n")
     return 0
 
 

@@ -13,16 +13,16 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clusterfn import ledger, live
 from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
+from clusterfn.calls import history, job_display
+from clusterfn.calls.attach import JobInfo
+from clusterfn.calls.attach import attach as find
+from clusterfn.calls.attach import jobs as list_jobs
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import CANCELLED, PENDING, RUNNING, SHORT, Job
 from clusterfn.cli import screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.group import JobGroup
-from clusterfn.job import CANCELLED, PENDING, RUNNING, SHORT, Job
-from clusterfn.lookup import JobInfo
-from clusterfn.lookup import attach as find
-from clusterfn.lookup import jobs as list_jobs
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "DETAIL")
 _MESSAGE = 130
@@ -40,7 +40,7 @@ def jobs(given: argparse.Namespace) -> int:
         print(screen.table(_HEAD, _rows(found)))
     else:
         print(f"clusterfn: no jobs on {host.name}", file=sys.stderr)
-    others = [name for name in ledger.hosts(known.path) if name in known.hosts and name != host.name]
+    others = [name for name in history.hosts(known.path) if name in known.hosts and name != host.name]
     if others and not given.host and not given.json:
         print(f"clusterfn: jobs were sent to {', '.join(others)} too: clusterfn jobs {others[0]}", file=sys.stderr)
     return 0
@@ -116,7 +116,7 @@ def result(given: argparse.Namespace) -> int:
     _modules_of_this_folder()
     job = find(given.id, given.host)
     if not _ended(job):
-        live.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
+        job_display.say(f"clusterfn: {job.id} {job.name} on {job.host} is {job.status}; waiting for it\n")
     print(written(job.results() if isinstance(job, JobGroup) else job.result(), given.json))
     return 0
 
@@ -128,9 +128,9 @@ def attach(given: argparse.Namespace) -> int:
     if isinstance(job, JobGroup):
         job.results()
     else:
-        live.result(job, f"{job.name} on {job.host}")
+        job_display.result(job, f"{job.name} on {job.host}")
     how = f"has ended: {job.status}" if isinstance(job, JobGroup) else "has returned"
-    live.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
+    job_display.say(f"clusterfn: {job.id} {how}; clusterfn result {job.id[:SHORT]} prints its value\n")
     return 0
 
 
@@ -148,13 +148,13 @@ def _stacks_of_items(group: JobGroup[Any, Any]) -> int:
     group.wait(_MOMENT_S)
     running = [index for index, state in enumerate(group.states) if state == RUNNING]
     if not running:
-        live.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
+        job_display.say(f"clusterfn: no item of {group.id} runs: it is {group.status}\n")
     for index in running:
         print(f"==> item {index}: {in_one_line(group.label(index))} <==")
         try:
             sys.stdout.write(group.stack(index))
         except ClusterfnError as error:  # it has ended meanwhile
-            live.say(f"clusterfn: {error.message}\n")
+            job_display.say(f"clusterfn: {error.message}\n")
     return 0 if running else 1
 
 
@@ -167,7 +167,7 @@ def cancel(given: argparse.Namespace) -> int:
         except ClusterfnError as error:
             if len(given.ids) == 1:
                 raise
-            live.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
+            job_display.say(f"clusterfn: {job_id}: {error}\n")  # the others are ended all the same
             failed = True
     return 1 if failed else 0
 
@@ -184,7 +184,7 @@ def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> bool:
         job.stop()
         concurrent.futures.wait([job], _END_S)
         done = _stopped(job)
-    live.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
+    job_display.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
     return job.done()
 
 

@@ -6,10 +6,10 @@ import argparse
 import sys
 import time
 
-from clusterfn import access
+from clusterfn.api import login as api_login
 from clusterfn.cli import screen, target
-from clusterfn.transport import held, logins
-from clusterfn.transport.held import Held
+from clusterfn.hosts.transports import held, logins
+from clusterfn.hosts.transports.held import Held
 
 _HEAD = ("HOST", "ACCOUNT", "BY", "SINCE", "KEPT UNUSED FOR")
 _WAYS = {held.MASTER: "ssh", held.HOLDER: "clusterfn"}
@@ -20,7 +20,7 @@ def login(given: argparse.Namespace) -> int:
     if given.host is None:
         return _list()
     _, host, _ = target.host(given.host, "login")
-    made, new = access.hold(host.name)
+    made, new = api_login.hold(host.name)
     state = "logged in" if new else "is held already"
     print(f"{host.name}: {state} as {made.place}, for all your programs here until it was not used for "
           f"{screen.age(made.ttl_s)} (clusterfn logout {host.name} ends it)")  # fmt: skip
@@ -30,7 +30,7 @@ def login(given: argparse.Namespace) -> int:
 def logout(given: argparse.Namespace) -> int:
     """End what is held; 1 if there was nothing."""
     _, host, _ = target.host(given.host, "logout")
-    if access.logout(host.name):
+    if api_login.logout(host.name):
         print(f"{host.name}: logged out; jobs there go on")
         return 0
     print(f"clusterfn: no connection to {host.name} is held", file=sys.stderr)

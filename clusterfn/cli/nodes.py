@@ -11,10 +11,10 @@ from typing import Any
 
 from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
-from clusterfn.host import Completed, Reply
+from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.host_state import Session
 from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import clusters
-from clusterfn.session import Session
 
 _HEAD = ("NODE", "STATE", "TYPE", "FREE")
 _QUEUE_HEAD = ("WAITING", "", "FOR", "SUBMITTED", "")

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from clusterfn._version import __version__
 from clusterfn.cli import calls, check, clean, demo, gpus, init, jobs, login, trust
 from clusterfn.cli.env import words as env
-from clusterfn.options import ALIASES, did_you_mean
+from clusterfn.config.options import ALIASES, did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
 # What others call a command, and what it is called here.

@@ -18,13 +18,14 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusterfn import config, decorator, edge
-from clusterfn.decorator import ClusterFunction
+from clusterfn import config, public_api
+from clusterfn.api import decorator
+from clusterfn.api.decorator import ClusterFunction
+from clusterfn.config.spec import Host, did_you_mean
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.spec import Host, did_you_mean
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
-_DECORATOR = (decorator.__file__, edge.__file__)
+_DECORATOR = (decorator.__file__, public_api.__file__)
 _DECORATING = ("cluster", "decorate", "with_options", "on")
 _UNGUARDED = 'The file itself makes this call when it is imported; put the call below: if __name__ == "__main__":'
 _KEYWORD = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import target
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
-from clusterfn.spec import Host
-from clusterfn.transport import hostkeys
-from clusterfn.transport import trust as keys
-from clusterfn.transport.trust import Met, Shown
+from clusterfn.hosts.transports import hostkeys
+from clusterfn.hosts.transports import trust as keys
+from clusterfn.hosts.transports.trust import Met, Shown
 
 
 def trust(given: argparse.Namespace) -> int:

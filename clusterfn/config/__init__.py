@@ -18,8 +18,8 @@ from pathlib import Path
 from clusterfn.config import advice, places, yamlfile
 from clusterfn.config import hosts as _hosts
 from clusterfn.config.places import FILE
+from clusterfn.config.spec import Host, did_you_mean
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host, did_you_mean
 
 HOST_VARIABLE = "CLUSTERFN_HOST"
 TOP_KEYS = frozenset(["hosts", "default_host"])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from clusterfn.config.options import ALIASES, nearly_an_environment
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
-from clusterfn.options import ALIASES, nearly_an_environment
 
 _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.config import advice
+from clusterfn.config.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
+from clusterfn.config.spec import Host, Limits, Making, Resources, parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
-from clusterfn.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
-from clusterfn.spec import Host, Limits, Making, Resources, parse_memory, parse_time
 
 SCHEDULERS = ("bare", "slurm", "local")
 SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another

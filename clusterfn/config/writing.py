@@ -16,8 +16,8 @@ from typing import Any
 
 from clusterfn import config
 from clusterfn.config import places
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host
 
 Keys = Mapping[str, Any]
 _STEP = "  "

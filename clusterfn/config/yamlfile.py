@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterfn.config.spec import did_you_mean
 from clusterfn.errors import ConfigError
-from clusterfn.spec import did_you_mean
 
 LIMIT_BYTES = 2**17  # a worst case takes seconds
 _DEPTH = 12

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from clusterfn.spec import Interpreter
+from clusterfn.config.spec import Interpreter
 
 
 class Environment(Protocol):

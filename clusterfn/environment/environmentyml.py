@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from clusterfn.config.spec import did_you_mean
 from clusterfn.config.yamlfile import Value, parse
+from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (
     USUAL_CHANNEL,
     PipLines,
@@ -21,8 +23,6 @@ from clusterfn.environment.specification import (
     named_channels,
 )
 from clusterfn.errors import ConfigError
-from clusterfn.solve import condarc
-from clusterfn.spec import did_you_mean
 
 SUFFIXES = (".yml", ".yaml")
 LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterfn.config.spec import EnvironmentSpec, Interpreter
 from clusterfn.environment import telling
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from clusterfn.spec import EnvironmentSpec, Interpreter
 
 KINDS = ("python", "venv", "prefix", "conda")
 CALLER = (sys.version_info[0], sys.version_info[1])

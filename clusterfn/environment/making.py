@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import advice, places
+from clusterfn.config.spec import Building, Host, Interpreter
 from clusterfn.environment import cuda, environmentyml, solving
 from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import Cards
 from clusterfn.environment.lock import Lock, Package
+from clusterfn.environment.solve import condarc
 from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import TORCHES, USUAL_CHANNEL, Requirement, Specification, from_packages
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from clusterfn.solve import condarc
-from clusterfn.spec import Building, Host, Interpreter
 
 Say = Callable[[str], None]
 

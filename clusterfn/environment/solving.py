@@ -2,8 +2,8 @@
 
 A lock is solved again only if the specification changed, if it has nothing for the platform, if it was solved for more
 than the host has (a newer glibc or CUDA), or for no card where there is one. Each of these is said aloud, with what
-changed. A lock that others made is taken as it is. Solving happens in another process (`clusterfn.solve`). Called by
-`built`.
+changed. A lock that others made is taken as it is. Solving happens in another process
+(`clusterfn.environment.solve`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import clusterfn.solve
+import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import places
 from clusterfn.environment import lock as locks
@@ -194,7 +194,7 @@ def _solved(spec: Specification, target: Target, path: Path, before: Lock | None
 def _job(
     spec: Specification, target: Target, platforms: list[str], executable: str, before: Lock | None
 ) -> dict[str, Any]:
-    """What `clusterfn.solve.program` reads, but for the place of the lock."""
+    """What `clusterfn.environment.solve.program` reads, but for the place of the lock."""
     pip = pip_config() if spec.pip else PipConfig(())
     pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
     virtual = {platform: virtual_packages(platform, target) for platform in platforms}
@@ -228,7 +228,7 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
     variables = {**job.pop("variables"), **os.environ, **own_place}
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(
-            [*command, "-c", _START, str(Path(clusterfn.solve.__file__).parent)],
+            [*command, "-c", _START, str(Path(clusterfn.environment.solve.__file__).parent)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=variables, start_new_session=True,
         )  # fmt: skip
         try:

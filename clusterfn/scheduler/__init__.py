@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from clusterfn.config.spec import Host
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Scheduler
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.spec import Host
 
 __all__ = ["scheduler_for"]
 

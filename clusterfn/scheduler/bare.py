@@ -11,11 +11,11 @@ import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from clusterfn import layout
+from clusterfn.bridge import layout
+from clusterfn.config.spec import JobSpec
 from clusterfn.errors import SubmitError
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Limits, Submission, Verdict
 from clusterfn.scheduler.slurm import INHERITED
-from clusterfn.spec import JobSpec
 
 
 class Bare:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from clusterfn.spec import JobSpec
+from clusterfn.config.spec import JobSpec
 
 PENDING, RUNNING, FINAL, UNKNOWN = "pending", "running", "final", "unknown"
 

@@ -13,7 +13,8 @@ import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from clusterfn import layout
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host, JobSpec
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler import slurm_cards, slurm_limits
 from clusterfn.scheduler import slurm_words as words
@@ -29,7 +30,6 @@ from clusterfn.scheduler.base import (
     Submission,
     Verdict,
 )
-from clusterfn.spec import Host, JobSpec
 
 
 def _all_but(prefix: str, kept: str) -> list[str]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterfn.bridge.supervisor.eligible import large_enough
+from clusterfn.config.spec import Host, Resources, shown_memory
 from clusterfn.errors import ConfigError, Unsatisfiable
-from clusterfn.spec import Host, Resources, shown_memory
 
 
 def options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:

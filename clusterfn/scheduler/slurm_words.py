@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from clusterfn import layout
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, Verdict
-from clusterfn.spec import Host
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from clusterfn import parcel
+from clusterfn.hosts import bridge_bundle
 from tests.bridge.apart import Apart
 
 # Mechanisms, 1: the script of a job, in its shortest form.
@@ -53,7 +53,7 @@ with open(path, "wb") as file:
 
 def layout_bridge(target: Path) -> Path:
     """The tree of bridge/<hash>, from this checkout."""
-    for name, content in parcel.bridge().files.items():
+    for name, content in bridge_bundle.bridge().files.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterfn.bridge.layout import CLAIM
 from clusterfn.bridge.spooler import machine
 from clusterfn.bridge.spooler.admission import _Admission
 from clusterfn.bridge.supervisor.element import Element, GaveWay
-from clusterfn.layout import CLAIM
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
 from tests.bridge.test_groups import Group, listed, once

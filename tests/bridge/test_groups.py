@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn import wire
 from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.element import Teller
 from clusterfn.bridge.supervisor.job import Job
+from clusterfn.hosts import serialization
 from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, until
 from tests.bridge.test_calls import bench_of
 
@@ -47,7 +47,7 @@ class Group:
         shared = {"count": count, "chunk": chunk, "per_element": None, "element_s": None, "aim_s": None, "elements": 1}
         shared.update(more.pop("group", {}))
         self.folder = bench.job(source, group=shared, **more).folder
-        container = wire.part("container")
+        container = serialization.part("container")
         items = [b"".join(container.pack((x,)).pieces()) for x in range(count)]
         (self.folder / "items.pkl").write_bytes(b"".join(items))
         ends = [sum(map(len, items[: n + 1])) for n in range(count)]
@@ -122,7 +122,7 @@ class Group:
         attempt = self.folder / "elements" / str(number) / "attempts" / "1"
         line = self.line(index)
         data = (attempt / "values").read_bytes()[line["at"] : line["at"] + line["value"]["size"]]
-        return wire.part("container").loads(data)
+        return serialization.part("container").loads(data)
 
 
 def once(group: Group, count: int) -> bool:

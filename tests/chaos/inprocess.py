@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn import ClusterFunction, dispatch, lookup, spec
-from clusterfn.job import Job
-from clusterfn.session import Session
+from clusterfn import ClusterFunction
+from clusterfn.calls import attach, dispatch
+from clusterfn.calls.job import Job
+from clusterfn.config import spec
+from clusterfn.hosts.host_state import Session
 from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.world import HOSTS, World
 
@@ -96,7 +98,7 @@ class Sent:
         """It returns that, from one run and with one outcome, which a second reader finds too; nothing is left."""
         assert self.job.result(90) == value, self.there.history()
         self.stands(runs)
-        assert lookup.attach(self.job.id, self.host).result(60) == value
+        assert attach.attach(self.job.id, self.host).result(60) == value
 
     def stands(self, runs: int = 1) -> dict[str, Any]:
         """So many runs, one final outcome, nothing left behind; the outcome."""

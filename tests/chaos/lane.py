@@ -12,7 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import clusterfn
-from clusterfn import dispatch, spec
+from clusterfn.calls import dispatch
+from clusterfn.config import spec
 
 _lock = threading.Lock()
 

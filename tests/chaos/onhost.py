@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterfn.layout import TAG
+from clusterfn.bridge.layout import TAG
 
 _RESERVED = 65536
 

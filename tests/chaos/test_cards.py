@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from tests.chaos import holds
 from tests.chaos.holds import Seen
 from tests.chaos.onhost import until

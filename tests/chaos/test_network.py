@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import lookup
+from clusterfn.calls import attach
 from tests.chaos.calls import VALUE
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import session_of, until
@@ -158,4 +158,4 @@ def test_connection_closed_before_the_answer_leaves_the_job_alone(world: World, 
     assert sent.job.exception(10) is not None
     assert until(sent.there.finals, 20), sent.there.history()
     assert sent.stands()["notes"] == []
-    assert lookup.attach(sent.job.id, "bare-setup").result(30) == 80
+    assert attach.attach(sent.job.id, "bare-setup").result(30) == 80

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
 from tests.chaos.world import World

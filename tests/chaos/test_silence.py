@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.witness import SILENT_AFTER_S
+from clusterfn.calls.liveness import SILENT_AFTER_S
 from tests.chaos.inprocess import Here, Sent
 from tests.chaos.onhost import until
 from tests.chaos.world import HOSTS, World

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import cluster, config
-from clusterfn.session import open_session
+from clusterfn.hosts.host_state import open_session
 from tests.chaos import holds
 from tests.chaos.onhost import until
 from tests.chaos.sharing import CARDS, Sharing, shared

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from tests.chaos.calls import VALUE
 from tests.chaos.lanes import Lane
 from tests.chaos.onhost import JobOnHost, session_of, until, until_none

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.host import HostConnection, connect
-from clusterfn.spec import Host
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import HostConnection, connect
 
 Connect = Callable[..., HostConnection]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
-from clusterfn.host import HostConnection, Look, TreeFile, connect
-from clusterfn.hostlink import boot, requests
-from clusterfn.spec import Host
+from clusterfn.hosts.connection import HostConnection, Look, TreeFile, connect
+from clusterfn.hosts.rpc import boot, requests
 from tests.contract.conftest import Connect, find_python, until
 
 ODD = ["a b", "$HOME", "`id`", "it's", "", "-n", "*", "line\nbreak", "ü", "!", "\\", '"', "%j"]

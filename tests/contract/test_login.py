@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from clusterfn.cli import main
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.host import connect
-from clusterfn.spec import Host
-from clusterfn.transport import held, logins, transport_for
-from clusterfn.transport.asking import NotAnswered, Question
+from clusterfn.hosts.connection import connect
+from clusterfn.hosts.transports import held, logins, transport_for
+from clusterfn.hosts.transports.asking import NotAnswered, Question
 from tests.contract.conftest import Connect, until
 from tests.lab.network import DelayProxy
 
@@ -85,7 +85,7 @@ class Person:
 def person(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Person:
     """Somebody at this process who knows the code."""
     somebody = Person(lab.totp.code)
-    monkeypatch.setattr("clusterfn.transport.asking.person", lambda: somebody)
+    monkeypatch.setattr("clusterfn.hosts.transports.asking.person", lambda: somebody)
     return somebody
 
 
@@ -122,7 +122,7 @@ def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts
 
 
 def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.transport.openssh.LOGIN_S", 0.5)
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.LOGIN_S", 0.5)
 
     def slowly(question: Question) -> str:
         time.sleep(2.0)
@@ -208,8 +208,8 @@ def test_the_passphrase_of_a_key_is_asked_for_where_no_other_key_is_taken(
 CALL = """
 import sys
 from clusterfn.errors import AuthenticationError
-from clusterfn.host import connect
-from clusterfn.spec import Host
+from clusterfn.hosts.connection import connect
+from clusterfn.config.spec import Host
 try:
     there = connect(Host("totp-second", "totp-second", "bare", "x", transport=sys.argv[2], ssh_config=sys.argv[1]))
     print("by", there.via, there.run(["echo", "hi"]).result(20).out)
@@ -282,8 +282,8 @@ def test_a_terminal_is_asked_and_shows_no_answer(lab: Any, totp: Any, prompts: C
 
 
 KERNEL = """
-from clusterfn.host import connect
-from clusterfn.spec import Host
+from clusterfn.hosts.connection import connect
+from clusterfn.config.spec import Host
 host = Host("totp-second", "totp-second", "bare", "x", transport={way!r}, ssh_config={config!r})
 def call():
     there = connect(host)
@@ -347,7 +347,7 @@ def full(*_: object) -> None:
 
 
 FULL = """
-from clusterfn.transport import held, holder
+from clusterfn.hosts.transports import held, holder
 from tests.contract.test_login import full
 held.json.dump = full
 holder.main()
@@ -449,7 +449,7 @@ def test_what_cannot_be_remembered_is_not_held(
 ) -> None:
     (runtime / "full.py").write_text(FULL)
     monkeypatch.setattr(
-        "clusterfn.transport.holding._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
+        "clusterfn.hosts.transports.holding._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
     )
     monkeypatch.setattr(held.json, "dump", full)
 
@@ -464,7 +464,7 @@ def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_t
     totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch, transport: str
 ) -> None:
     for name in ("master._CHECK_S", "holding.CHECK_S", "holding.ANSWER_S", "logins._GONE_S"):
-        monkeypatch.setattr(f"clusterfn.transport.{name}", 0.3)
+        monkeypatch.setattr(f"clusterfn.hosts.transports.{name}", 0.3)
     host = totp(transport, "ConnectTimeout 1")
     pid = logins.log_in(host, Person(lab.totp.code))[0].pid
     os.kill(pid, signal.SIGSTOP)
@@ -569,7 +569,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
 ) -> None:
     from clusterfn import cluster
 
-    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 0.1)
+    monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 0.1)
 
     gate = lab.home("second") / f"gate-{tmp_path.name}"
     with DelayProxy(0, lab.host("totp-second").port) as cable:

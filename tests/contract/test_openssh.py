@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from clusterfn.cli import main
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
-from clusterfn.host import connect
-from clusterfn.spec import Host
-from clusterfn.transport import transport_for
+from clusterfn.hosts.connection import connect
+from clusterfn.hosts.transports import transport_for
 from tests.contract.conftest import Connect, until
 
 pytestmark = pytest.mark.lab

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.host import HostConnection, State
-from clusterfn.spec import Host
+from clusterfn.hosts.connection import HostConnection, State
 from tests.contract.conftest import Connect, until
 
 WAIT_S = 30.0

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostKeyError, Unreachable
-from clusterfn.host import connect
-from clusterfn.spec import Host
-from clusterfn.transport import transport_for
+from clusterfn.hosts.connection import connect
+from clusterfn.hosts.transports import transport_for
 from tests.contract.conftest import Connect, until
 
 pytestmark = pytest.mark.lab
@@ -102,7 +102,7 @@ def test_a_port_that_never_answers_is_given_up_after_connect_timeout(configured:
 @pytest.fixture
 def busy(configured: Callable[[str, str], Host], monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """Makes the host py36-bash behind an sshd that drops the first connections, as with MaxStartups."""
-    monkeypatch.setattr("clusterfn.transport.paramiko.BUSY_PAUSES_S", (0.01, 0.02, 2.0))
+    monkeypatch.setattr("clusterfn.hosts.transports.paramiko.BUSY_PAUSES_S", (0.01, 0.02, 2.0))
     opened: list[BusySshd] = []
 
     def make(drops: int) -> tuple[Host, BusySshd]:

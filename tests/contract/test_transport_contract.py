@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.spec import Host
-from clusterfn.transport import Stream, logins, transport_for
+from clusterfn.config.spec import Host
+from clusterfn.hosts.transports import Stream, logins, transport_for
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far
 

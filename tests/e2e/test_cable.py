@@ -22,7 +22,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn import dispatch, lookup, spec
+from clusterfn.calls import attach, dispatch
+from clusterfn.config import spec
 from tests.e2e.conftest import MINOR, wait_until
 from tests.lab import Cable
 
@@ -167,7 +168,7 @@ def test_a_job_that_ends_behind_a_cable_that_never_comes_back_is_found_by_anothe
     wait_until(lambda: talk.outcomes)
     with pytest.raises(concurrent.futures.TimeoutError):
         talk.job.result(timeout=0.5)
-    found = lookup.attach(talk.job.id, "near")
+    found = attach.attach(talk.job.id, "near")
 
     assert found.result(60) == 20 and found.logs() == told(20)
     assert talk.runs.read_text().split() == [f"{talk.job.id}/1"]
@@ -279,4 +280,4 @@ def test_a_script_may_end_though_its_cable_is_pulled(far: Far, tmp_path: Path) -
         assert script.process.returncode == 0
         assert f"keeps running on far: {job_id[:4]}" in script.shown
 
-    assert lookup.attach(job_id, "near").result(60) == 20
+    assert attach.attach(job_id, "near").result(60) == 20

@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
-from clusterfn.builds import known_cards, made
 from clusterfn.config import load
 from clusterfn.environment.making import specification
-from clusterfn.session import CALLER, Session, open_session
+from clusterfn.hosts.environment_facts import known_cards, made
+from clusterfn.hosts.host_state import CALLER, Session, open_session
 from tests.e2e.conftest import MINOR, Hosts, give_to
 from tests.lab import gpubox
 

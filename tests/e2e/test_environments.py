@@ -164,7 +164,8 @@ def test_from_nothing_to_a_value(fresh, host, capsys):
 
 AGAIN = """
 import json, sys
-from clusterfn import cluster, host
+from clusterfn import cluster
+from clusterfn.hosts import connection as host
 asked = []
 for name in ("have", "put", "put_tree", "run", "spawn"):
     def noting(self, what, *args, _name=name, _plain=getattr(host.HostConnection, name), **more):

@@ -18,7 +18,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
-from clusterfn.group import inside
+from clusterfn.calls.group import inside
 from tests.e2e.conftest import wait_until
 
 

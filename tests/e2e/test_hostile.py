@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import cluster, errors, ledger, lookup
-from clusterfn.session import open_session
+from clusterfn import cluster, errors
+from clusterfn.calls import attach, history
+from clusterfn.hosts.host_state import open_session
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 
@@ -113,10 +114,10 @@ def test_a_ledger_that_cannot_be_written_costs_nothing(root, monkeypatch, tmp_pa
 def test_a_torn_line_of_the_ledger_hides_no_job(root):
     job = cluster(double).submit(2)
     job.result()
-    with ledger._path().open("a") as file:
+    with history._path().open("a") as file:
         file.write(f'{{"id": "{job.id}", "ho')
 
-    assert lookup.attach(job.id).result(timeout=30) == 4
+    assert attach.attach(job.id).result(timeout=30) == 4
 
 
 def test_a_forked_child_does_not_wait_for_ever(root):
@@ -188,7 +189,7 @@ def test_a_session_asks_again_after_an_hour_what_the_host_has(root, monkeypatch)
     shutil.rmtree(session.bridge)
     assert session.missing([str(blob)]) == set() and session.has_bridge
 
-    monkeypatch.setattr("clusterfn.session.time.time", lambda now=time.time(): now + 3601)
+    monkeypatch.setattr("clusterfn.hosts.host_state.time.time", lambda now=time.time(): now + 3601)
     assert not session.has_bridge
     assert session.missing([str(blob)]) == {str(blob)}
     for reply in session.lay_out_bridge():

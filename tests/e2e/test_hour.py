@@ -24,9 +24,13 @@ TIMES = 120
 
 FASTER = f"""
 import json, sys, time
-from clusterfn import TimeLimit, cluster, config, parcel, watch
-from clusterfn.hostlink import boot, pulse, watchdog
-from clusterfn.session import open_session
+from clusterfn import TimeLimit
+from clusterfn import cluster
+from clusterfn import config
+from clusterfn.hosts import bridge_bundle as parcel
+from clusterfn.hosts import scheduler_watch as watch
+from clusterfn.hosts.rpc import boot, pulse, watchdog
+from clusterfn.hosts.host_state import open_session
 
 TIMES = {TIMES}
 CLOCK = b'''

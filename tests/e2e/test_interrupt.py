@@ -13,7 +13,8 @@ import time
 
 import pytest
 
-from clusterfn import Cancelled, ConfigError, attach, lookup
+from clusterfn import Cancelled, ConfigError, attach
+from clusterfn.calls import attach as calls_attach
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -210,7 +211,7 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch,
 LEAVING = """
 import os, signal, sys, threading, time, traceback
 from clusterfn import cluster, config
-from clusterfn.session import open_session
+from clusterfn.hosts.host_state import open_session
 
 def tell_when_it_waits(main=threading.get_ident()):
     while "_finish_all" not in [each.name for each in traceback.extract_stack(sys._current_frames()[main])]:
@@ -252,7 +253,7 @@ def test_ctrl_c_at_the_end_of_a_program_that_still_sends_lets_it_go_and_shows_no
 SLOW_LINE = """
 import os, sys, time
 import clusterfn
-from clusterfn.transport.process import ProcessStream
+from clusterfn.hosts.transports.process import ProcessStream
 
 write = ProcessStream.write
 def slowly(self, data):
@@ -355,7 +356,7 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
 
 
 def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(lookup, "_UNTOLD_S", 0.0)
+    monkeypatch.setattr(calls_attach, "_UNTOLD_S", 0.0)
     sender("call")
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
 
@@ -366,10 +367,10 @@ def test_another_process_may_attach_while_a_call_is_sent(sender, tmp_path, monke
 
 
 def test_an_upload_whose_sender_is_killed_meanwhile_is_no_job(sender, tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "_ON_ITS_WAY_S", 0.5)
+    monkeypatch.setattr(calls_attach, "_ON_ITS_WAY_S", 0.5)
     process = sender("call")
     job_id = next((tmp_path / "root" / "jobs").glob("*.part-*")).name[:16]
-    monkeypatch.setattr(lookup._Patience, "_tell", lambda *_: process.kill())
+    monkeypatch.setattr(calls_attach._Patience, "_tell", lambda *_: process.kill())
 
     with pytest.raises(ConfigError, match=f"job {job_id} has not started: the program .* dropped it, or was killed"):
         attach(job_id, tmp_path.name)

@@ -147,7 +147,7 @@ TABLE = """
 import json
 import pandas
 from clusterfn.group import JobGroup
-from clusterfn.groupstate import Ended, GroupState
+from clusterfn.calls.group_state import Ended, GroupState
 
 known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
 known.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from clusterfn import cluster, config
-from clusterfn.session import open_session
+from clusterfn.hosts.host_state import open_session
 
 SAID = "clusterfn: logind on {} ends your processes when you log out"
 

@@ -31,11 +31,11 @@ from clusterfn import (
     WorkerLost,
     cluster,
     config,
-    ledger,
 )
-from clusterfn.group import inside
+from clusterfn.calls import history
+from clusterfn.calls.group import inside
+from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.session import open_session
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -589,7 +589,7 @@ def waiting(hosts, tmp_path):
     )  # fmt: skip
     found = re.match(r"clusterfn: (\w{4}) wait on", process.stderr.readline())[1]
     assert process.stderr.readline().startswith("[1/3] 0 ✓")
-    (entry,) = ledger.entries(found)  # of this test alone; on the host the four digits may fit others
+    (entry,) = history.entries(found)  # of this test alone; on the host the four digits may fit others
     yield process, entry.id
     process.kill()
     clusterfn.attach(entry.id).stop()
@@ -646,7 +646,8 @@ print(json.dumps(group.id))
 
 DIES = """
 import json, os
-from clusterfn import cluster, concluding
+from clusterfn import cluster
+from clusterfn.calls import group_conclusion as concluding
 
 CUT = (  # who writes more than so many bytes dies
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (70000,) * 2);"
@@ -727,7 +728,7 @@ def test_a_group_whose_client_died_before_it_had_left_the_queue_leaves_it_when_s
     text = """
 import json, os
 from clusterfn import cluster
-from clusterfn.gathering import Gathering
+from clusterfn.calls.group_tracker import Gathering
 
 def dies(gathering):
     print(json.dumps(group.id), flush=True)

@@ -188,7 +188,7 @@ def test_the_stop_button_detaches_and_tells_the_id(waiting, gate):
     assert f"{waiting.job_id} keeps running on tensor01" in waiting.said
     assert waiting.error["ename"] == "KeyboardInterrupt"
     shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(waiting.error["traceback"]))
-    assert "wait('" in shown and shown.count("clusterfn/") == shown.count("clusterfn/edge.py") == 1, shown
+    assert "wait('" in shown and shown.count("clusterfn/") == shown.count("clusterfn/public_api.py") == 1, shown
     (gate / "go").touch()
     waiting.execute(f"import clusterfn; clusterfn.attach('{waiting.job_id}').result(20)")
     waiting.until("")

@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 
 import clusterfn
-from clusterfn import Session, cluster, send
+from clusterfn import Session, cluster
+from clusterfn.calls import submit
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts, wait_until
@@ -67,8 +68,8 @@ def chatter_and_die(lines: int) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    whole = send.spec_json
-    monkeypatch.setattr(send, "spec_json", lambda job: whole(replace(job, log_limit_bytes=200)))
+    whole = submit.spec_json
+    monkeypatch.setattr(submit, "spec_json", lambda job: whole(replace(job, log_limit_bytes=200)))
 
     with Session() as session:
         job = session.submit(chatter, 50_000)
@@ -344,7 +345,7 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
     with Session(idle="1min") as session:
         assert session.call(abs, -1) == 1
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(send, "contents", interrupted)
+            patched.setattr(submit, "contents", interrupted)
             session.call(abs, -2)
         assert session.submit(abs, -3).result(60) == 3
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from clusterfn import cluster, config, errors
-from clusterfn.host import HostConnection
-from clusterfn.session import open_session
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.host_state import open_session
 from tests.e2e.conftest import MINOR
 
 pytestmark = pytest.mark.lab
@@ -243,8 +243,8 @@ REFUSALS = {
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, lab: Any, tmp_path: Path) -> Path:
     """An ssh configuration by which cables are given up soon, and transports that ask a busy sshd again at once."""
-    monkeypatch.setattr("clusterfn.transport.busy.PAUSES_S", (0.01,))
-    monkeypatch.setattr("clusterfn.transport.paramiko.BUSY_PAUSES_S", (0.01,))
+    monkeypatch.setattr("clusterfn.hosts.transports.busy.PAUSES_S", (0.01,))
+    monkeypatch.setattr("clusterfn.hosts.transports.paramiko.BUSY_PAUSES_S", (0.01,))
     path = tmp_path / "ssh_config"
     path.write_text(f"Host cable*\nConnectTimeout 1\nMatch all\n{lab.ssh_config.read_text()}")
     return path

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from clusterfn.hostlink.frames import FrameReader, Header, pack
+from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 
 Handler = Callable[[Header, bytes], Iterable[tuple[Header, bytes]]]
 HELLO: Header = {

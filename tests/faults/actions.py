@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterfn
-from clusterfn import dispatch, layout
+from clusterfn.bridge import layout
+from clusterfn.calls import dispatch
 
 if TYPE_CHECKING:
-    from clusterfn.job import Job
+    from clusterfn.calls.job import Job
     from tests.faults.case import Case
 
 Action = Callable[["Case"], None]

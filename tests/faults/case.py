@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import clusterfn
-from clusterfn import ClusterFunction, spec
-from clusterfn.layout import TAG
+from clusterfn import ClusterFunction
+from clusterfn.bridge.layout import TAG
+from clusterfn.config import spec
 
 if TYPE_CHECKING:
-    from clusterfn.job import Job
+    from clusterfn.calls.job import Job
     from tests.faults.hosts import World
 
 # For an end that does not come; the mutants need not be waited for so long.

@@ -16,10 +16,16 @@ CONTAINER = "bridge/wire/container.py"
 _S = "bridge/supervisor/"
 WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
 SLURM, WORDS, BARE = "scheduler/slurm.py", "scheduler/slurm_words.py", "scheduler/bare.py"
-OUTCOME, SEND, WITNESS, SESSION, BOOT = "outcome.py", "send.py", "witness.py", "session.py", "hostlink/boot.py"
+OUTCOME, SEND, WITNESS, SESSION, BOOT = (
+    "calls/outcome.py",
+    "calls/submit.py",
+    "calls/liveness.py",
+    "hosts/host_state.py",
+    "hosts/rpc/boot.py",
+)
 
 BELIEVES_ANY_WITNESS: Sequence[Edit] = (
-    ("watch.py", "        if trouble:\n", "        if False:\n"),
+    ("hosts/scheduler_watch.py", "        if trouble:\n", "        if False:\n"),
     (WITNESS, "lambda there: None if there[0] else self._ask()", "lambda there: self._ask()"),
     (WORDS, 'if PHASES.get(facts["JobState"]) != FINAL:', "if False:"),
     (
@@ -72,9 +78,9 @@ MUTATIONS: list[Mutation] = [
     _one("loading is trusted", OUTCOME, "except BaseException as error:  # unpickling",
          "except ZeroDivisionError as error:  # x",
          "exits when loaded-bare"),
-    _one("outcome.json is trusted", "tracker.py", "        except ValueError as unreadable:",
+    _one("outcome.json is trusted", "calls/job_tracker.py", "        except ValueError as unreadable:",
          "        except ZeroDivisionError as unreadable:", "outcome.json damaged-bare"),
-    _one("a local file that cannot be written ends all", "job.py", "except (ClusterfnError, OSError) as error:",
+    _one("a local file that cannot be written ends all", "calls/job.py", "except (ClusterfnError, OSError) as error:",
          "except ClusterfnError as error:", "outputs find no place-bare"),
     _one("no word about generators", "bridge/wire/unpicklable.py", 'if hasattr(part, "__next__") and', "if False and",
          "generator-bare"),
@@ -87,7 +93,7 @@ MUTATIONS: list[Mutation] = [
          "value: cut-bare"),
     _one("large arguments are not sent", SEND, "for path in missing]", "for path in ()]",
          "20 MB there-bare"),
-    _one("the value does not come along", "tracker.py",
+    _one("the value does not come along", "calls/job_tracker.py",
          "with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],",
          "with_files=[],", "20 MB back-bare", "300 MB back-bare"),
     # the client
@@ -164,10 +170,10 @@ MUTATIONS: list[Mutation] = [
     _one("what SLURM calls over is not looked at", WITNESS, "        self._gone = self._gone + 1 if",
          "        self._gone = 0 if",
          "scancel, waiting-later"),
-    _one("a withdrawn job counts as started", "tracker.py",
+    _one("a withdrawn job counts as started", "calls/job_tracker.py",
          "won = self.witness.standing(standing).get(\"won\") is True",
          "won = False", "Job.cancel(), waiting-later"),
-    _one("a waiting job is stopped like a running one", "tracker.py",
+    _one("a waiting job is stopped like a running one", "calls/job_tracker.py",
          "        if not self.withdraw():", "        if True:",
          "Job.stop(), waiting-later"),
     Mutation("any witness is believed", BELIEVES_ANY_WITNESS,
@@ -199,13 +205,13 @@ MUTATIONS: list[Mutation] = [
          "return None", "supervisor and job.sh killed-bare", "all killed together-bare"),
     _one("another boot is the same", BARE, "if boot != submitted_boot:", "if False:", "host restarted-bare"),
     # before the job
-    _one("the last error counts", "hostlink/link.py", "error = self._requests.failed_before(request) or error", "pass",
+    _one("the last error counts", "hosts/rpc/link.py", "error = self._requests.failed_before(request) or error", "pass",
          "disk full at upload-tiny"),
-    _one("no advice about a root", "hostlink/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
+    _one("no advice about a root", "hosts/rpc/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",
          "other Python-bare"),
     _one("% is sent to SLURM", SLURM, 'if "%" in folder or', "if False and", "odd home, SLURM-odd-home-slurm"),
-    _one("nothing is quoted", "script.py", "    return shlex.quote(value)", "    return value",
+    _one("nothing is quoted", "scheduler/job_script.py", "    return shlex.quote(value)", "    return value",
          "odd root, SLURM-odd-root-slurm"),
     _one("bash is taken for granted", BOOT, '    "exec /bin/sh -c \'"', '    "x=$(true); exec /bin/sh -c \'"',
          "tcsh and fish-tcsh"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn import errors
-from clusterfn.outcome import RemoteTraceback
+from clusterfn.calls.outcome import RemoteTraceback
 from tests.faults import actions as do
 from tests.faults.case import Case, Row
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import ClusterFunction, spec
+from clusterfn import ClusterFunction
+from clusterfn.config import spec
 from tests.faults.rows import calls
 from tests.lab import Lab
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from clusterfn import units
-from clusterfn.config import parse
+from clusterfn.config import parse, units
+from clusterfn.config.spec import Host, parse_options
 from clusterfn.environment import lock as locks
 from clusterfn.errors import ClusterfnError, ConfigError, HostKeyError, LockError
-from clusterfn.spec import Host, parse_options
-from clusterfn.transport import hostkeys, sshfile
-from clusterfn.transport.sshconfig import Settings, resolve
+from clusterfn.hosts.transports import hostkeys, sshfile
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
 from tests.fuzz import ODD, damaged, fuzzed, twisted
 
 CONFIGURATIONS = [each.encode() for each in (

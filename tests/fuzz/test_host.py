@@ -17,7 +17,6 @@ pytest.importorskip("fcntl")
 
 from hypothesis import strategies as st
 
-from clusterfn import cards
 from clusterfn.bridge.spooler import machine, plan, words
 from clusterfn.bridge.spooler.demand import cards_of
 from clusterfn.bridge.spooler.names import Seen
@@ -27,13 +26,14 @@ from clusterfn.bridge.supervisor import expire, gauge, listing, nvidia
 from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
+from clusterfn.hosts import gpus
+from clusterfn.hosts.survey import machine as surveyed
+from clusterfn.hosts.survey import queues
+from clusterfn.hosts.survey.answers import Section
 from clusterfn.scheduler import slurm_gres, slurm_limits
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.survey import machine as surveyed
-from clusterfn.survey import queues
-from clusterfn.survey.answers import Section
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
@@ -128,7 +128,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
         with contextlib.suppress(Verdict):
             read()
     gauge.Gauge(["GPU-1"], [])._understand(text)
-    cards.read(text)
+    gpus.read(text)
     surveyed.cards(Section("cards", 0, text.splitlines()))
     for line in text.splitlines():
         smi._row(line)

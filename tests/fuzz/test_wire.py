@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from clusterfn import layout, wire
+from clusterfn.bridge import layout
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError, ResultError
-from clusterfn.host import HostConnection, Reply
-from clusterfn.hostlink import trying
-from clusterfn.hostlink.frames import FrameReader, Header, pack
-from clusterfn.job import Job
-from clusterfn.spec import Host
-from clusterfn.tracker import Tracker
+from clusterfn.hosts import serialization
+from clusterfn.hosts.connection import HostConnection, Reply
+from clusterfn.hosts.rpc import reconnect
+from clusterfn.hosts.rpc.frames import FrameReader, Header, pack
 from tests.fakes.transport import HELLO, FakeTransport, Far, agent
 from tests.fuzz import damaged, fuzzed, twisted
 
@@ -96,7 +97,7 @@ class Answering(agent):
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trying, "PAUSE_LAST_S", 0.001)
+    monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.001)
 
 
 @fuzzed(weight=0.1, answers=twisted([ANSWERS]))
@@ -130,7 +131,7 @@ def test_a_hello_is_understood_or_an_error_of_its_host(hello: Any) -> None:
         host.close()
 
 
-container = wire.part("container")
+container = serialization.part("container")
 
 
 def value_file(value: object) -> tuple[bytes, dict[str, int]]:

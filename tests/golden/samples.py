@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from clusterfn.spec import Group, Host, Interpreter, JobSpec, Resources
+from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 
 ODD = '/home/o\'brien/a b/ü $HOME `id` "q" ;&|*'
 

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from clusterfn.config.spec import Group, Resources
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.spec import Group, Resources
 from tests.golden.golden import matches
 from tests.golden.samples import SLURM, SUBMISSIONS, job
 

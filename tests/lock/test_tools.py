@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import clusterfn.solve
+import clusterfn.environment.solve
 from clusterfn import LockError
 from clusterfn.environment import toolbox
 from tests.lab import Lab, conda36
@@ -19,8 +19,8 @@ from tests.lock.conftest import Bench, names
 
 pytestmark = pytest.mark.lab
 
-STAND_IN = Path(clusterfn.solve.__file__).with_name("standin.py")
-ROOT = Path(clusterfn.solve.__file__).parents[2]
+STAND_IN = Path(clusterfn.environment.solve.__file__).with_name("standin.py")
+ROOT = Path(clusterfn.environment.solve.__file__).parents[3]
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn import LockError
+from clusterfn.config.spec import Host
 from clusterfn.environment import environmentyml, making
 from clusterfn.environment.cuda import Cards
-from clusterfn.spec import Host
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 

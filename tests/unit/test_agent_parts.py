@@ -15,7 +15,7 @@ from clusterfn.bridge.agent.frames import Inbox, pack
 from clusterfn.bridge.agent.hello import Hello
 from clusterfn.bridge.agent.outbox import Outbox
 from clusterfn.bridge.agent.paths import expand, glob_pattern
-from clusterfn.hostlink.boot import COMMAND, loader
+from clusterfn.hosts.rpc.boot import COMMAND, loader
 
 
 def test_frames_come_out_of_any_pieces() -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from clusterfn import builder, layout
-from clusterfn.builder import Build
+from clusterfn.bridge import layout
 from clusterfn.errors import EnvironmentBuildError, HostKeyError, SubmitError
-from clusterfn.hostlink.reply import Reply
+from clusterfn.hosts import environment_builder
+from clusterfn.hosts.environment_builder import Build
+from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.scheduler_watch import Silent
 from clusterfn.scheduler.base import FINAL, PENDING, JobState
-from clusterfn.watch import Silent
 
 
 class Connection:
@@ -72,7 +73,10 @@ def test_a_process_that_ended_is_asked_for_its_last_word(heard):
     heard.build.process_ended(done(256))
 
     told = heard.outcome.result(0)
-    assert builder.message(told) == "the environment could not be made: no room" and told["hint"] == "make some"
+    assert (
+        environment_builder.message(told) == "the environment could not be made: no room"
+        and told["hint"] == "make some"
+    )
 
 
 def test_a_process_that_was_killed_without_a_word_leaves_what_it_printed(heard):
@@ -116,7 +120,7 @@ def test_one_that_was_never_started_says_why(heard):
 def test_the_last_word_becomes_an_error_with_all_of_its_facts():
     told = {"stage": "failed", "message": "the disk is full", "evidence": ["3 MB free"], "hint": "make room"}
 
-    error = builder.failure(told, "tensor01")
+    error = environment_builder.failure(told, "tensor01")
 
     assert isinstance(error, EnvironmentBuildError)
     assert (error.host, error.stage, error.evidence, error.hint) == (
@@ -134,7 +138,7 @@ def test_the_last_word_becomes_an_error_with_all_of_its_facts():
     ],
 )
 def test_how_far_it_is_reads_like_a_sentence(told, words):
-    assert builder.in_words(told) == words
+    assert environment_builder.in_words(told) == words
 
 
 def test_who_waits_for_a_build_is_told_why_its_connection_has_ended(heard):

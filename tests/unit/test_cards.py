@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import cards
 from clusterfn.bridge.supervisor import nvidia
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
-from clusterfn.session import Session
-from clusterfn.spec import Host, Resources
+from clusterfn.hosts import gpus
+from clusterfn.hosts.host_state import Session
 
 WANTED = Resources(gpus=2, gpu_type="a6000")
 
 
 @pytest.mark.parametrize("types", [None, ["a6000"], ["", "a6000", "v100"]])
 def test_a_type_that_is_there_or_may_be_is_asked_for(types):
-    cards.known(types, WANTED, "hpc")
+    gpus.known(types, WANTED, "hpc")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_type_that_is_there_or_may_be_is_asked_for(types):
 )
 def test_a_type_that_is_not_there_is_refused_with_those_that_are(types, says, hint):
     with pytest.raises(Unsatisfiable) as caught:
-        cards.known(types, WANTED, "hpc")
+        gpus.known(types, WANTED, "hpc")
 
     assert caught.value.message.startswith("the call asks for 2 GPUs of type a6000, and ")
     assert caught.value.message.endswith(says)
@@ -75,7 +75,7 @@ def session(smi: object, tmp_path: Path) -> Iterator[Session]:
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
     session: Session, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
-    monkeypatch.setattr(cards, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(gpus, "_PATIENCE_S", 0.5)
     smi(failure)
     session.enough(Resources(gpus=1))  # the supervisor asks nvidia-smi itself, and reports the failure
 
@@ -94,7 +94,7 @@ def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Se
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
 def test_numbers_that_are_none_leave_a_gpu_of_unknown_size(number: str):
-    (card,) = cards.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n") or ()
+    (card,) = gpus.read(f"{number}, GPU-1, {number}, NVIDIA RTX A6000\n") or ()
 
     assert (card.index, card.total_mib, card.uuid) == (0, 0, "GPU-1")
 

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import checkpoint, layout
+from clusterfn.bridge import layout
+from clusterfn.calls import checkpoint
 from clusterfn.errors import ConfigError
 
 JOB = "7f3a000000000000"

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import ledger, live, lookup
 from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import attach, history, job_display
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.job import Job
+from clusterfn.calls.outcome import RemoteTraceback
 from clusterfn.cli import complaint, errand, jobs, main, screen, target
 from clusterfn.cli.calls import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
-from clusterfn.group import JobGroup
-from clusterfn.host import Completed, Reply
-from clusterfn.job import Job
-from clusterfn.outcome import RemoteTraceback
+from clusterfn.hosts.connection import Completed, Reply
 
 
 @pytest.mark.parametrize(
@@ -174,18 +174,18 @@ def test_jobs_reads_page_after_page_and_ends_where_a_page_names_no_later_job():
         reply.resolve(Completed(0, None, "".join(json.dumps(line) + "\n" for line in lines).encode(), b""))
         return reply
 
-    told = lookup._listed(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
+    told = attach._listed(SimpleNamespace(supervise=supervise, root="/r"))  # type: ignore[arg-type]
 
     assert [line["id"] for line in told] == ["01", "02", "03", "04"]
     assert asked == ["", "02", "03"]
 
 
 def test_jobs_names_the_other_hosts_to_which_jobs_were_sent(two_hosts, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr("clusterfn.ledger._path", lambda: tmp_path / "jobs.jsonl")
+    monkeypatch.setattr("clusterfn.calls.history._path", lambda: tmp_path / "jobs.jsonl")
     monkeypatch.setattr(jobs, "list_jobs", lambda host: [])
     monkeypatch.setenv("CLUSTERFN_HOST", "tensor01")
     for name, config in (("cluster", two_hosts), ("tensor01", two_hosts), ("gone", two_hosts), ("local", "other.yml")):
-        ledger.remember(SimpleNamespace(id="7f3a", host=name, name="f"), config)
+        history.remember(SimpleNamespace(id="7f3a", host=name, name="f"), config)
 
     assert main(["jobs"]) == 0
     assert "jobs were sent to cluster too: clusterfn jobs cluster\n" in capsys.readouterr().err
@@ -205,14 +205,14 @@ def test_a_host_behind_the_packages_is_not_taken_for_a_package(two_hosts, monkey
 
 def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
     path = tmp_path / "jobs.jsonl"
-    monkeypatch.setattr("clusterfn.ledger._path", lambda: path)
-    monkeypatch.setattr("clusterfn.ledger._LARGEST", 1000)
+    monkeypatch.setattr("clusterfn.calls.history._path", lambda: path)
+    monkeypatch.setattr("clusterfn.calls.history._LARGEST", 1000)
     for number in range(50):
-        ledger.remember(SimpleNamespace(id=f"{number:016x}", host="here", name="f"), None)
+        history.remember(SimpleNamespace(id=f"{number:016x}", host="here", name="f"), None)
 
     assert sum(each.stat().st_size for each in tmp_path.iterdir()) < 2500
-    assert len(ledger.entries(f"{49:016x}")) == len(ledger.entries(f"{42:016x}")) == 1
-    assert not ledger.entries(f"{0:016x}")
+    assert len(history.entries(f"{49:016x}")) == len(history.entries(f"{42:016x}")) == 1
+    assert not history.entries(f"{0:016x}")
 
 
 @pytest.fixture(autouse=True)
@@ -404,8 +404,8 @@ def test_json_cannot_obey_on_the_terminal_and_means_the_same():
 
 
 def test_what_clusterfn_says_of_a_job_cannot_obey_on_the_terminal(capsys):
-    live.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
-    live.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
+    job_display.say("clusterfn: 7f3a \x1b]0;PWNED\x07x\n\ty\r\n")
+    job_display.redraw("7f3a pending (used by \x1b[2Jtrain\n\u2028x)")
 
     assert capsys.readouterr().err == "clusterfn: 7f3a x\n\ty\n\r\x1b[K7f3a pending (used by train  x)"
 

@@ -14,9 +14,9 @@ import pytest
 
 from clusterfn.cli import errand
 from clusterfn.cli.steps import Failed, Found, Skipped, Warned, disk, machine, queue, way, work
-from clusterfn.host import Completed
-from clusterfn.spec import Host
-from clusterfn.survey import Account, Cards, Partition, Site, Volume
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.survey import Account, Cards, Partition, Site, Volume
 
 GB = 2**30
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="a host's shell")

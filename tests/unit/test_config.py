@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from clusterfn import config
 from clusterfn.config import hosts, yamlfile
+from clusterfn.config.spec import Host, Limits, Making, Resources
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host, Limits, Making, Resources
 
 ROOT = Path(__file__).parents[2]
 

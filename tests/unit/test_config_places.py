@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import config, ledger, lookup
+from clusterfn import config
+from clusterfn.calls import attach, history
 from clusterfn.config import places
 from clusterfn.errors import ConfigError
 
@@ -89,12 +90,12 @@ def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
 def test_the_file_that_a_job_was_sent_with_is_not_obeyed_either_once_it_is_anothers(alone, monkeypatch):
     path = write(alone / "shared" / "clusterfn.yml", "evil")
     monkeypatch.setenv("XDG_STATE_HOME", str(alone / "state"))
-    ledger.remember(types.SimpleNamespace(id="7f3a" * 4, host="evil", name="f"), path)
+    history.remember(types.SimpleNamespace(id="7f3a" * 4, host="evil", name="f"), path)
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     monkeypatch.setattr(places, "_ROOT", -1)
 
     with pytest.raises(ConfigError, match="belongs to another user, and its lines would run in your name"):
-        lookup.attach("7f3a")
+        attach.attach("7f3a")
 
 
 def test_a_folder_instead_of_a_file_is_passed_over(alone):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from clusterfn import cluster
-from clusterfn.demand import resources_of
+from clusterfn.calls.host_defaults import resources_of
+from clusterfn.config.spec import Host, Resources, parse_options
 from clusterfn.errors import ConfigError, Unsatisfiable
-from clusterfn.spec import Host, Resources, parse_options
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")
 SIZES = {"a6000": 48 << 30, "A100": 80 << 30, "t4": 16 << 30}

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterfn import division
-from clusterfn.division import Machine, Wish
+from clusterfn.calls import chunking
+from clusterfn.calls.chunking import Machine, Wish
+from clusterfn.config.spec import Group
 from clusterfn.scheduler import slurm_limits
 from clusterfn.scheduler.base import Limits
-from clusterfn.spec import Group
 
 # scontrol of SLURM 22.05, shortened.
 CONFIG = "MaxArraySize            = 1001\nMaxBatchRequeue         = 5\nMaxJobCount             = 10000\n"
@@ -24,7 +24,7 @@ COUNTS = st.integers(1, 20_000)
 
 @given(COUNTS, st.integers(1, 500), st.none() | st.integers(1, 300), st.none() | st.floats(1, 1e5))
 def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
-    group = division.on_slurm(count, Wish(at_once, chunk), item_s, Limits(array=1000, jobs=10_000, time_s=3600.0))
+    group = chunking.on_slurm(count, Wish(at_once, chunk), item_s, Limits(array=1000, jobs=10_000, time_s=3600.0))
 
     assert group.count == count and 1 <= group.at_once <= min(at_once, group.elements)
     assert group.elements <= 10_000
@@ -36,16 +36,16 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
     limits = Limits(time_s=3600.0)
 
-    assert division.on_slurm(10_000, Wish(50, None), 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0, 1800.0)
-    assert division.on_slurm(10, Wish(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
-    assert division.on_slurm(1000, Wish(50, None), 600.0, Limits()) == Group(1000, 5, 200, 50, None, 3000.0, 1800.0)
-    assert division.on_slurm(100, Wish(50, 10), 600.0, limits).element_s == 3540.0
-    assert division.on_slurm(4, Wish(2, None), 7200.0, limits).element_s == 7200.0  # SLURM itself says that it cannot
+    assert chunking.on_slurm(10_000, Wish(50, None), 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0, 1800.0)
+    assert chunking.on_slurm(10, Wish(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert chunking.on_slurm(1000, Wish(50, None), 600.0, Limits()) == Group(1000, 5, 200, 50, None, 3000.0, 1800.0)
+    assert chunking.on_slurm(100, Wish(50, 10), 600.0, limits).element_s == 3540.0
+    assert chunking.on_slurm(4, Wish(2, None), 7200.0, limits).element_s == 7200.0  # SLURM itself says that it cannot
 
 
 def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
-    assert division.on_slurm(1000, Wish(50, 1), None, Limits()) == Group(1000, 1, 1000, 50, 1, None)
-    assert division.on_slurm(1000, Wish(50, 1), None, Limits(jobs=100)) == Group(1000, 1, 100, 50, None, None)
+    assert chunking.on_slurm(1000, Wish(50, 1), None, Limits()) == Group(1000, 1, 1000, 50, 1, None)
+    assert chunking.on_slurm(1000, Wish(50, 1), None, Limits(jobs=100)) == Group(1000, 1, 100, 50, None, None)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
 )
 def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, wish, item_s, said):
     limits = Limits(time_s=3600.0)
-    told = division.load_on_controller(division.on_slurm(count, wish, item_s, limits), wish, item_s, limits)
+    told = chunking.load_on_controller(chunking.on_slurm(count, wish, item_s, limits), wish, item_s, limits)
 
     assert all(part in told for part in said) and bool(told) == bool(said)
     if wish.chunk is None:
@@ -73,7 +73,7 @@ def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(co
 
 @given(COUNTS, st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(0, 64), st.none() | st.integers(0, 8))
 def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores, memory, cards):
-    group = division.on_machine(count, Wish(most, None), Machine(cores, memory, cards))
+    group = chunking.on_machine(count, Wish(most, None), Machine(cores, memory, cards))
 
     room = min(each for each in (most, cores, memory, cards, count) if each is not None)
     assert 1 <= group.elements == group.at_once <= max(1, room)
@@ -81,13 +81,13 @@ def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores,
 
 
 def test_on_this_machine_four_run_at_once():
-    assert division.on_machine(100, Wish(50, None), Machine(by_cores=16, local=True)).at_once == 4
-    assert division.on_machine(100, Wish(50, None), Machine(by_cores=16, by_memory=2, local=True)).at_once == 2
+    assert chunking.on_machine(100, Wish(50, None), Machine(by_cores=16, local=True)).at_once == 4
+    assert chunking.on_machine(100, Wish(50, None), Machine(by_cores=16, by_memory=2, local=True)).at_once == 2
 
 
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, at_once):
-    assert division.on_machine(count, Wish(50, None), Machine(by_cores=16, by_cards=cards)).at_once == at_once
+    assert chunking.on_machine(count, Wish(50, None), Machine(by_cores=16, by_cards=cards)).at_once == at_once
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, a
     [(2, 2, None, 1), (3, 2, None, 3), (5, 5, 8, 1), (2, 0, 1, 1), (2, None, None, 2), (2, 0, None, 2)],
 )
 def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, cards, at_once):
-    group = division.on_machine(count, Wish(sequential_up_to=up_to), Machine(by_cores=16, by_cards=cards))
+    group = chunking.on_machine(count, Wish(sequential_up_to=up_to), Machine(by_cores=16, by_cards=cards))
 
     assert group.at_once == at_once
-    on_slurm = division.on_slurm(count, Wish(sequential_up_to=up_to), None, Limits())
+    on_slurm = chunking.on_slurm(count, Wish(sequential_up_to=up_to), None, Limits())
     assert on_slurm.at_once == (1 if up_to and count <= up_to else count)  # each has GPUs of its own there
 
 

@@ -15,7 +15,7 @@ import pytest
 from clusterfn import config, errors
 from clusterfn.cli.parser import make_parser
 from clusterfn.cli.steps import machine
-from clusterfn.survey import Cards
+from clusterfn.hosts.survey import Cards
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(

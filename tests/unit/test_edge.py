@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import ConfigError, Executor, Session, attach, cluster, edge, sweep
+from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
 
 
 def double(x: int) -> int:
@@ -113,8 +113,8 @@ def prepare(*given):
 
 def test_what_we_met_on_the_way_is_not_shown_and_what_the_user_met_is(monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict[str, Any] = {}
-    exec(compile(OF_OURS, edge.__file__, "exec"), scope)
-    monkeypatch.setattr("clusterfn.dispatch.prepare", scope["prepare"])
+    exec(compile(OF_OURS, public_api.__file__, "exec"), scope)
+    monkeypatch.setattr("clusterfn.calls.dispatch.prepare", scope["prepare"])
 
     with pytest.raises(KeyboardInterrupt) as interrupted:
         try:
@@ -135,4 +135,4 @@ def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
     with pytest.raises(KeyboardInterrupt) as interrupted:
         there.map(items())
 
-    assert files_of(interrupted.value) == ["test_edge.py", "edge.py", "test_edge.py"]
+    assert files_of(interrupted.value) == ["test_edge.py", "public_api.py", "test_edge.py"]

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import EnvironmentBuildError, LockError, modules
+from clusterfn import EnvironmentBuildError, LockError
+from clusterfn.calls import user_modules
+from clusterfn.config.spec import Host
 from clusterfn.environment import imports
-from clusterfn.environments import Environments, Wanted
-from clusterfn.spec import Host
+from clusterfn.hosts.environment_choice import Environments, Wanted
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def wanted(source: str) -> list[str]:
-    return [each.text for each in imports.automatic(modules.imported(source), (3, 11)).pip]
+    return [each.text for each in imports.automatic(user_modules.imported(source), (3, 11)).pip]
 
 
 def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
@@ -44,7 +45,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
     installed("toytorch", "toytorch", "2.7.1+cu118")
     installed("unused", "unused")
 
-    names = modules.imported("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")
+    names = user_modules.imported("import toylearn.svm, os, mine\ndef f():\n    from toytorch import nn")
     spec = imports.automatic(names, (3, 11))
 
     assert [each.text for each in spec.pip] == ["toy-learn==1.4.2", "toytorch==2.7.1"]
@@ -58,7 +59,7 @@ def test_installed_versions_of_what_is_imported_are_wanted_and_said(installed):
 def test_an_editable_project_is_not_listed_and_that_is_said(installed):
     installed("toyproject", "toyproject", direct_url={"url": "file:///p", "dir_info": {"editable": True}})
 
-    spec = imports.automatic(modules.imported("import toyproject"), (3, 11))
+    spec = imports.automatic(user_modules.imported("import toyproject"), (3, 11))
 
     assert spec.pip == ()
     assert spec.sentences[1:] == ("toyproject is editable: it travels as source",)
@@ -68,7 +69,7 @@ def test_a_project_from_a_repository_is_left_out_aloud_but_not_one_that_conda_in
     installed("toygit", "toygit", direct_url={"url": "https://e.org/x", "vcs_info": {"vcs": "git"}})
     installed("toyconda", "toyconda", direct_url={"url": "file:///croot/x", "dir_info": {}}, installer="conda\n")
 
-    spec = imports.automatic(modules.imported("import toygit, toyconda"), (3, 11))
+    spec = imports.automatic(user_modules.imported("import toygit, toyconda"), (3, 11))
 
     assert [each.name for each in spec.pip] == ["toyconda"]
     assert spec.sentences[1] == "toygit was installed from https://e.org/x, which no lock can name: it is left out"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn.environment.pipconfig import PYPI, PipConfig, pip_config, read
-from clusterfn.solve import condarc
+from clusterfn.environment.solve import condarc
 
 
 @pytest.mark.parametrize(

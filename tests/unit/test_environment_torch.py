@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.environment import making
 from clusterfn.environment.cuda import Cards, choose, table
 from clusterfn.environment.lock import Lock, Package
 from clusterfn.environment.making import Made, torch_of
 from clusterfn.environment.specification import from_packages
 from clusterfn.errors import EnvironmentBuildError
-from clusterfn.spec import Host
 
 HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 

@@ -11,8 +11,9 @@ from pathlib import Path, PurePath, PurePosixPath
 import pytest
 
 import clusterfn
-from clusterfn import PayloadError, files, payload
-from clusterfn.files import Directory, File, shipment
+from clusterfn import PayloadError
+from clusterfn.calls import files, payload
+from clusterfn.calls.files import Directory, File, shipment
 
 
 def write(path: pathlib.Path, text: str = "x") -> pathlib.Path:

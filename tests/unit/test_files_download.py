@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
 from clusterfn.bridge.agent.paths import glob_pattern
-from clusterfn.download import _safe_parts, fetch, left_behind, not_fetched
+from clusterfn.hosts.remote_files import _safe_parts, fetch, left_behind, not_fetched
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]
 ON_WINDOWS = [

@@ -13,14 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, MapError, live
-from clusterfn.elements import Stream
-from clusterfn.gathering import Gathering
-from clusterfn.group import JobGroup, inside
-from clusterfn.groupstate import Ended, GroupState
-from clusterfn.items import pack
-from clusterfn.job import Job
-from clusterfn.spec import Group
+from clusterfn import Cancelled, ClusterfnError, MapError
+from clusterfn.calls import job_display
+from clusterfn.calls.array_tasks import Stream
+from clusterfn.calls.group import JobGroup, inside
+from clusterfn.calls.group_state import Ended, GroupState
+from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.job import Job
+from clusterfn.calls.payload_items import pack
+from clusterfn.config.spec import Group
 
 
 def group(count: int, on_error: str = "collect") -> tuple[GroupState, JobGroup]:
@@ -87,7 +88,7 @@ def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
 
 
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
-    live.interrupted(inside(ended(1, 2)), on_interrupt="stop")
+    job_display.interrupted(inside(ended(1, 2)), on_interrupt="stop")
 
     assert capfd.readouterr().err.endswith(" had ended already: RETURNED (2 of 2 ended: 2 returned)\n")
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 
-from clusterfn import host as hosts
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
-from clusterfn.host import HostConnection, Reply, State
-from clusterfn.hostlink import boot, link, trying, watchdog
-from clusterfn.hostlink.frames import FRAME, LONGEST_HEADER, pack
-from clusterfn.spec import Host
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts.connection import HostConnection, Reply, State
+from clusterfn.hosts.rpc import boot, link, reconnect, watchdog
+from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from tests.contract.conftest import until
 from tests.fakes.transport import HELLO, FakeTransport, Far, Handler, agent
 
@@ -49,7 +49,7 @@ def failing(kind: str, **more: Any) -> Handler:
 @pytest.fixture
 def connected(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Handler], tuple[HostConnection, FakeTransport]]]:
     """A connection to a fake host with this handler, and its transport. Reconnecting pauses are short."""
-    monkeypatch.setattr(trying, "PAUSE_FIRST_S", 0.01)
+    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.01)
     opened: list[HostConnection] = []
 
     def make(handler: Handler) -> tuple[HostConnection, FakeTransport]:
@@ -232,8 +232,8 @@ def test_a_strange_host_key_ends_the_connection(connected: Connected) -> None:
 def logged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Set: `clusterfn login` holds a connection; it is looked for often."""
     there = threading.Event()
-    monkeypatch.setattr("clusterfn.hostlink.link.is_held", lambda host: there.is_set())
-    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 0.01)
+    monkeypatch.setattr("clusterfn.hosts.rpc.link.is_held", lambda host: there.is_set())
+    monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 0.01)
     yield there
     there.set()
 
@@ -266,7 +266,7 @@ def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(trying, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
     connection, transport = connected(silent)
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
@@ -303,7 +303,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connection, transport = connected(answering)
-    monkeypatch.setattr("clusterfn.hostlink.link.LOCAL_LOOK_S", 60.0)
+    monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
     until(lambda: not connection._link.line.connected)

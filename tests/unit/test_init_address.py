@@ -7,7 +7,7 @@ import pytest
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
-from clusterfn.transport import sshfile
+from clusterfn.hosts.transports import sshfile
 
 YES = Answers(yes=True)
 

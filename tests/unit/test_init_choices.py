@@ -10,7 +10,7 @@ from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers
 from clusterfn.cli.init.choices import Given
 from clusterfn.errors import ConfigError
-from clusterfn.survey import Account, Cards, Partition, Site, Volume
+from clusterfn.hosts.survey import Account, Cards, Partition, Site, Volume
 
 GB = 2**30
 HOME = Volume("$HOME", "/home/ada", "nfs4", 900 * GB, 10**7, shared=True)

@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.transport import newkey, sshfile
+from clusterfn.hosts.transports import newkey, sshfile
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "tcsh", "fish", "zsh") if shutil.which(shell)]
 LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKeyOne ada@laptop"

@@ -6,24 +6,25 @@ import threading
 
 import pytest
 
-from clusterfn import items, wire
+from clusterfn.calls import payload_items
 from clusterfn.errors import PayloadError
+from clusterfn.hosts import serialization
 
 
 def test_each_item_stands_by_itself(tmp_path):
-    packed = items.pack(lambda a, b: a, [(n, str(n)) for n in range(5)])
+    packed = payload_items.pack(lambda a, b: a, [(n, str(n)) for n in range(5)])
     path = tmp_path / "items.pkl"
     path.write_bytes(packed.data)
     begins = [0, *packed.ends]
 
-    load = wire.part("container").load
+    load = serialization.part("container").load
     parts = [(begins[n], begins[n + 1] - begins[n]) for n in range(5)]
     assert [load(str(path), str, None, part) for part in parts] == [(n, str(n)) for n in range(5)]
 
 
 def test_what_items_share_is_one_blob():
     shared = bytes(3 << 20)
-    packed = items.pack(lambda data, n: n, [(shared, n) for n in range(50)])
+    packed = payload_items.pack(lambda data, n: n, [(shared, n) for n in range(50)])
 
     assert [len(view) for view in packed.payload.blobs.values()] == [3 << 20]
     assert len(packed.data) < 50 * 1000
@@ -31,23 +32,23 @@ def test_what_items_share_is_one_blob():
 
 def test_large_arguments_of_one_size_keep_their_own_content():
     large = [bytes([n]) * (3 << 20) for n in range(3)]
-    packed = items.pack(lambda data: data, [(each,) for each in large])
+    packed = payload_items.pack(lambda data: data, [(each,) for each in large])
 
     assert sorted(map(bytes, packed.payload.blobs.values())) == large
 
 
 def test_an_item_that_cannot_travel_is_named():
     with pytest.raises(PayloadError, match=r"item 3 cannot travel: args\[1\]\['lock'\]"):
-        items.pack(lambda a, b: a, [(n, {"lock": threading.Lock()} if n == 3 else {}) for n in range(5)])
+        payload_items.pack(lambda a, b: a, [(n, {"lock": threading.Lock()} if n == 3 else {}) for n in range(5)])
 
 
 def test_an_item_with_too_many_arguments_is_refused_as_python_does():
     with pytest.raises(TypeError, match="takes 1 positional argument but 2 were given"):
-        items.pack(lambda a: a, [(1,), (1, 2)])
+        payload_items.pack(lambda a: a, [(1,), (1, 2)])
 
 
 @pytest.mark.parametrize(
     ("args", "label"), [((0.1, "adam"), "0.1, 'adam'"), (({}, None), "dict, None"), (("x" * 99,), "'" + "x" * 38 + "…")]
 )
 def test_a_label_is_short(args, label):
-    assert items.label(args) == label
+    assert payload_items.label(args) == label

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Executor, cluster, division, mapping, send, units
-from clusterfn.division import Wish
+from clusterfn import Executor, cluster
+from clusterfn.calls import chunking, mapping, submit
+from clusterfn.calls.chunking import Wish
+from clusterfn.config import units
+from clusterfn.config.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
 from tests.golden.samples import BARE, SLURM, job
 
 GB = 1 << 30
@@ -27,7 +29,7 @@ def session(host: Host, **facts: Any) -> Any:
 
 
 def at_once(host: Host, asked: Resources) -> int:
-    return division.on_machine(100, Wish(), mapping._machine(session(host), asked)).at_once
+    return chunking.on_machine(100, Wish(), mapping._machine(session(host), asked)).at_once
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
     assert same == ["serving"], "what this test would not see to be lost; a session is no group"
 
-    read = mapping._job(session(SLURM, python="/usr/bin/python3"), json.loads(send.spec_json(SENT)))
+    read = mapping._job(session(SLURM, python="/usr/bin/python3"), json.loads(submit.spec_json(SENT)))
 
     assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
@@ -131,4 +133,4 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
 def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
     sent = replace(SENT, host=replace(SLURM, slurm=options))
 
-    assert json.loads(send.spec_json(sent)).get("clusters") == told
+    assert json.loads(submit.spec_json(sent)).get("clusters") == told

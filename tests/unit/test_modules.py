@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import dispatch, modules, wire
+from clusterfn.calls import dispatch, user_modules
+from clusterfn.calls.files import Directory, shipment
+from clusterfn.calls.payload import Payload
 from clusterfn.errors import PayloadError
-from clusterfn.files import Directory, shipment
-from clusterfn.payload import Payload
+from clusterfn.hosts import serialization
 
 PAYLOAD = Payload(b"", {}, None, (), ())
 
@@ -38,7 +39,7 @@ def write(folder: Path, **files: str) -> None:
 
 
 def sent(*names: str) -> set[str]:
-    parcel = modules.sources(names)
+    parcel = user_modules.sources(names)
     return set(parcel.files) if parcel else set()
 
 
@@ -114,7 +115,7 @@ def test_a_package_can_ask_for_its_own_version_where_it_arrives(
     for folder in project_with_metadata(tmp_path, code, metadata, editable, top_level):
         monkeypatch.syspath_prepend(str(folder))
 
-    files = modules.sources(["mine_pkg"]).files
+    files = user_modules.sources(["mine_pkg"]).files
 
     name = Path(metadata).name
     assert {each.rpartition("/")[2] for each in files if each.startswith(name)} < {
@@ -201,7 +202,7 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
     monkeypatch.setattr(sys, "path", [str(project), str(second), *sys.path[1:]])
 
     assert sent("spread") == {"spread/a.py", "spread/b.py"}
-    assert modules.sources(["spread"]).files["spread/a.py"] == b"FIRST = 1"
+    assert user_modules.sources(["spread"]).files["spread/a.py"] == b"FIRST = 1"
 
 
 @pytest.mark.parametrize(
@@ -209,8 +210,8 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
     ["json", "sys", "pytest", "clusterfn.files", "_clusterfn_wire.stand_ins", "cloudpickle", "__main__", "none", ""],
 )
 def test_what_is_there_already_does_not_travel(name):
-    wire.part("stand_ins")
-    assert not modules.is_own(name)
+    serialization.part("stand_ins")
+    assert not user_modules.is_own(name)
 
 
 def test_a_folder_named_like_a_module_of_the_standard_library_travels_if_it_is_imported(project):
@@ -218,7 +219,7 @@ def test_a_folder_named_like_a_module_of_the_standard_library_travels_if_it_is_i
     sys.modules.pop("profile", None)
 
     assert sent("pipes2") == {"pipes2.py", "profile/__init__.py"}
-    assert not modules.is_own("json")
+    assert not user_modules.is_own("json")
 
 
 def test_a_pth_file_makes_an_editable_install_ones_own(tmp_path, monkeypatch):
@@ -252,7 +253,7 @@ def test_what_is_installed_does_not_travel(tmp_path, monkeypatch):
     write(tmp_path, **{"site-packages/installed": ""})
     monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))
 
-    assert not modules.is_own("installed")
+    assert not user_modules.is_own("installed")
 
 
 def test_a_compiled_extension_is_refused_by_name(project):
@@ -275,12 +276,12 @@ def test_more_than_50_mb_are_refused_with_the_largest_named(project):
 
 
 def test_a_huge_folder_is_left_as_soon_as_it_is_too_large(project, monkeypatch):
-    monkeypatch.setattr(modules, "_MAX_ALL", 1000)
+    monkeypatch.setattr(user_modules, "_MAX_ALL", 1000)
     write(project, mine__init="")
     for number in range(300):
         (project / f"mine/{number}.dat").write_bytes(b"x" * 100)
     looked: list[Path] = []
-    monkeypatch.setattr(modules, "_travels", lambda path: not looked.append(path))
+    monkeypatch.setattr(user_modules, "_travels", lambda path: not looked.append(path))
 
     with pytest.raises(PayloadError):
         sent("mine")
@@ -303,12 +304,12 @@ def test_nothing_is_imported_or_run(project):
 def test_a_module_edited_since_its_import_is_told_once(project):
     write(project, mine_a="A = 1")
     importlib.import_module("mine_a")
-    assert modules.edited(["mine_a"]) == []
+    assert user_modules.edited(["mine_a"]) == []
 
     write(project, mine_a="A = 22")
 
-    assert modules.edited(["mine_a"]) == ["mine_a"]
-    assert modules.edited(["mine_a"]) == []
+    assert user_modules.edited(["mine_a"]) == ["mine_a"]
+    assert user_modules.edited(["mine_a"]) == []
 
 
 def test_an_edit_before_the_first_call_is_told(project, monkeypatch):
@@ -318,21 +319,21 @@ def test_an_edit_before_the_first_call_is_told(project, monkeypatch):
 
     write(project, mine_a="A = 22")
 
-    assert modules.edited(["mine_a"]) == ["mine_a"]
-    assert modules.edited(["mine_a"]) == []
+    assert user_modules.edited(["mine_a"]) == ["mine_a"]
+    assert user_modules.edited(["mine_a"]) == []
 
 
 def test_a_module_that_was_reloaded_is_not_told(project, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     write(project, mine_a="A = 1")
     module = importlib.import_module("mine_a")
-    modules.edited(["mine_a"])
+    user_modules.edited(["mine_a"])
 
     write(project, mine_a="A = 22")
     importlib.invalidate_caches()
     importlib.reload(module)
 
-    assert modules.edited(["mine_a"]) == []
+    assert user_modules.edited(["mine_a"]) == []
 
 
 def test_an_old_byte_code_file_says_nothing_where_none_is_written(project, monkeypatch):
@@ -342,16 +343,16 @@ def test_an_old_byte_code_file_says_nothing_where_none_is_written(project, monke
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     importlib.import_module("mine_a")
 
-    assert modules.edited(["mine_a"]) == []
+    assert user_modules.edited(["mine_a"]) == []
 
 
 def test_modules_that_were_never_imported_are_never_edited(project):
     write(project, mine_a="")
 
-    assert modules.edited(["mine_a", "not_there"]) == []
+    assert user_modules.edited(["mine_a", "not_there"]) == []
 
 
 def test_the_names_of_what_travels(project):
     write(project, mine__init="", mine__deep__x="", mine_a="import mine")
 
-    assert modules.names(modules.sources(["mine_a"])) == ["mine", "mine.deep.x", "mine_a"]
+    assert user_modules.names(user_modules.sources(["mine_a"])) == ["mine", "mine.deep.x", "mine_a"]

@@ -14,9 +14,12 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from clusterfn import errors, layout, outcome, wire
+from clusterfn import errors
+from clusterfn.bridge import layout
+from clusterfn.calls import outcome
+from clusterfn.hosts import serialization
 
-container, exceptions = wire.part("container"), wire.part("exceptions")
+container, exceptions = serialization.part("container"), serialization.part("exceptions")
 PLACE = outcome.Place("tensor01", "7f3a", "/root/jobs/7f3a")
 DIED = sorted(layout.KINDS - {layout.RETURNED, layout.RAISED})
 

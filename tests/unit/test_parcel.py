@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import layout, parcel
+from clusterfn.bridge import layout
+from clusterfn.hosts import bridge_bundle
 from tests.fixtures import roundtrip
 
 
 def test_the_digest_is_of_names_and_contents_not_of_their_order():
-    assert parcel.make({"a": b"1", "b": b"2"}).digest == parcel.make({"b": b"2", "a": b"1"}).digest
+    assert bridge_bundle.make({"a": b"1", "b": b"2"}).digest == bridge_bundle.make({"b": b"2", "a": b"1"}).digest
 
 
 @pytest.mark.parametrize(
@@ -22,27 +23,28 @@ def test_the_digest_is_of_names_and_contents_not_of_their_order():
     [{"a": b"1", "b": b"3"}, {"a": b"1", "c": b"2"}, {"a": b"1"}, {"a": b"12", "b": b""}, {"a1b": b"2"}],
 )
 def test_other_files_have_another_digest(other):
-    assert parcel.make({"a": b"1", "b": b"2"}).digest != parcel.make(other).digest
+    assert bridge_bundle.make({"a": b"1", "b": b"2"}).digest != bridge_bundle.make(other).digest
 
 
 def test_a_name_that_is_no_utf8_is_possible():
-    assert parcel.make({"\udcff": b""}).digest
+    assert bridge_bundle.make({"\udcff": b""}).digest
 
 
 @pytest.mark.parametrize(
     "name",
     [
-        layout.SUPERVISE, layout.WORKER, "_clusterfn/layout.py", "_clusterfn/bridge/worker.py",
+        layout.SUPERVISE, layout.WORKER, "_clusterfn/bridge/layout.py", "_clusterfn/bridge/worker.py",
         "_clusterfn/bridge/supervisor/main.py",
-        "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py", "library/clusterfn/decorator.py",
+        "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py",
+        "library/clusterfn/api/decorator.py",
     ],
 )  # fmt: skip
 def test_the_bridge_is_laid_out_as_the_architecture_says(name):
-    assert parcel.bridge().files[name]
+    assert bridge_bundle.bridge().files[name]
 
 
 def test_the_bridge_is_source_alone_and_small():
-    files = parcel.bridge().files
+    files = bridge_bundle.bridge().files
 
     assert all(name.endswith(".py") and ".." not in name and not name.startswith("/") for name in files)
     assert sum(map(len, files.values())) < 2 << 20
@@ -50,7 +52,7 @@ def test_the_bridge_is_source_alone_and_small():
 
 @pytest.mark.parametrize("python", roundtrip.pythons(), ids=lambda path: Path(path).parents[1].name)
 def test_the_bridge_alone_is_enough_to_import_wire_and_library(tmp_path, python):
-    for name, data in parcel.bridge().files.items():
+    for name, data in bridge_bundle.bridge().files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(data)
     code = (
@@ -68,12 +70,12 @@ OLD = next(map(str, Path.home().glob(".pyenv/versions/3.6.*/bin/python3.6")), No
 @pytest.mark.skipif(OLD is None, reason="there is no Python 3.6 here")
 def test_what_runs_in_the_hosts_python_compiles_under_3_6(tmp_path):
     old = [
-        "_clusterfn/layout.py",
+        "_clusterfn/bridge/layout.py",
         layout.SUPERVISE,
-        *(n for n in parcel.bridge().files if n.startswith("_clusterfn/bridge/supervisor/")),
+        *(n for n in bridge_bundle.bridge().files if n.startswith("_clusterfn/bridge/supervisor/")),
     ]
-    agent = sorted((Path(parcel.__file__).parent / "bridge" / "agent").glob("*.py"))
-    texts = [parcel.bridge().files[name] for name in old] + [path.read_bytes() for path in agent]
+    agent = sorted((Path(bridge_bundle.__file__).parents[1] / "bridge" / "agent").glob("*.py"))
+    texts = [bridge_bundle.bridge().files[name] for name in old] + [path.read_bytes() for path in agent]
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.py").write_bytes(text)
 
@@ -82,9 +84,9 @@ def test_what_runs_in_the_hosts_python_compiles_under_3_6(tmp_path):
 
 
 def test_a_second_interpreter_makes_the_same_bridge():
-    code = "from clusterfn import parcel; print(parcel.bridge().digest)"
+    code = "from clusterfn.hosts import bridge_bundle as parcel; print(parcel.bridge().digest)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=roundtrip.LIBRARY.parent
     )
 
-    assert done.stdout.strip() == parcel.bridge().digest
+    assert done.stdout.strip() == bridge_bundle.bridge().digest

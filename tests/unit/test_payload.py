@@ -18,11 +18,13 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from clusterfn import PayloadError, live, payload, wire
-from clusterfn.files import Directory, File
-from clusterfn.group import JobGroup
-from clusterfn.groupstate import GroupState
-from clusterfn.job import Job
+from clusterfn import PayloadError
+from clusterfn.calls import job_display, payload
+from clusterfn.calls.files import Directory, File
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.job import Job
+from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 
 BIG = b"x" * (2 << 20)
@@ -77,7 +79,7 @@ def test_a_plain_call_needs_nothing_else():
     packed = pack([1], key={"a": 2})
 
     assert (packed.sources, packed.shipments, packed.edited, dict(packed.blobs)) == (None, (), (), {})
-    assert wire.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
+    assert serialization.part("container").loads(packed.data) == (len, ([1],), {"key": {"a": 2}})
 
 
 JOB = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
@@ -243,7 +245,7 @@ def test_a_module_registered_with_the_users_cloudpickle_goes_by_value(tmp_path, 
 
 def test_a_type_is_looked_up_once_however_many_objects_it_has(monkeypatch):
     asked = []
-    monkeypatch.setattr(payload.modules, "is_own", lambda name: asked.append(name))
+    monkeypatch.setattr(payload.user_modules, "is_own", lambda name: asked.append(name))
 
     pack([fractions.Fraction(number) for number in range(1000)])
 
@@ -253,7 +255,7 @@ def test_a_type_is_looked_up_once_however_many_objects_it_has(monkeypatch):
 HOME = """
 import sys, time
 sys.path.insert(0, {site!r})
-from clusterfn import payload
+from clusterfn.calls import payload
 import helper_of_mine
 def f():
     import late_of_mine
@@ -342,10 +344,10 @@ def test_ctrl_c_while_a_call_is_prepared_says_that_it_was_not_sent(send, tmp_pat
 
 
 def test_a_call_that_takes_long_to_prepare_says_so(monkeypatch, capsys):
-    monkeypatch.setattr(live, "_PREPARING_S", 0.0)
+    monkeypatch.setattr(job_display, "_PREPARING_S", 0.0)
     said = threading.Event()
-    monkeypatch.setattr(live, "say", lambda line: (sys.stderr.write(line), said.set()))
+    monkeypatch.setattr(job_display, "say", lambda line: (sys.stderr.write(line), said.set()))
 
-    with live.preparing("train"):
+    with job_display.preparing("train"):
         assert said.wait(30)
     assert capsys.readouterr().err == "clusterfn: preparing train: reading and packing its arguments\n"

@@ -22,14 +22,14 @@ STRICT = ["-W", "error"] if sys.version_info < (3, 10) else ["-X", "warn_default
 
 IMPORT_ALL = """
 import importlib, json, pkgutil, sys, clusterfn
-not_here = ("clusterfn.bridge.", "clusterfn.solve.")  # hosts' own but for what others import, and a tool's own process
+not_here = ("clusterfn.bridge.", "clusterfn.environment.solve.")  # hosts' own, and a tool's process
 names = [each.name for each in pkgutil.walk_packages(clusterfn.__path__, "clusterfn.")]
 names = [name for name in names if not name.startswith(not_here) and not name.endswith("__main__")]
 for name in names:
     importlib.import_module(name)
 for name in clusterfn.__all__:
     getattr(clusterfn, name)
-from clusterfn import payload
+from clusterfn.calls import payload
 payload.pack(len, ("",), {})
 print(json.dumps([*names, *(name for name in sys.modules if name.startswith("_clusterfn_wire"))]))
 """
@@ -71,7 +71,11 @@ def run(tmp_path: Path) -> Run:
 def test_every_module_of_a_client_is_imported(run: Run, platform: str) -> None:
     names = run(platform, IMPORT_ALL)
 
-    assert {"clusterfn.dispatch", "clusterfn.transport.paramiko", "clusterfn.transport.openssh"} <= set(names)
+    assert {
+        "clusterfn.calls.dispatch",
+        "clusterfn.hosts.transports.paramiko",
+        "clusterfn.hosts.transports.openssh",
+    } <= set(names)
     assert "_clusterfn_wire.container" in names and len(names) > 50
 
 
@@ -94,7 +98,8 @@ def test_what_is_remembered_lies_where_the_platform_keeps_it(
 import json, os, types
 os.environ.pop("CLUSTERFN_CONFIG", None)
 from pathlib import Path
-from clusterfn import config, ledger
+from clusterfn import config
+from clusterfn.calls import history as ledger
 known = config.load()
 ledger.remember(types.SimpleNamespace(id="7f3a" * 4, host="lab8", name="f"), known.path)
 print(json.dumps([str(known.path), [each.host for each in ledger.entries("7f3a")]]))
@@ -131,8 +136,8 @@ def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host lab8\n  ControlPath ~/.ssh/%C\n", encoding="utf-8")
     text = f"""
 import json
-from clusterfn.spec import Host
-from clusterfn.transport import openssh, sshconfig
+from clusterfn.config.spec import Host
+from clusterfn.hosts.transports import openssh, sshconfig
 settings = sshconfig.resolve(Host("lab8", "lab8", "bare", "x:1", ssh_config={str(tmp_path / "config")!r}))
 asked = []
 openssh.subprocess.run = lambda line, **_: asked.append(line) or type("Ran", (), {{"returncode": 0}})

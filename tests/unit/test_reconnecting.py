@@ -16,9 +16,15 @@ from typing import Any
 
 import pytest
 
-from clusterfn import host as hosts
-from clusterfn import live
-from clusterfn import payload as payloads
+from clusterfn.calls import job_display
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.group import JobGroup
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.job import RUNNING, UNKNOWN, Job
+from clusterfn.calls.job_tracker import Tracker, _trouble
+from clusterfn.calls.session_call import Call, CallTracker
+from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
     Cancelled,
     ClusterfnError,
@@ -29,17 +35,11 @@ from clusterfn.errors import (
     ResultError,
     Unreachable,
 )
-from clusterfn.gathering import Gathering
-from clusterfn.group import JobGroup
-from clusterfn.groupstate import GroupState
-from clusterfn.host import HostConnection, State
-from clusterfn.hostlink import link, trying
-from clusterfn.job import RUNNING, UNKNOWN, Job
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts.connection import HostConnection, State
+from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.rpc import link, reconnect
 from clusterfn.scheduler.base import Limits
-from clusterfn.session import Session
-from clusterfn.sessioncall import Call, CallTracker
-from clusterfn.spec import Group, Host, Interpreter, JobSpec, Resources
-from clusterfn.tracker import Tracker, _trouble
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, agent
 
@@ -48,8 +48,8 @@ LOST = "no connection to lab8 since 14:03:07, trying again: the host no longer a
 
 
 def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to_half_a_minute() -> None:
-    longest = [max(trying.pause_s(waits) for _ in range(300)) for waits in range(12)]
-    shortest = [min(trying.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    longest = [max(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
+    shortest = [min(reconnect.pause_s(waits) for _ in range(300)) for waits in range(12)]
 
     assert longest[0] == 0.0
     for waits, wanted in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, *6 * [30.0]], 1):
@@ -58,12 +58,12 @@ def test_the_first_attempt_is_made_at_once_and_each_pause_is_twice_as_long_up_to
 
 
 def test_two_clients_that_lost_their_host_together_do_not_come_back_together() -> None:
-    assert len({trying.pause_s(5) for _ in range(100)}) > 90
+    assert len({reconnect.pause_s(5) for _ in range(100)}) > 90
 
 
 def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[int] = []
-    monkeypatch.setattr(trying, "pause_s", lambda waited: waits.append(waited) or 0.001)
+    monkeypatch.setattr(reconnect, "pause_s", lambda waited: waits.append(waited) or 0.001)
     monkeypatch.setattr(link, "SOON_S", 0.0)  # a stream that ends is not taken for one that broke at once
     transport = FakeTransport(agent(lambda request, body: [({"end": True, "ok": True}, b"")]))
     connection = HostConnection(HOST, transport)
@@ -85,7 +85,7 @@ def test_the_pauses_grow_while_a_host_is_away_and_begin_anew_once_it_was_back(mo
 def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_the_next_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trying, "pause_s", lambda _: 0.001)
+    monkeypatch.setattr(reconnect, "pause_s", lambda _: 0.001)
     asked: list[str] = []
 
     def answers(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
@@ -149,7 +149,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, *tells: Tell) ->
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(sys, "stdout", out)
     job = Job[int]("7f3a" * 4, "train", "lab8", "/jobs/7f3a", None)  # type: ignore[arg-type]
-    waiting = threading.Thread(target=lambda: live.result(job, "train on lab8"))
+    waiting = threading.Thread(target=lambda: job_display.result(job, "train on lab8"))
     waiting.start()
     until(lambda: job._listeners)
     for tell in tells:
@@ -201,8 +201,8 @@ class Garbling(agent):
 @pytest.fixture
 def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, FakeTransport]]:
     """The session of a host that answers nothing, and its transport. Pauses are short."""
-    monkeypatch.setattr(trying, "PAUSE_FIRST_S", 0.001)
-    monkeypatch.setattr(trying, "PAUSE_LAST_S", 0.01)
+    monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))
     monkeypatch.setattr(hosts, "transport_for", lambda host: transport)
     session = Session(replace(HOST, name=f"lab8-{os.urandom(4).hex()}"))
@@ -404,8 +404,8 @@ def no_agent(words: str) -> HostError:
 
 def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(trying, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    tries, failing = trying.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
+    monkeypatch.setattr(reconnect, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    tries, failing = reconnect.Tries(), iter([*3 * ["home"], "away", *3 * ["home"]])
 
     def opener() -> Any:
         raise Unreachable("away") if next(failing) == "away" else no_agent("the home is not there")

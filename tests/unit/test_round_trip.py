@@ -24,10 +24,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import pytest
 
-from clusterfn import payload, wire
+from clusterfn.calls import payload
+from clusterfn.hosts import serialization
 
 T = TypeVar("T")
-container = wire.part("container")
+container = serialization.part("container")
 
 
 def sent(obj: Any) -> Any:

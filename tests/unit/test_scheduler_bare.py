@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from clusterfn.errors import SubmitError
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterfn import layout
+from clusterfn.bridge import layout
 from clusterfn.errors import SubmitError
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission

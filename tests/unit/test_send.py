@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import leaving, send
+from clusterfn.calls import submit
 from clusterfn.errors import SubmitError
+from clusterfn.hosts import exit_flush
 
 
 class Request(Future):
@@ -30,20 +31,20 @@ def tracker():
 
 
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
-    send._refused(SubmitError("sbatch refused"), tracker)
+    submit._refused(SubmitError("sbatch refused"), tracker)
 
-    leaving.finish_all()
+    exit_flush.finish_all()
 
     assert 0 < tracker.removal.waited_s <= 5
-    assert leaving._unanswered == {}
+    assert exit_flush._unanswered == {}
 
 
 def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
     submission = Request()
-    submission.add_done_callback(lambda _: send._refused(SubmitError("sbatch refused"), tracker))
-    leaving.await_at_exit(submission)
+    submission.add_done_callback(lambda _: submit._refused(SubmitError("sbatch refused"), tracker))
+    exit_flush.await_at_exit(submission)
 
-    leaving.finish_all()
+    exit_flush.finish_all()
 
     assert tracker.removal.waited_s is not None
-    assert leaving._unanswered == {}
+    assert exit_flush._unanswered == {}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterfn import layout
-from clusterfn.decorator import cluster
+from clusterfn.api.decorator import cluster
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Options, did_you_mean, parse_memory, parse_options, parse_time
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Options, did_you_mean, parse_memory, parse_options, parse_time
 
 
 @pytest.mark.parametrize(

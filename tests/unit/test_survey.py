@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn.host import Completed
-from clusterfn.survey import Account, Cards, Site, Volume, answers, disks, machine, queues, survey
-from clusterfn.survey.answers import Section
-from clusterfn.survey.ask import site
+from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.survey import Account, Cards, Site, Volume, answers, disks, machine, queues, survey
+from clusterfn.hosts.survey.answers import Section
+from clusterfn.hosts.survey.ask import site
 
 KB, GB = 1024, 2**30
 

@@ -17,13 +17,14 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, cluster
-from clusterfn.spec import parse_options
-from clusterfn.sweeping import identity, sampling, scoring, space, store, telling
-from clusterfn.sweeping.fingerprint import Unstable, fingerprint
-from clusterfn.sweeping.journal import Journal
-from clusterfn.sweeping.result import SweepResult, Trial
-from clusterfn.sweeping.running import Shelf
-from clusterfn.sweeping.store import Kept, Store
+from clusterfn.api.sweep import identity, sampling, scoring, space, store
+from clusterfn.api.sweep import progress as sweep_progress
+from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
+from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.report import SweepResult, Trial
+from clusterfn.api.sweep.run import Shelf
+from clusterfn.api.sweep.store import Kept, Store
+from clusterfn.config.spec import parse_options
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],
@@ -265,10 +266,10 @@ def test_a_result_is_asked_by_name_and_rank():
 
 
 def test_each_configuration_that_ends_has_its_line(capsys):
-    progress = telling.Progress(3, minimize=False)
+    progress = sweep_progress.Progress(3, minimize=False)
     for trial in (report()["GRID_0071"], Trial("GRID_0007", {"k": 5}, error=KeyError("k"))):
         progress.show(trial)
-    telling.capping(135, 3)
+    sweep_progress.capping(135, 3)
 
     assert capsys.readouterr().err.splitlines() == [
         "[1/3] GRID_0071 pipeline='reranker_only' ✓ 0.651, 45.2s",
@@ -278,8 +279,8 @@ def test_each_configuration_that_ends_has_its_line(capsys):
 
 
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
-    monkeypatch.setattr("clusterfn.live.is_terminal", lambda stream: True)
-    progress = telling.Progress(3, minimize=True)
+    monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
+    progress = sweep_progress.Progress(3, minimize=True)
     for trial in report():
         progress.show(trial)
     progress.close()
@@ -290,8 +291,8 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 
 
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
-    monkeypatch.setattr("clusterfn.live.is_terminal", lambda stream: True)
-    progress = telling.Progress(2, minimize=False)
+    monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
+    progress = sweep_progress.Progress(2, minimize=False)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()
 
@@ -303,7 +304,7 @@ def test_the_sample_is_told_by_group():
     chosen = sampling.choose(space.read(RETRIEVAL), "grid", 3, 27)
     counts = [sum(each.values["pipeline"] == group for each in chosen) for group in RETRIEVAL["pipeline"]]
 
-    told = telling.distribution("pipeline", RETRIEVAL["pipeline"], chosen)
+    told = sweep_progress.distribution("pipeline", RETRIEVAL["pipeline"], chosen)
 
     assert told == "reranker_only {}, reranker_then_splade {}, vector_only {}".format(*counts)
     assert sum(counts) == 3
@@ -403,7 +404,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     opening = [
         sys.executable,
         "-c",
-        "import sys; from clusterfn.sweeping.journal import Journal; Journal(__import__('pathlib').Path(sys.argv[1]))",
+        "import sys; from clusterfn.api.sweep.journal import Journal; Journal(__import__('pathlib').Path(sys.argv[1]))",
     ]
 
     with Journal(path):
@@ -449,7 +450,7 @@ def test_what_differs_between_two_sweeps_is_named(changed, says):
 PROGRAM = """
 import dataclasses, enum, functools, sys
 from clusterfn import cluster
-from clusterfn.sweeping.fingerprint import fingerprint
+from clusterfn.api.sweep.fingerprint import fingerprint
 
 WORDS = {"a", "bb", "ccc", "dddd"}
 HELP = 1

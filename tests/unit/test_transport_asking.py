@@ -21,14 +21,14 @@ from typing import Any
 import paramiko
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError
-from clusterfn.spec import Host
-from clusterfn.transport import held, holding, logins, runtime, sshlogin
-from clusterfn.transport.asking import Question
-from clusterfn.transport.askpass import AskPass
-from clusterfn.transport.held import Held
-from clusterfn.transport.reuse import ReusingTransport
-from clusterfn.transport.sshconfig import Settings, resolve
+from clusterfn.hosts.transports import held, holding, logins, runtime, sshlogin
+from clusterfn.hosts.transports.asking import Question
+from clusterfn.hosts.transports.askpass import AskPass
+from clusterfn.hosts.transports.held import Held
+from clusterfn.hosts.transports.reuse import ReusingTransport
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and sockets of Unix")
 HELD = Held("0123456789abcdef", held.MASTER, "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere")
@@ -52,7 +52,7 @@ def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() ->
 
 ASK = """
 import multiprocessing, os, sys
-from clusterfn.transport.asking import Question, person
+from clusterfn.hosts.transports.asking import Question, person
 def told():
     print("somebody" if person() else "nobody", flush=True)
 if __name__ == "__main__":
@@ -257,7 +257,7 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
     with pytest.raises(ConfigError, match="No space left") as caught:
         held.remember(HELD)
     assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
-    monkeypatch.setattr("clusterfn.transport.askpass._variables", full)
+    monkeypatch.setattr("clusterfn.hosts.transports.askpass._variables", full)
     with pytest.raises(ConfigError, match="No space left"):
         AskPass(lambda question: "", "lab")
     assert list(folder.iterdir()) == []
@@ -344,7 +344,7 @@ def test_a_transport_that_can_hold_nothing_here_says_so(
 ) -> None:
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", transport="openssh", ssh_config=str(tmp_path / "config"))
-    monkeypatch.setattr("clusterfn.transport.openssh.has_ssh", lambda: False)
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: False)
 
     with pytest.raises(ConfigError, match="transport: openssh of host lab cannot hold a connection on this machine"):
         logins.log_in(host, None)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostKeyError
-from clusterfn.spec import Host
-from clusterfn.transport.hostkeys import check, has_authority_alone, matches
-from clusterfn.transport.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.hostkeys import check, has_authority_alone, matches
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
 
 KEY, OTHER = b"key", b"other"
 KIND = "ssh-ed25519"

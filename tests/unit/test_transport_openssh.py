@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, Unreachable
-from clusterfn.spec import Host
-from clusterfn.transport import auto, busy, openssh, sshconfig, transport_for, trust
-from clusterfn.transport.auto import AutoTransport
-from clusterfn.transport.openssh import OpensshTransport
+from clusterfn.hosts.transports import auto, busy, openssh, sshconfig, transport_for, trust
+from clusterfn.hosts.transports.auto import AutoTransport
+from clusterfn.hosts.transports.openssh import OpensshTransport
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stub is a shell script")
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3", transport="openssh")
@@ -234,7 +234,7 @@ def test_auto_takes_paramiko_for_all_else(
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """What was opened by paramiko, which connects nowhere here."""
-    from clusterfn.transport.paramiko import ParamikoTransport
+    from clusterfn.hosts.transports.paramiko import ParamikoTransport
 
     seen: list[str] = []
     monkeypatch.setattr(ParamikoTransport, "open", lambda self, command, asker=None: seen.append("paramiko"))

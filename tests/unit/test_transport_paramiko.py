@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from clusterfn.transport.paramiko import LOG, ParamikoStream
+from clusterfn.hosts.transports.paramiko import LOG, ParamikoStream
 
 
 class BrokenChannel:
@@ -37,7 +37,7 @@ def test_a_write_that_breaks_is_an_oserror() -> None:
 
 
 def test_importing_host_does_not_import_paramiko() -> None:
-    program = "import sys, clusterfn.host; print('paramiko' in sys.modules)"
+    program = "import sys, clusterfn.hosts.connection; print('paramiko' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout.strip() == "False"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
-from clusterfn.spec import Host
-from clusterfn.transport import sshconfig
-from clusterfn.transport.sshconfig import Address, parse_address, refuse_unmet, resolve
+from clusterfn.hosts.transports import sshconfig
+from clusterfn.hosts.transports.sshconfig import Address, parse_address, refuse_unmet, resolve
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 

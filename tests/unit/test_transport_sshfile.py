@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host
-from clusterfn.transport import failures, sshfile
-from clusterfn.transport.sshconfig import Settings, resolve
-from clusterfn.transport.sshfile import matches, words
+from clusterfn.hosts.transports import failures, sshfile
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.sshfile import matches, words
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH for the right answer")
 
@@ -218,7 +218,7 @@ def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
 
 
 def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.transport.sshfile.system_file", lambda: home / "etc")
+    monkeypatch.setattr("clusterfn.hosts.transports.sshfile.system_file", lambda: home / "etc")
     (home / ".ssh/config").write_text("Host lab8\n User me\n")
     (home / "etc").write_text("Host lab8\n User you\n Port 2222\n")
 

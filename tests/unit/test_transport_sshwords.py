@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.spec import Host
-from clusterfn.transport import hostkeys
-from clusterfn.transport.sshconfig import Settings, resolve
-from clusterfn.transport.sshwords import error_of, lost, without_chatter
+from clusterfn.hosts.transports import hostkeys
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.sshwords import error_of, lost, without_chatter
 
 HOST = Host("lab8", "me@10.0.0.8", "bare", "clusterfn.yml:3")
 REMEMBERED = base64.b64encode(b"remembered").decode()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
-from clusterfn.spec import Host
-from clusterfn.transport import hostkeys, trust
-from clusterfn.transport.sshconfig import Settings, resolve
-from clusterfn.transport.trust import Met, Shown
+from clusterfn.hosts.transports import hostkeys, trust
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.trust import Met, Shown
 
 HOST = Host("lab8", "lab8:2222", "bare", "clusterfn.yml:3")
 NAME, KIND = "[lab8]:2222", "ssh-ed25519"

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from clusterfn.hosts.scheduler_watch import Silent, Watch
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, RUNNING, JobState
 from clusterfn.scheduler.slurm import Slurm
-from clusterfn.watch import Silent, Watch
 from tests.golden.samples import SLURM
 
 

@@ -69,7 +69,7 @@ def test_arrays_go_and_come_back(tmp_path):
 ATTACH = """
 import sys
 sys.path.insert(0, {library!r})
-from clusterfn import wire
+from clusterfn.hosts import serialization as wire
 import dataclasses, enum
 
 @dataclasses.dataclass

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn import wire
+from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 
-container = wire.part("container")
+container = serialization.part("container")
 SHORT = 1 << 20
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -166,7 +166,7 @@ def test_the_lines_of_a_file_that_is_only_there_are_shown():
 DUMP = """
 import sys
 sys.path.insert(0, {library!r})
-from clusterfn import wire
+from clusterfn.hosts import serialization as wire
 class Mine(Exception):
     def __str__(self): return "mine"
 def raises():
@@ -197,7 +197,7 @@ def test_the_pickle_of_another_python_is_not_touched(tmp_path):
 
 
 def test_records_of_another_python_bring_no_byte_code(tmp_path):
-    exceptions = wire.part("exceptions")
+    exceptions = serialization.part("exceptions")
     by_value, plain = container.loads(made_by_another("records", tmp_path), same_python=False)
 
     assert exceptions.from_records(plain).args == (1,)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import payload, wire
+from clusterfn.calls import payload
+from clusterfn.hosts import serialization
 
-logs = wire.part("logs")
+logs = serialization.part("logs")
 SHOW = """
 import sys
 sys.path.insert(0, {library!r})
-from clusterfn import wire
+from clusterfn.hosts import serialization as wire
 wire.part("logs").show({facts!r})
 import logging
 {program}
@@ -39,7 +40,7 @@ def fresh(monkeypatch):
 
 def logged(facts, program: str) -> str:
     """What a process that was told `facts` writes to stderr."""
-    code = SHOW.format(library=str(Path(wire.__file__).parents[1]), facts=facts, program=program)
+    code = SHOW.format(library=str(Path(serialization.__file__).parents[2]), facts=facts, program=program)
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from clusterfn import wire
+from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
 from tests.unit.test_wire_calls import CALLS, GROUPS, version
 
@@ -58,7 +58,7 @@ def test_parts_of_a_file_go_and_come_back_where_the_whole_cannot_be_read(tmp_pat
 
 
 def packed(obj, target=OTHER):
-    return wire.part("container").pack(obj, target=target)
+    return serialization.part("container").pack(obj, target=target)
 
 
 def names_in(data):
@@ -90,7 +90,7 @@ def test_only_what_goes_to_another_version_says_so_in_its_header():
 
 def test_byte_code_under_that_header_is_refused():
     pieces = packed(closed_over(1), target=None).pieces()
-    container = wire.part("container")
+    container = serialization.part("container")
     head = re.sub(rb', "crc": \d+}\n', b', "code": "text"', pieces[0])
     data = container._sealed(head, container._crc(pieces[1:])) + b"".join(pieces[1:])
 

@@ -9,10 +9,12 @@ import types
 
 import pytest
 
-from clusterfn import PayloadError, payload, wire
+from clusterfn import PayloadError
+from clusterfn.calls import payload
+from clusterfn.hosts import serialization
 
-source = wire.part("source")
-statement = wire.part("statement")
+source = serialization.part("source")
+statement = serialization.part("statement")
 CELL = "/tmp/ipykernel_1/2.py"
 
 

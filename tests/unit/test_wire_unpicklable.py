@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn import wire
+from clusterfn.hosts import serialization
 
-where = wire.part("unpicklable").where
-unpicklable = wire.part("unpicklable")
+where = serialization.part("unpicklable").where
+unpicklable = serialization.part("unpicklable")
 LOCK = threading.Lock()
 WHY = ": cannot pickle '_thread.lock' object"
 

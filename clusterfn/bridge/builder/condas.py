@@ -14,7 +14,7 @@ import shutil
 import tarfile
 import urllib.parse
 
-from ...layout import PACKAGES, blob
+from ..layout import PACKAGES, blob
 from .archives import members
 from .failure import Failed
 from .place import THERE, Target

@@ -8,8 +8,8 @@ import os
 import stat
 from contextlib import contextmanager
 
-from ...layout import READY, environment_dir
 from ..agent.trusted import Trusted, user_name
+from ..layout import READY, environment_dir
 from .failure import Failed
 
 TYPE_CHECKING = False

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 
-from ...layout import BUILDS
+from ..layout import BUILDS
 from ..supervisor.job import start_time
 
 TYPE_CHECKING = False

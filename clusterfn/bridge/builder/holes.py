@@ -8,7 +8,7 @@ Called by `main`.
 import json
 import os
 
-from ...layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor.text import native, portable
 from . import housekeeping, layouts, plan, pyc, sync
 from .failure import Failed, Stopped

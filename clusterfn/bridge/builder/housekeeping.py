@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 
-from ...layout import (
+from ..layout import (
     ABOUT,
     BLOBS,
     BUILDS,

@@ -9,7 +9,7 @@ import urllib.parse
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
-from ...layout import MANIFEST, blob, package_dir
+from ..layout import MANIFEST, blob, package_dir
 from . import fetch, zstd
 from .plan import CLUSTERFN, CONDA, WHEEL
 

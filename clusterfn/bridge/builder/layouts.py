@@ -5,7 +5,7 @@ Called by `story`, `holes` and `node`.
 
 import os
 
-from ...layout import MANIFEST, package_dir
+from ..layout import MANIFEST, package_dir
 from . import conda, manifest, wheel
 from .failure import Failed
 from .place import WRITE, Holed, Layout, Target

@@ -8,7 +8,7 @@ READY: a removal looks again once it has the environment aside.
 import contextlib
 import os
 
-from ...layout import OUTCOME, uses_dir
+from ..layout import OUTCOME, uses_dir
 from ..supervisor import publish
 from ..supervisor.attempt import Attempt
 from ..supervisor.job import DAMAGED, Job

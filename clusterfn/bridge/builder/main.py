@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from ...layout import BLOBS, READY, build_dir, environment_dir
+from ..layout import BLOBS, READY, build_dir, environment_dir
 from ..supervisor.text import native
 from . import group, holes, housekeeping, lacking, leases, node, plan, progress, story
 from .failure import Failed, Stopped, of_system

@@ -11,7 +11,7 @@ import os
 import shutil
 import tarfile
 
-from ...layout import ABOUT, LOCK, PACKED, PLAN, READY, build_dir, environment_dir
+from ..layout import ABOUT, LOCK, PACKED, PLAN, READY, build_dir, environment_dir
 from . import housekeeping, layouts, plan, sync
 from .archives import TAR
 from .failure import Failed

@@ -8,8 +8,8 @@ import os
 import threading
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from ...layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from ..agent.trusted import Trusted
+from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
 from . import fetch, group, manifest, pieces, space, zstd
 from .failure import Failed, Stopped
 from .lock import Lock

@@ -6,7 +6,7 @@ Joins them once all are there. Called by `packages`.
 import os
 import shutil
 
-from ...layout import blob, pieces_dir
+from ..layout import blob, pieces_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

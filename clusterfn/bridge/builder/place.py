@@ -9,7 +9,7 @@ import os
 import shutil
 from typing import NamedTuple
 
-from ...layout import ABOUT, READY
+from ..layout import ABOUT, READY
 from .failure import Failed
 from .prefix import TooLong, in_binary, in_text, shebang
 

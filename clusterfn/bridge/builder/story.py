@@ -11,7 +11,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
-from ...layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor.text import portable
 from . import activation, condas, holes, housekeeping, layouts, postlink, progress, pyc, sync, verify
 from .failure import Failed, Stopped, of_system

@@ -8,7 +8,7 @@ import os
 import shutil
 import zlib
 
-from ...layout import MANIFEST, PACKAGE_FILES, package_dir
+from ..layout import MANIFEST, PACKAGE_FILES, package_dir
 from . import conda, manifest, pyc, wheel
 from .archives import DAMAGED, Member, members
 from .failure import Failed

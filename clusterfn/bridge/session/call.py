@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from ...layout import (
+from ..layout import (
     ATTEMPTS,
     CALL,
     CANCEL,

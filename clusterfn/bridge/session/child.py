@@ -16,8 +16,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...layout import FAILED_RANK, STDERR, STDOUT, WORK
 from .. import children, shipped, worker
+from ..layout import FAILED_RANK, STDERR, STDOUT, WORK
 from ..supervisor import gauge, judge, memory
 from ..supervisor.pump import Pump
 from . import warming

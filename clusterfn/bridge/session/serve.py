@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ...layout import CALLS, CLOSE
+from ..layout import CALLS, CLOSE
 from ..supervisor import syscalls
 from .call import Call
 from .signs import Signs

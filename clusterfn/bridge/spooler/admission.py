@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from ...layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
+from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import nvidia, publish
 from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates

@@ -8,7 +8,7 @@ nobody waits. Called by `admission`.
 import os
 import time
 
-from ...layout import ELEMENTS, SCRIPT
+from ..layout import ELEMENTS, SCRIPT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections import namedtuple
 
-from ...layout import SCRIPT, SUPERVISE
+from ..layout import SCRIPT, SUPERVISE
 from ..supervisor import tree
 from . import machine, names, tickets
 from . import marks as marking

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 
-from ...layout import MACHINES
+from ..layout import MACHINES
 
 _BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on: goes on while the machine sleeps
 

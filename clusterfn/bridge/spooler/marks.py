@@ -15,8 +15,8 @@ import stat
 import struct
 import time
 
-from ...layout import ENVIRONMENT
 from ..agent.trusted import Trusted, user_name
+from ..layout import ENVIRONMENT
 from ..supervisor.verdict import Verdict
 
 TYPE_CHECKING = False

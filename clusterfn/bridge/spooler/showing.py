@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ...layout import JOBS, SPEC, UNSATISFIABLE
+from ..layout import JOBS, SPEC, UNSATISFIABLE
 from ..supervisor import nvidia
 from ..supervisor.eligible import asked
 from ..supervisor.verdict import Verdict

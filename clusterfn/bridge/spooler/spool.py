@@ -13,8 +13,8 @@ import subprocess
 import sys
 import time
 
-from ...layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
 from ..builder import progress
+from ..layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
 from ..supervisor import nvidia
 from ..supervisor.log import say
 from ..supervisor.text import duration

@@ -8,7 +8,7 @@ import json
 import os
 import sys
 
-from ...layout import QUEUE_STATUS
+from ..layout import QUEUE_STATUS
 from ..supervisor.job import DAMAGED
 from . import launch, machine
 from .tickets import Queue

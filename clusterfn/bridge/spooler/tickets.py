@@ -11,7 +11,7 @@ import stat
 import time
 from collections import namedtuple
 
-from ...layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
+from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
 from ..supervisor import publish
 from ..supervisor.job import DAMAGED
 from . import holds, machine

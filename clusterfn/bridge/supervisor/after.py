@@ -9,7 +9,7 @@ import json
 import os
 import sys
 
-from ...layout import (
+from ..layout import (
     CLAIM,
     ENVIRONMENT,
     EXIT_AGAIN,

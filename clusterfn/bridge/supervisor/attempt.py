@@ -8,7 +8,7 @@ import os
 import stat
 import time
 
-from ...layout import (
+from ..layout import (
     ATTEMPTS,
     BEGUN,
     CHECKPOINT,

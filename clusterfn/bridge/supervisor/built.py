@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-from ...layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from ..builder import group, leases, progress
 from ..builder.failure import Failed, of_system
+from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from .verdict import Verdict
 
 TYPE_CHECKING = False

@@ -1,6 +1,6 @@
 """The cards among which a job's may be chosen; refuses it if there are too few. Called by `admission`."""
 
-from ...layout import UNSATISFIABLE
+from ..layout import UNSATISFIABLE
 from .eligible import asked, eligible, hint, in_words
 from .verdict import Verdict
 

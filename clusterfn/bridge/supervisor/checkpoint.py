@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 
-from ...layout import CHECKPOINT, JOBS, UNSATISFIABLE
+from ..layout import CHECKPOINT, JOBS, UNSATISFIABLE
 from .verdict import Verdict
 
 TYPE_CHECKING = False

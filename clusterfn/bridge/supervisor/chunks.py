@@ -10,7 +10,7 @@ import errno
 import json
 import os
 
-from ...layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
+from ..layout import ATTEMPTS, CLAIMS, DONE, ITEMS_INDEX, OUTCOME, element_dir, item_usage
 from . import journal, lastuse, publish
 
 TYPE_CHECKING = False

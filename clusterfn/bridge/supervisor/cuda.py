@@ -8,8 +8,8 @@ import json
 import os
 import subprocess
 
-from ...layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from ..builder import group
+from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from . import nvidia, publish
 from .text import last_lines
 from .verdict import Verdict

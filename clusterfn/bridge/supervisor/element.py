@@ -9,7 +9,7 @@ import errno
 import os
 import time
 
-from ...layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOST, PREEMPTED, RETURNED
+from ..layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOST, PREEMPTED, RETURNED
 from . import item, place, retries
 from .chunks import NOBODY, Chunks
 from .journal import Journal

@@ -6,7 +6,7 @@ and what clusterfn itself needs. Caches stay where the host has them, unless the
 
 import os
 
-from ...layout import CHECKPOINT, TAG
+from ..layout import CHECKPOINT, TAG
 from .text import size
 
 TYPE_CHECKING = False

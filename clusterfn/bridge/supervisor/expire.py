@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from ...layout import (
+from ..layout import (
     ATTEMPTS,
     BLOBS,
     BRIDGE,

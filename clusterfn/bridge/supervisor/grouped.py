@@ -7,7 +7,7 @@ import json
 import os
 import sys
 
-from ...layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
+from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
 from . import journal, publish
 from .attempt import Attempt, make_folder
 from .chunks import Chunks

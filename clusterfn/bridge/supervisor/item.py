@@ -6,7 +6,7 @@ Called by `element`, which is what an item has for an attempt: its folder, its h
 import errno
 import os
 
-from ...layout import OUTCOME, STDERR, STDOUT, USAGE, VALUE, WORK, item_usage
+from ..layout import OUTCOME, STDERR, STDOUT, USAGE, VALUE, WORK, item_usage
 from . import lastuse, retries
 from .run import Run
 from .through import run_through

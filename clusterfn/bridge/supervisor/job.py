@@ -7,7 +7,7 @@ import json
 import os
 import re
 
-from ...layout import (
+from ..layout import (
     ATTEMPTS,
     CANCEL,
     CHECKPOINT,

@@ -9,7 +9,7 @@ import json
 import os
 import time
 
-from ...layout import ATTEMPTS, JOURNAL, VALUES, element_dir
+from ..layout import ATTEMPTS, JOURNAL, VALUES, element_dir
 from .text import portable
 
 TYPE_CHECKING = False

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 
-from ...layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
+from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
 from .syscalls import describe_signal
 from .text import size
 from .verdict import Verdict

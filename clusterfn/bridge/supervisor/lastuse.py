@@ -8,7 +8,7 @@ import json
 import os
 import time
 
-from ...layout import HEARTBEAT_S, USAGE
+from ..layout import HEARTBEAT_S, USAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

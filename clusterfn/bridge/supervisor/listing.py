@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from ...layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
+from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
 from ..spooler import status
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, syscalls
 from .attempt import Attempt, claim
 from .job import Job

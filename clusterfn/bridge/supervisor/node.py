@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from ...layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
 from . import publish, rendezvous, syscalls, tree
 from .attempt import Attempt
 from .job import Job

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from ...layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
+from ..layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
 from . import publish, rendezvous, syscalls, tree
 from .run import Run
 from .text import last_lines, masked

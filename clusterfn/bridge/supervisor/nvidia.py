@@ -8,7 +8,7 @@ import re
 import time
 from collections import namedtuple
 
-from ...layout import ENVIRONMENT, UNSATISFIABLE
+from ..layout import ENVIRONMENT, UNSATISFIABLE
 from .eligible import Card
 from .text import last_lines, number, printable
 from .tree import PROC

@@ -5,7 +5,7 @@ Reads, decides nothing. Called by `run` and `element`.
 
 import os
 
-from ...layout import ABOUT, PLAN, environment_dir
+from ..layout import ABOUT, PLAN, environment_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ An attempt that was followed by another says so in its outcome (`retried`), so t
 Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element` and `item`.
 """
 
-from ...layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
+from ..layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED
 from .text import shortened
 from .verdict import Verdict
 

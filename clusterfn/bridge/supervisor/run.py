@@ -8,7 +8,7 @@ import select
 import signal
 import time
 
-from ...layout import (
+from ..layout import (
     CANCELLED,
     DISK,
     EXITED,
@@ -43,8 +43,8 @@ _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_NEEDED = (WORKER, "_clusterfn/layout.py", "_clusterfn_wire/container.py", *(
-    "_clusterfn/bridge/%s.py" % name for name in ("worker", "shipped", "children", "descriptors", "devices")
+_NEEDED = (WORKER, "_clusterfn_wire/container.py", *(
+    "_clusterfn/bridge/%s.py" % name for name in ("layout", "worker", "shipped", "children", "descriptors", "devices")
 ))  # fmt: skip
 
 

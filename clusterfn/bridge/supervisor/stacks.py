@@ -11,7 +11,7 @@ import re
 import signal
 import time
 
-from ...layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
+from ..layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
 from . import tree
 from .log import say
 from .text import masked

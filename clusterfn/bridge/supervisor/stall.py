@@ -6,7 +6,7 @@ A thread that wakes up to look for work does not count as work. Decides nothing 
 import os
 import time
 
-from ...layout import STALLED
+from ..layout import STALLED
 from . import tree
 from .text import duration
 from .verdict import Verdict

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from ...layout import TAG
+from ..layout import TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

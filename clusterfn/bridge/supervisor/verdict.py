@@ -1,6 +1,6 @@
 """How a job ended, as outcome.json says it. Pure: no files, no processes; everybody in the supervisor uses it."""
 
-from ...layout import FORMAT, KINDS, NOT_FINAL, SUPERSEDED
+from ..layout import FORMAT, KINDS, NOT_FINAL, SUPERSEDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 
-from ...layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, SCHEDULER_LOG, TIME
 from . import publish
 from .text import duration
 from .verdict import Fenced, Verdict

@@ -38,7 +38,7 @@ def come_back(module: str, qualname: str) -> Any:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
-    return found if type(found).__module__ == "clusterfn.decorator" else Inside()
+    return found if type(found).__module__ == "clusterfn.api.decorator" else Inside()
 
 
 def fill(decorated: Any, state: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def _within(value: Any) -> Iterator[types.FunctionType]:
             waiting += [part for part in (getattr(value, name, None) for name in names) if part is not None]
 
 
-_WRAPPERS = ("builtins", "functools", "clusterfn.decorator", "%s.stand_ins" % __package__)
+_WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" % __package__)
 
 
 def of_class(cls: type) -> Snippet | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import sys
 
-from clusterfn import builder, builds, shipping
-from clusterfn.builder import Told
+from clusterfn.calls import environment_upload
 from clusterfn.cli import screen
 from clusterfn.cli.env import showing, which
+from clusterfn.config.spec import Resources
 from clusterfn.environment.making import Made
 from clusterfn.errors import ConfigError
-from clusterfn.session import CALLER, Session
-from clusterfn.spec import Resources
+from clusterfn.hosts import environment_builder, environment_facts
+from clusterfn.hosts.environment_builder import Told
+from clusterfn.hosts.host_state import CALLER, Session
 
 _QUARTERS = 4
 
@@ -25,12 +26,12 @@ def build(given: argparse.Namespace) -> int:
     session = which.session(words.hosts[0] if words.hosts else None, "build")
     spec = which.specification(words.file, given.packages, session.host)
     session.enough(Resources(gpus=given.gpus))
-    made = builds.made(session, spec, given.gpus, CALLER, which.say)
+    made = environment_facts.made(session, spec, given.gpus, CALLER, which.say)
     if made.why:
         which.say(made.why)
     shown = _Shown()
     try:
-        new = shipping.build(session, made, shown.say, shown.progress)
+        new = environment_upload.build(session, made, shown.say, shown.progress)
     except KeyboardInterrupt:
         shown.say(f"the build goes on on {session.host.name}, unless nothing was sent yet; the same command follows it")
         raise
@@ -65,7 +66,8 @@ class _Shown:
         """How far it is."""
         of = told.get("of") or 1
         self._line.show(
-            f"clusterfn: {builder.in_words(told)}", f"{told['stage']} {told.get('done', 0) * _QUARTERS // of}"
+            f"clusterfn: {environment_builder.in_words(told)}",
+            f"{told['stage']} {told.get('done', 0) * _QUARTERS // of}",
         )
 
     def clear(self) -> None:

@@ -6,14 +6,16 @@ import argparse
 import json
 from typing import Any
 
-from clusterfn import builder, builds, dispatch, layout
+from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.builder import Told
+from clusterfn.calls import dispatch
 from clusterfn.cli import screen
 from clusterfn.cli.env import showing, trial, which
+from clusterfn.config.spec import parse_options
 from clusterfn.errors import EnvironmentBuildError
-from clusterfn.session import Session
-from clusterfn.spec import parse_options
+from clusterfn.hosts import environment_builder, environment_facts
+from clusterfn.hosts.environment_builder import Told
+from clusterfn.hosts.host_state import Session
 
 _TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
 _SHOWN = 20
@@ -23,9 +25,9 @@ def verify(given: argparse.Namespace) -> int:
     """Whether one is whole and works; a line for each thing that was looked at."""
     session = which.session(given.host, "verify")
     built = which.one(given.id, session)
-    root = builds.root(session)
+    root = environment_facts.root(session)
     prefix = layout.environment_dir(root, built.id)
-    mended = builder.mend(session, root, built.id)
+    mended = environment_builder.mend(session, root, built.id)
     plan = showing.plan_of(session, prefix)
     found = _imported(session, prefix, plan.get("wanted") or [])
     problems = [*_files(mended), *_modules(found)]
@@ -92,7 +94,7 @@ def remove(given: argparse.Namespace) -> int:
     """Remove one that no job uses."""
     session = which.session(given.host, "remove")
     built = which.one(given.id, session)
-    told = builder.remove(session, builds.root(session), built.id)
+    told = environment_builder.remove(session, environment_facts.root(session), built.id)
     if not told["removed"]:
         raise EnvironmentBuildError(
             f"{built.id} was not removed: {told['why']}", host=session.host.name, stage="environment",
@@ -106,9 +108,9 @@ def remove(given: argparse.Namespace) -> int:
 def collect(given: argparse.Namespace) -> int:
     """Remove what was not used for long; what is held, and by whom, is said."""
     session = which.session(given.host, "gc")
-    root = builds.root(session)
-    there = {each.id: each for each in builder.environments(session, root)}
-    told = builder.collect(session, root, given.days, given.keep, dry=given.dry_run)
+    root = environment_facts.root(session)
+    there = {each.id: each for each in environment_builder.environments(session, root)}
+    told = environment_builder.collect(session, root, given.days, given.keep, dry=given.dry_run)
     done = "would remove" if given.dry_run else "removed"
     for env_id in told["removed"]:
         print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))

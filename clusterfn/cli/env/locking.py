@@ -5,17 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
-from clusterfn import builds
 from clusterfn.cli import screen
 from clusterfn.cli.env import which
+from clusterfn.config.spec import Resources
 from clusterfn.environment import cuda, making, solving
 from clusterfn.environment.lock import Lock
 from clusterfn.environment.making import Made
 from clusterfn.environment.solving import Target
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
-from clusterfn.session import CALLER, Session
-from clusterfn.spec import Resources
+from clusterfn.hosts import environment_facts
+from clusterfn.hosts.host_state import CALLER, Session
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
 _PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
@@ -37,7 +37,7 @@ def lock(given: argparse.Namespace) -> int:
 
 def _made(session: Session, spec: Specification, gpus: int | None) -> Made:
     session.enough(Resources(gpus=gpus or 0))
-    made = builds.made(session, spec, _cards(session, gpus), CALLER, which.say)
+    made = environment_facts.made(session, spec, _cards(session, gpus), CALLER, which.say)
     if made.why:
         which.say(f"{session.host.name}: {made.why}")
     return made
@@ -45,7 +45,11 @@ def _made(session: Session, spec: Specification, gpus: int | None) -> Made:
 
 def _cards(session: Session, gpus: int | None) -> int:
     """What was said, else whether the host is known to have cards: a lock for cards does for jobs without, too."""
-    return int(builds.known_cards(session, builds.root(session)) is not None) if gpus is None else gpus
+    return (
+        int(environment_facts.known_cards(session, environment_facts.root(session)) is not None)
+        if gpus is None
+        else gpus
+    )
 
 
 def _row(found: Lock, host: str, platform: str) -> list[str]:
@@ -68,7 +72,7 @@ def _check(spec: Specification, sessions: list[Session], gpus: int | None) -> in
 
 def _out_of_date(spec: Specification, sessions: list[Session], gpus: int | None) -> Iterator[tuple[str, str]]:
     for session in sessions:
-        why = builds.stale(session, spec, _cards(session, gpus), CALLER)
+        why = environment_facts.stale(session, spec, _cards(session, gpus), CALLER)
         if why:
             yield session.host.name, why
 

@@ -10,13 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clusterfn import builder, builds, download, layout
+from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.builder import Built
 from clusterfn.cli import screen
 from clusterfn.cli.env import which
 from clusterfn.errors import ClusterfnError
-from clusterfn.session import Session
+from clusterfn.hosts import environment_builder, environment_facts, remote_files
+from clusterfn.hosts.environment_builder import Built
+from clusterfn.hosts.host_state import Session
 
 _HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
 _DIGITS = 8
@@ -27,7 +28,7 @@ _SHOWN_JOBS = 3
 def listing(given: argparse.Namespace) -> int:
     """The environments of a host, the one used last first."""
     session = which.session(given.host, "list")
-    found = builder.environments(session, builds.root(session))
+    found = environment_builder.environments(session, environment_facts.root(session))
     if given.json:
         print(screen.as_json([asdict(each) for each in found]))
     elif found:
@@ -57,7 +58,7 @@ def show(given: argparse.Namespace) -> int:
     """All that is known of one."""
     session = which.session(given.host, "show")
     built = which.one(given.id, session)
-    prefix = layout.environment_dir(builds.root(session), built.id)
+    prefix = layout.environment_dir(environment_facts.root(session), built.id)
     told, plan = ready(session, prefix), plan_of(session, prefix)
     if given.json:
         print(screen.as_json({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}))
@@ -120,7 +121,7 @@ def plan_of(session: Session, prefix: str) -> dict[str, Any]:
 
 
 def _read(session: Session, path: str) -> dict[str, Any]:
-    text = download.read_text(session.connection, path)
+    text = remote_files.read_text(session.connection, path)
     if not text:
         raise ClusterfnError(
             f"{path} is not there any more", host=session.host.name, hint="clusterfn env verify mends what is missing"

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn import builder, builds, config, live
-from clusterfn.builder import Built
+from clusterfn import config
+from clusterfn.calls import job_display
 from clusterfn.cli import target
 from clusterfn.config import advice
+from clusterfn.config.spec import Host
 from clusterfn.environment import making
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
-from clusterfn.session import CALLER, Session, open_session
-from clusterfn.spec import Host
+from clusterfn.hosts import environment_builder, environment_facts
+from clusterfn.hosts.environment_builder import Built
+from clusterfn.hosts.host_state import CALLER, Session, open_session
 
 USUAL_FILE = "environment.yml"
 _LEAST_DIGITS = 4
@@ -82,9 +84,9 @@ def one(word: str, session: Session) -> Built:
         ConfigError: There is none, or there are several.
         LockError: The lock beside the file cannot be read.
     """
-    root = builds.root(session)
+    root = environment_facts.root(session)
     begin = _id_of_file(word, session) if advice.names_a_file(word) else word.lower()
-    there = builder.environments(session, root)
+    there = environment_builder.environments(session, root)
     found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
     if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
         return found[0]
@@ -97,10 +99,10 @@ def one(word: str, session: Session) -> Built:
 def _id_of_file(word: str, session: Session) -> str:
     """Of the lock as it stands: nothing is solved for a question."""
     spec = making.specification(word, ())
-    why = builds.stale(session, spec, 0, CALLER)
+    why = environment_facts.stale(session, spec, 0, CALLER)
     if why:
         raise ConfigError(f"{word} is not locked: {why}", hint=f"clusterfn env lock {word} {session.host.name}")
-    return builds.made(session, spec, 0, CALLER, say).id
+    return environment_facts.made(session, spec, 0, CALLER, say).id
 
 
 def session(name: str | None, command: str) -> Session:
@@ -110,4 +112,4 @@ def session(name: str | None, command: str) -> Session:
 
 def say(sentence: str) -> None:
     """A sentence for the person, beside the data."""
-    live.say(f"clusterfn: {sentence}\n")
+    job_display.say(f"clusterfn: {sentence}\n")

@@ -20,11 +20,11 @@ from clusterfn.cli.init.address import Begun
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.cli.init.choices import Given
 from clusterfn.config import writing
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.host import HostConnection
-from clusterfn.session import open_session
-from clusterfn.spec import Host
-from clusterfn.survey import survey
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.survey import survey
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config import Config, writing
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.spec import Host
-from clusterfn.transport import sshfile
-from clusterfn.transport.sshconfig import Settings, parse_address, resolve
+from clusterfn.hosts.transports import sshfile
+from clusterfn.hosts.transports.sshconfig import Settings, parse_address, resolve
 
 _SHOWN_ALIASES = 12
 # A login node is better called by the name of its cluster.

@@ -1,6 +1,6 @@
 """From what a host offers to the lines of clusterfn.yml: proposed with a reason, asked about where there is a choice.
 
-Asks the person, never the host. Called by `init` with what `clusterfn.survey` has found.
+Asks the person, never the host. Called by `init` with what `clusterfn.hosts.survey` has found.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from clusterfn.cli import screen
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.errors import ConfigError
-from clusterfn.survey import Partition, Site, Volume
+from clusterfn.hosts.survey import Partition, Site, Volume
 
 FOLDER = ".clusterfn"
 _HOME = "$HOME"

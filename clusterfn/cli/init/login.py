@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterfn import host as hosts
 from clusterfn.cli.init.answers import Answers, say
+from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError
-from clusterfn.host import HostConnection
-from clusterfn.spec import Host
-from clusterfn.transport import asking, auto, transport_for
-from clusterfn.transport.asking import Asker
-from clusterfn.transport.sshconfig import Settings, resolve
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.transports import asking, auto, transport_for
+from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
 
 if TYPE_CHECKING:
-    from clusterfn.transport.newkey import Key
+    from clusterfn.hosts.transports.newkey import Key
 
 Note = Callable[[str], None]
 _UNWRITABLE = ("full", "denied", "io")
@@ -65,7 +65,7 @@ def _refusal(host: Host) -> AuthenticationError | None:
 
 def _can_take_a_key(host: Host, settings: Settings) -> bool:
     """Where paramiko can go, and a password alone lets one in; else a key is there, or only others can put it there."""
-    from clusterfn.transport import newkey
+    from clusterfn.hosts.transports import newkey
 
     return not auto.needs_ssh(settings) and newkey.takes_passwords(host)
 
@@ -77,7 +77,7 @@ def _wants_one(settings: Settings, answers: Answers) -> bool:
 
 def _key(settings: Settings, note: Note) -> Key:
     """The person's own, or a new one."""
-    from clusterfn.transport import newkey
+    from clusterfn.hosts.transports import newkey
 
     there = newkey.usable(settings)
     if there is not None:
@@ -90,7 +90,7 @@ def _key(settings: Settings, note: Note) -> Key:
 
 
 def _put_there(host: Host, settings: Settings, key: Key, asker: Asker, note: Note) -> None:
-    from clusterfn.transport import newkey
+    from clusterfn.hosts.transports import newkey
 
     put = newkey.install(host, key.line, asker)
     where = f"~/.ssh/authorized_keys of {settings.user} on {settings.hostname}"

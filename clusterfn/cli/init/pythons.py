@@ -13,10 +13,10 @@ from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config.advice import names_a_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, Existing
-from clusterfn.environments import Wanted
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from clusterfn.host import HostConnection
-from clusterfn.session import Session
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.environment_choice import Wanted
+from clusterfn.hosts.host_state import Session
 
 NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"

@@ -8,7 +8,7 @@ from clusterfn.cli import clean, screen
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.environment.existing import KINDS
 from clusterfn.errors import ClusterfnError
-from clusterfn.survey import Volume
+from clusterfn.hosts.survey import Volume
 
 _LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
 _FEW_FILES, _TOO_FEW_FILES = 10_000, 500

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterfn import layout, survey
+from clusterfn.bridge import layout
 from clusterfn.cli import errand
+from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.host import Completed, Reply
-from clusterfn.session import Session
-from clusterfn.spec import Host
-from clusterfn.survey import Site
+from clusterfn.hosts import survey
+from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.survey import Site
 
 TIMEOUT_S = 60.0
 # The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
-from clusterfn.survey import Cards
+from clusterfn.hosts.survey import Cards
 
 _MISMATCH = "version mismatch"
 _RELOAD = (

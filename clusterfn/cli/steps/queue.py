@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
-from clusterfn.spec import did_you_mean
-from clusterfn.survey import Account, Partition
+from clusterfn.config.spec import did_you_mean
+from clusterfn.hosts.survey import Account, Partition
 
 
 def scheduler(found: Found) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import secrets
 
-from clusterfn import script
 from clusterfn.bridge.supervisor.text import how_to_correct
 from clusterfn.cli import errand
 from clusterfn.cli.env import trial
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
-from clusterfn.environments import Wanted
-from clusterfn.session import CALLER
-from clusterfn.spec import did_you_mean, parse_options
+from clusterfn.config.spec import did_you_mean, parse_options
+from clusterfn.hosts.environment_choice import Wanted
+from clusterfn.hosts.host_state import CALLER
+from clusterfn.scheduler import job_script
 
 _LAST_LINES = 5
 
@@ -21,7 +21,7 @@ def modules(found: Found) -> str:
     if not (wanted or found.host.setup or found.host.prolog):
         raise Skipped("clusterfn.yml names no modules and no lines for the host's shell")
     mark = f"clusterfn-{secrets.token_hex(8)}"
-    answer = found.run("/bin/sh", "-c", script.modules_check(found.host, mark))
+    answer = found.run("/bin/sh", "-c", job_script.modules_check(found.host, mark))
     before, _, after = answer.out.decode("utf-8", "replace").partition(f"\n{mark} ")
     head, *like = after.splitlines() or [""]
     status, _, stage = head.partition(" ")

@@ -1,0 +1,416 @@
+"""`@cluster`: a function that runs elsewhere when it is called.
+
+Checks words, types and units when the decorator is read; reads no configuration and sends nothing before the first
+call.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
+
+from clusterfn.bridge import layout
+from clusterfn.config import spec
+from clusterfn.errors import ConfigError
+from clusterfn.public_api import edge
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from typing_extensions import ParamSpec
+
+    from clusterfn.calls.group import JobGroup
+    from clusterfn.calls.job import Job
+
+    P = ParamSpec("P")
+else:
+    P = TypeVar("P")  # typing.ParamSpec is of Python 3.10
+R = TypeVar("R")
+
+
+class ClusterFunction(Generic[P, R]):
+    """A decorated function. Calling it runs it on its host and returns its value, or raises its own exception.
+
+    Attributes:
+        options: What the decorator said.
+        __wrapped__: The function itself.
+    """
+
+    def __init__(self, function: Callable[P, R], options: spec.Options) -> None:
+        functools.update_wrapper(self, function)
+        self.__wrapped__ = function
+        self.options = options
+        self._mark = _mark(function, options, self)
+
+    @edge
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if inside_job():
+            return self.__wrapped__(*args, **kwargs)
+        if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is the edge
+            raise _awaited(self.__name__)
+        from clusterfn.calls import dispatch
+
+        return dispatch.call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        call: Callable[..., R] = self
+        return self if instance is None else functools.partial(call, instance)
+
+    @edge
+    def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
+        """Send the call and return at once.
+
+        Returns:
+            A `Job`: a concurrent.futures.Future that can be awaited, and more.
+
+        Raises:
+            ConfigError, PayloadError: Before anything is sent.
+            HostError, SubmitError: The host or its scheduler refused.
+            RuntimeError: Inside a job.
+
+        Example:
+            >>> job = train.submit(1e-3)
+            >>> job.result()
+        """
+        if inside_job():
+            raise RuntimeError(f"{self.__name__}.submit() inside a job: call the function directly, it runs here")
+        from clusterfn.calls import dispatch
+
+        return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
+
+    @overload
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["raise"],
+        sequential_up_to: int | None = None,
+    ) -> JobGroup[R, NoReturn]: ...
+    @overload
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect"] = "collect",
+        sequential_up_to: int | None = None,
+    ) -> JobGroup[R, Exception]: ...
+    @edge
+    def map(
+        self,
+        *iterables: Iterable[Any],
+        max_parallel: int = 50,
+        chunksize: int | Literal["auto"] = "auto",
+        on_error: Literal["collect", "raise"] = "collect",
+        sequential_up_to: int | None = None,
+    ) -> JobGroup[R, Any]:
+        """Call the function with each item, each call in a process of its own, and return at once.
+
+        Args:
+            iterables: One for each argument; as for the builtin `map`, the shortest decides how many calls there are.
+                What is the same for all calls is `itertools.repeat(x)`.
+            max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
+            chunksize: Items that are taken from the queue at a time.
+            on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
+            sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
+                would have to share a GPU of a bare host run one at a time.
+
+        Returns:
+            A `JobGroup`: `results()` waits for all of them, iterating gives each as it ends.
+
+        Raises:
+            ConfigError, PayloadError: Before anything is sent; the message names the item that cannot travel.
+            HostError, Unsatisfiable: The host cannot be used, or not so.
+            RuntimeError: Inside a job.
+
+        Example:
+            >>> group = train.map([1e-4, 1e-3, 1e-2], max_parallel=2)
+            >>> group.results()
+        """
+        if inside_job():
+            raise RuntimeError(f"{self.__name__}.map() inside a job: call the function directly, it runs here")
+        from clusterfn.calls import mapping
+
+        wish = mapping.wish(max_parallel, chunksize, sequential_up_to)
+        return mapping.run(self.__wrapped__, iterables, self.options, wish, on_error)
+
+    def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself, here, in this process."""
+        return self.__wrapped__(*args, **kwargs)
+
+    def on(self, host: str) -> ClusterFunction[P, R]:
+        """The same function on another host."""
+        return self.with_options(host=host)
+
+    @edge
+    def with_options(
+        self,
+        *,
+        cores: int | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        nodes: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
+        time: spec.Time | None = None,
+        host: str | None = None,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        modules: Sequence[str] | None = None,
+        env: Mapping[str, str | float] | None = None,
+        secrets: Sequence[str] | None = None,
+        outputs: Sequence[str] | None = None,
+        cwd: str | None = None,
+        name: str | None = None,
+        on_interrupt: str | None = None,
+        stall_timeout: spec.Time | None = None,
+        retries: int | None = None,
+        resume: str | None = None,
+    ) -> ClusterFunction[P, R]:
+        """The same function with some options changed; those not named stay. See `cluster` for what they mean.
+
+        With `gpus=0` no type and size of cards stays.
+        """
+        given = {key: value for key, value in locals().items() if key != "self"}
+        return _unpickled(self._mark, spec.changed(self.options, given))
+
+    @edge
+    def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
+        from clusterfn.calls import dispatch
+
+        return dispatch.script(self.__wrapped__, args, kwargs, self.options)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...] | str:
+        """Pickle as the plain function would: by name; by value where a pickler such as cloudpickle does that."""
+        if protocol < 4:  # has no dotted names
+            return self.__qualname__
+        return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
+
+    def _on_its_way(self) -> tuple[Any, ...]:
+        """How `bridge.wire.pickler` pickles it for a job."""
+        from clusterfn.calls import payload
+
+        return payload.reduce_decorated(self.__wrapped__)
+
+    if not TYPE_CHECKING:  # type checkers still find misspelled names
+
+        def __getattr__(self, name):
+            """What was unpickled as a part of its own function has no function before that is complete."""
+            if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            self._fill()
+            return getattr(self, name)
+
+    def _fill(self) -> None:
+        functools.update_wrapper(self, self._mark.function)
+        vars(self).setdefault("options", self._mark.options)
+
+    def __repr__(self) -> str:
+        name = getattr(self.__wrapped__, "__qualname__", repr(self.__wrapped__))
+        return f"<cluster function {getattr(self.__wrapped__, '__module__', '')}.{name}>"
+
+    __name__: str
+    __qualname__: str
+    _mark: Any
+
+
+def _mark(function: Callable[..., Any], options: spec.Options, decorated: ClusterFunction[Any, Any]) -> Any:
+    """An empty function that is found at `name._mark`, where `name` is the decorated function's.
+
+    Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
+    """
+
+    def mark() -> None: ...
+
+    mark.__module__ = getattr(function, "__module__", None) or __name__
+    mark.__qualname__ = f"{getattr(function, '__qualname__', '<none>')}._mark"
+    mark.__dict__.update(function=function, options=options, decorated=decorated)
+    return mark
+
+
+def _unpickled(mark: Any, options: spec.Options | None) -> ClusterFunction[Any, Any]:
+    """The decorated function of that mark; with options, a variant of it that has them."""
+    known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
+    made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
+    made._mark = mark
+    if options is None:
+        mark.decorated = made
+    else:
+        made.options = options
+    if "function" in vars(mark) and "__wrapped__" not in vars(made):
+        made._fill()
+    return made
+
+
+def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+    """What is called, and what its decorator said; a method or a partial has the options of what it calls.
+
+    Raises:
+        ConfigError: It is no function.
+    """
+    if not callable(function):
+        hint = "give the function, then its arguments: f, 3 in place of f(3)"
+        raise ConfigError(f"{function!r:.60} is not a function", hint=hint)
+    if isinstance(function, ClusterFunction):
+        return function.__wrapped__, function.options
+    called = function.func if isinstance(function, functools.partial) else None
+    return function, called.options if isinstance(called, ClusterFunction) else spec.Options()
+
+
+class Decorator(Protocol):
+    """What `cluster(...)` with options gives."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> ClusterFunction[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> ClusterFunction[P, R]: ...
+
+
+@overload
+def cluster(function: Callable[P, Coroutine[Any, Any, R]]) -> ClusterFunction[P, R]: ...
+@overload
+def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
+@overload
+def cluster(
+    function: None = None,
+    *,
+    cores: int | None = None,
+    memory: str | None = None,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    gpu_memory: str | None = None,
+    gpu_type: str | None = None,
+    allow_cpu: bool | None = None,
+    time: spec.Time | None = None,
+    host: str | None = None,
+    environment: str | None = None,
+    packages: Sequence[str] | None = None,
+    modules: Sequence[str] | None = None,
+    env: Mapping[str, str | float] | None = None,
+    secrets: Sequence[str] | None = None,
+    outputs: Sequence[str] | None = None,
+    cwd: str | None = None,
+    name: str | None = None,
+    on_interrupt: str | None = None,
+    stall_timeout: spec.Time | None = None,
+    retries: int | None = None,
+    resume: str | None = None,
+) -> Decorator: ...
+@edge
+def cluster(function: Any = None, **options: Any) -> Any:
+    """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
+
+    An `async def` function runs to its end on the host. Its call returns the value, not a coroutine; to await a call,
+    write `await f.submit(...)`. A generator function is refused.
+
+    Args:
+        cores: Processor cores of the job (1).
+        memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
+        gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
+        nodes: Nodes of a SLURM host that call the function, each with so many cores, so much memory and so many cards;
+            `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
+        gpu_memory: The size of each card, at least: "24GB" is what is sold as 24 GB. Needs gpus.
+        gpu_type: Words of each card's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
+        allow_cpu: Let the function run on the CPU where its PyTorch cannot use the GPUs; else that is an
+            EnvironmentBuildError (False).
+        time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
+        host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
+        environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
+            (local); or a file from which it is made there, "environment.yml", and a lock beside it.
+        packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
+        modules: Environment modules to load, such as "cuda/11.8".
+        env: Variables of the job; a number is passed as its digits.
+        secrets: Names of variables of this process whose values the job gets, and nobody else.
+        outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
+        cwd: Folder in which the function runs; else a folder of the job's own, empty.
+        name: Name of the job; else the function's.
+        on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
+        stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
+            stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
+        retries: How often it is tried again (0): after an error that passes, such as a card's ECC error, on another
+            card, and after the loss of the machine or of what watches over it. Never after an error of its own.
+        resume: The id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
+
+    Returns:
+        A `ClusterFunction`.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
+
+    The call itself may raise `LockError` and `EnvironmentBuildError` where an environment is to be made.
+
+    Example:
+        >>> @cluster(cores=4, memory="16GB", gpus=1, host="tensor01")
+        ... def train(lr: float) -> dict: ...
+        >>> train(1e-3)
+    """
+    if isinstance(function, (str, int, float, list, tuple, dict)):
+        raise _without_a_name(function)
+    parsed = spec.parse_options({name: value for name, value in options.items() if value is not None})
+
+    def decorate(wanted: Any) -> Any:
+        if isinstance(wanted, ClusterFunction):
+            raise ConfigError(f"{wanted.__name__} is decorated already", hint="use .with_options(…) on it")
+        if isinstance(wanted, _ABOVE_FUNCTIONS):
+            raise _upside_down(type(wanted).__name__)
+        if not callable(wanted) or isinstance(wanted, type):
+            raise _no_function(wanted)
+        if inspect.isgeneratorfunction(wanted) or inspect.isasyncgenfunction(wanted):
+            raise _generates(wanted.__name__)
+        return ClusterFunction(wanted, parsed)
+
+    return decorate if function is None else decorate(function)
+
+
+def _without_a_name(value: object) -> ConfigError:
+    named = isinstance(value, str) and spec.HOST_NAME.fullmatch(value)
+    example = f'host="{value}"' if named else 'cores=2, host="tensor01"'
+    return ConfigError(f"@cluster({value!r}): options have names", hint=f"write @cluster({example})")
+
+
+_ABOVE_FUNCTIONS = (classmethod, staticmethod, property, functools.cached_property)
+
+
+def _upside_down(name: str) -> ConfigError:
+    return ConfigError(f"@cluster stands above @{name}, and gets no function", hint=f"put @{name} above @cluster")
+
+
+def _no_function(wanted: object) -> ConfigError:
+    advice = "decorate a function that makes one and works with it, or one of its methods"
+    return ConfigError(
+        f"@cluster goes on a function, not on {wanted!r}",
+        hint=advice if isinstance(wanted, type) else "write it in the line above a `def`",
+    )
+
+
+def _generates(name: str) -> ConfigError:
+    return ConfigError(
+        f"{name} is a generator function, and a generator exists only in the process that runs it",
+        hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
+    )
+
+
+def _is_awaited(caller: FrameType) -> bool:
+    """Whether what this frame calls now is awaited at once: the next instruction of `await f(x)` says so."""
+    following = (each.opname for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
+    return next(following, "") == "GET_AWAITABLE"
+
+
+def _awaited(name: str) -> ConfigError:
+    return ConfigError(
+        f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
+        hint=f"write await {name}.submit(…), or {name}(…) without await",
+    )
+
+
+def inside_job() -> bool:
+    """Whether this process, or the one that started it, runs a job's function."""
+    return layout.TAG in os.environ

@@ -1,0 +1,172 @@
+"""A concurrent.futures.Executor whose work runs on a host: that interface of `dispatch` and `mapping`, nothing else."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import threading
+import time as clock
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, TypeVar
+
+from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.calls.group import JobGroup, inside
+from clusterfn.calls.job import Job
+from clusterfn.config import spec
+from clusterfn.errors import ClusterfnError
+from clusterfn.public_api import edge
+
+R = TypeVar("R")
+_AT_ONCE = 50
+
+
+class Executor(concurrent.futures.Executor):
+    """Runs functions on a host: what is submitted as a job each, what is mapped as one group.
+
+    Each call has a process of its own, so there is no `initializer`: what it would do belongs into the function.
+    A function that is decorated by `cluster` keeps its own options; those that are given here go over them, as with
+    `with_options`.
+
+    Args:
+        host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
+        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, time, environment, modules, env, secrets: As for
+            `cluster`.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
+
+    Example:
+        >>> with Executor("tensor01", cores=1) as executor:
+        ...     list(executor.map(evaluate, models))
+    """
+
+    @edge
+    def __init__(
+        self,
+        host: str | None = None,
+        *,
+        cores: int | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
+        time: spec.Time | None = None,
+        environment: str | None = None,
+        modules: Sequence[str] | None = None,
+        env: Mapping[str, str | float] | None = None,
+        secrets: Sequence[str] | None = None,
+    ) -> None:
+        self._given = {name: value for name, value in locals().items() if name != "self"}
+        spec.parse_options(self._given)
+        self._sent = 0
+        self._jobs: set[Job[Any]] = set()  # that have not ended: whoever lets go of a Job lets go of its value
+        self._groups: list[JobGroup[Any, Any]] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @edge
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+        """Send `fn(*args, **kwargs)` and return its Job.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: `fn` is no function.
+        """
+        from clusterfn.calls import dispatch
+
+        self._check()
+        plain, options = self._with_options(fn)
+        job: Job[R] = dispatch.submit(plain, args, kwargs, options)
+        with self._lock:
+            self._sent += 1
+            self._jobs.add(job)
+        job.add_done_callback(self._ended)
+        return job
+
+    def _ended(self, job: Future[Any]) -> None:
+        with self._lock:
+            self._jobs.discard(job)
+
+    @edge
+    def map(
+        self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+    ) -> Iterator[R]:
+        """Send `fn(*each)` for each tuple of `zip(*iterables)` in one round trip; the values in order, as they come.
+
+        Giving up, be it after an exception, a timeout or half of the values, touches no call: they go on.
+
+        Args:
+            fn: What to call.
+            iterables: One for each argument. They are read at once.
+            timeout: Seconds from now after which waiting for a value ends.
+            chunksize: Items that are taken from the queue at a time; 1 leaves it to measured times, as `f.map` does.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: `fn` is no function.
+            TimeoutError: Of the iterator: a value was not there in time.
+            Exception: Of the iterator: what the call raised whose turn it is.
+        """
+        from clusterfn.calls import mapping
+
+        self._check()
+        until = None if timeout is None else clock.monotonic() + timeout
+        wish = mapping.wish(_AT_ONCE, chunksize if chunksize != 1 else "auto")
+        plain, options = self._with_options(fn)
+        group = mapping.run(plain, iterables, options, wish)
+        with self._lock:
+            self._sent += 1
+            self._groups.append(group)
+        return _in_order(group, until)
+
+    def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+        plain, own = undecorated(fn)
+        return plain, spec.changed(own, self._given)
+
+    def _check(self) -> None:
+        if inside_job():
+            raise RuntimeError("an Executor inside a job: call the function directly, it runs here")
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+
+    @edge
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls.
+
+        Args:
+            wait: Whether to wait for those that were taken.
+            cancel_futures: Whether to withdraw those that have not started. Of a `map`, those that nobody has taken
+                from its queue; who waits for their values gets `Cancelled`.
+        """
+        self._closed = True
+        with self._lock:
+            jobs = list(self._jobs)
+        if cancel_futures:
+            for job in jobs:
+                job.cancel()
+            for group in self._groups:
+                group.withdraw()
+        if wait:
+            concurrent.futures.wait(jobs)
+            for group in self._groups:
+                with contextlib.suppress(ClusterfnError):  # nothing can be heard of it: who asks for a value is told
+                    group.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.shutdown(wait=not isinstance(error, KeyboardInterrupt))
+
+    def __repr__(self) -> str:
+        where = self._given["host"] or "each function's host"
+        return f"<Executor on {where}: {self._sent or 'nothing'} sent{', closed' if self._closed else ''}>"
+
+
+@edge
+def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
+    """Each value, of which nothing is kept: there may be more of them than memory."""
+    for index in range(len(group)):
+        yield inside(group).give_away(index, until)

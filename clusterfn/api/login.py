@@ -1,0 +1,57 @@
+"""`login()` and `logout()`: one login for all programs of this user, from a script, a notebook or the command line.
+
+The work is done by `transport`; here a host gets its name. Called by users and the CLI.
+"""
+
+from __future__ import annotations
+
+from clusterfn import config
+from clusterfn.hosts.transports import asking, logins
+from clusterfn.hosts.transports.held import Held
+from clusterfn.public_api import edge
+
+
+@edge
+def login(host: str | None = None) -> None:
+    """Log in once and hold the connection for all of your programs on this machine.
+
+    You are asked for what the host wants, in the terminal or below the cell. The connection is held until nobody has
+    used it for the host's `login_ttl` (8 hours), or until `logout`. Nothing is done if it is held already.
+
+    Args:
+        host: The host's name; without it the one that a call would use.
+
+    Raises:
+        ConfigError: There is no such host, or it is this machine.
+        HostError: AuthenticationError, Unreachable or HostKeyError.
+
+    Example:
+        >>> clusterfn.login("tensor01")
+    """
+    hold(host)
+
+
+@edge
+def logout(host: str | None = None) -> bool:
+    """End the connection that `login` holds, with all that goes through it now; jobs on the host go on.
+
+    Args:
+        host: The host's name; without it the one that a call would use.
+
+    Returns:
+        Whether there was one.
+
+    Raises:
+        ConfigError: There is no such host, or it is this machine.
+
+    Example:
+        >>> clusterfn.logout("tensor01")
+    """
+    chosen, _ = config.load().resolve(host)
+    return logins.log_out(chosen)
+
+
+def hold(host: str | None) -> tuple[Held, bool]:
+    """What is held after a login, and whether that login was made now."""
+    chosen, _ = config.load().resolve(host)
+    return logins.log_in(chosen, asking.person())

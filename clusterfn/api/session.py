@@ -1,0 +1,226 @@
+"""A session: cards, cores and an interpreter on a host, held for many calls, each still in a process of its own.
+
+On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor. It starts with the first
+call, and again with the next one after it has ended. Called by users.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, TypeVar
+
+from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.calls import dispatch, job_display
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.job import Job
+from clusterfn.calls.session_call import Call
+from clusterfn.calls.session_job import Holding
+from clusterfn.config import spec
+from clusterfn.config.spec import Options
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.host_state import CALLER
+from clusterfn.public_api import edge
+
+R = TypeVar("R")
+_SILENT = Options()
+# Of these the session must have as much; its time ends all of its calls together.
+_AMOUNTS = (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus"), ("time_s", "time"))
+_SHOWN = {"memory": spec.shown_memory, "gpu_memory": spec.shown_memory, "time": spec.shown_time,
+          "stall_timeout": spec.shown_time}  # fmt: skip
+# What a decorated function may have been promised and a call of a session cannot have by itself.
+_OF_THE_SESSION = {
+    **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
+    **{name: name for name in ("retries", "resume", "nodes", "allow_cpu")},
+    "gpu_memory_bytes": "gpu_memory", "stall_s": "stall_timeout",
+}  # fmt: skip
+
+
+class Session(concurrent.futures.Executor):
+    """Cards, cores and an interpreter, held for many calls that run one after another.
+
+    Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
+    milliseconds, and nothing that it does to its process is seen by the next. The session lets go when it is closed,
+    or after `idle` without a call; the next call then starts it anew, and says so.
+
+    Args:
+        host: The host's name in clusterfn.yml; None as for `cluster`.
+        idle: After so long without a call it ends, as `time` is written.
+        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, environment, packages, modules, env, secrets: As for
+            `cluster`; for the session as a whole.
+        time: How long the session may last, with all of its calls. A call has no limit of its own: a decorated
+            function may ask for as long, and is refused if it asks for longer.
+
+    Raises:
+        ConfigError: An unknown word, a wrong type or unit.
+
+    Example:
+        >>> with clusterfn.Session("tensor01", gpus=1) as session:
+        ...     model = session.call(train, 1e-3)
+        ...     scores = list(session.map(evaluate, models))
+    """
+
+    @edge
+    def __init__(
+        self,
+        host: str | None = None,
+        *,
+        idle: spec.Time = "30min",
+        cores: int | None = None,
+        memory: str | None = None,
+        gpus: int | None = None,
+        gpu_memory: str | None = None,
+        gpu_type: str | None = None,
+        allow_cpu: bool | None = None,
+        time: spec.Time | None = None,
+        environment: str | None = None,
+        packages: Sequence[str] | None = None,
+        modules: Sequence[str] | None = None,
+        env: Mapping[str, str | float] | None = None,
+        secrets: Sequence[str] | None = None,
+    ) -> None:
+        given = {k: v for k, v in locals().items() if k not in ("self", "idle") and v is not None and k[0] != "_"}
+        self._options = spec.parse_options(given)
+        self._idle_s = spec.parse_time(idle, "idle")
+        self._lock = threading.RLock()
+        self._holding: Holding | None = None
+        self._closed = False
+
+    @property
+    def job(self) -> Job[Any] | None:
+        """The job that holds the cards; None before the first call."""
+        return self._holding.job if self._holding else None
+
+    @edge
+    def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
+
+        Ctrl-C ends the call; the session goes on.
+        """
+        call = self._send(fn, args, kwargs, follow=True)
+        return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
+
+    @edge
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
+        """Send `fn(*args, **kwargs)` to the session and return its Job.
+
+        Raises:
+            RuntimeError: After `shutdown`, or inside a job.
+            ConfigError: The function is decorated and asks for what the session does not have.
+        """
+        return self._send(fn, args, kwargs, follow=False)
+
+    def _send(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> Call[R]:
+        if inside_job():
+            raise RuntimeError("a session inside a job: call the function directly, it runs here")
+        plain, own = undecorated(fn)
+        with self._lock:
+            return self._held(own).send(plain, args, kwargs, own.name, follow)
+
+    def _held(self, wanted: Options) -> Holding:
+        """The session as it is held, for a new call."""
+        if self._closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        return self._going(wanted)
+
+    def _going(self, wanted: Options) -> Holding:
+        """The session; started if it is not, or not any more."""
+        holding = self._holding
+        if holding is not None and not holding.job.done():
+            _refuse_what_it_lacks(wanted, self._options, holding.spec)
+            return holding
+        prepared = dispatch.prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
+        _refuse_what_it_lacks(wanted, self._options, prepared.job)
+        if holding is not None:
+            dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
+        serving = spec.Serving(self._idle_s, CALLER)
+        job = replace(prepared.job, name="session", serving=serving)
+        self._holding = Holding(replace(prepared, job=job), self._again)
+        return self._holding
+
+    def _again(self, left: list[Call[Any]]) -> None:
+        """Calls whose session ended, as nobody had called for so long, at the moment when they were sent."""
+        with self._lock:
+            holding = self._going(Options())
+            for call in left:
+                holding.take_over(call)
+            if self._closed:
+                holding.close(wait=False, cancel_futures=False)
+
+    @edge
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more calls, and let the cards go once those that were taken have ended.
+
+        Args:
+            wait: Whether to wait for that.
+            cancel_futures: Whether to withdraw those that have not started.
+        """
+        with self._lock:
+            self._closed = True
+            holding = self._holding
+        if holding is None:
+            return
+        holding.close(wait, cancel_futures)
+        if wait and self._holding is not None:  # its last calls may have gone to another session
+            concurrent.futures.wait([self._holding.job])
+
+    @edge
+    def stop(self) -> None:
+        """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it anew."""
+        if self._holding is not None:
+            self._holding.job.stop()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt)
+        self.shutdown(wait=not interrupted, cancel_futures=interrupted)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, error, traceback)
+
+    def __repr__(self) -> str:
+        return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"
+
+
+def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) -> None:
+    """A decorated function keeps what it was promised, or is refused."""
+    for name, word in _AMOUNTS:
+        asked, held = getattr(wanted, name), getattr(session.resources, name)
+        if asked is not None and held is not None and asked > held:
+            raise _lacks(word, asked, held)
+    if wanted.host is not None and wanted.host != session.host.name:
+        raise _lacks("host", wanted.host, session.host.name)
+    for name, word in _OF_THE_SESSION.items():
+        asked = getattr(wanted, name)
+        if asked != getattr(_SILENT, name) and asked != getattr(own, name):
+            raise _not_for_one_call(word, asked)
+
+
+def _lacks(word: str, asked: Any, held: Any) -> ConfigError:
+    return ConfigError(
+        f"the function asks for {word}={_shown(word, asked)}, the session has {_shown(word, held)}",
+        hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
+    )
+
+
+def _shown(word: str, value: Any) -> str:
+    """As the user wrote it."""
+    return repr(_SHOWN[word](value) if word in _SHOWN else value)
+
+
+def _not_for_one_call(word: str, asked: Any) -> ConfigError:
+    return ConfigError(
+        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or nobody's",
+        hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
+    )

@@ -1,0 +1,6 @@
+"""Many configurations of one function: `clusterfn.sweep`. Its story is `story`."""
+
+from clusterfn.api.sweep.report import SweepResult, Trial
+from clusterfn.api.sweep.search import sweep
+
+__all__ = ["SweepResult", "Trial", "sweep"]

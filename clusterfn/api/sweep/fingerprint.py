@@ -1,0 +1,248 @@
+"""What a function or a value is, as a digest that every process computes alike.
+
+Pickles are no help: cloudpickle's differ between processes (sets, identities of shared objects, marks of classes). So
+the structure is walked. A function is its byte code, its constants, defaults and closure, and the globals that it
+names, in turn; one that is found by name in a module of the user's own is that name and the source of the module with
+all that it imports. Of the modules of others the name and version count. Called by `identity` and `store`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from clusterfn.api.decorator import ClusterFunction
+from clusterfn.calls import payload, user_modules
+from clusterfn.calls.files import Directory, File, shipment
+from clusterfn.hosts import serialization
+
+_PLAIN = (type(None), bool, int, float, complex, str, type(Ellipsis), type(NotImplemented))
+_ROUTINES = (
+    types.BuiltinFunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.ClassMethodDescriptorType, types.MethodWrapperType,
+)  # fmt: skip
+_NOT_CONTENT = frozenset(["__dict__", "__weakref__", "__module__", "__firstlineno__", "_abc_impl", "__annotate_func__"])
+
+
+class Unstable(Exception):
+    """Something in it has no content that could be compared; the message says what."""
+
+
+def fingerprint(*objects: Any) -> str:
+    """One digest, 64 hex digits, of all of them.
+
+    Raises:
+        Unstable: Something in them is nothing but itself: a lock, an open file, a connection.
+
+    Example:
+        >>> fingerprint({"a", "b"}) == fingerprint({"b", "a"}), fingerprint([1]) == fingerprint([1.0])
+        (True, False)
+    """
+    walk = _Walk()
+    try:
+        told = [walk.digest(each) for each in objects]
+    except RecursionError:
+        raise Unstable("it is nested too deeply") from None
+    sources = user_modules.sources(walk.modules)
+    return _joined("whole", [*told, sources.digest.encode() if sources else b""]).hex()
+
+
+def _joined(kind: str, parts: Iterable[bytes]) -> bytes:
+    found = hashlib.sha256(kind.encode())
+    for part in parts:
+        found.update(b"%d " % len(part) + part)
+    return found.digest()
+
+
+class _Walk:
+    """One walk through some objects; `modules` are the user's own that it met."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self._known: dict[int, tuple[Any, bytes]] = {}
+        self._open: dict[int, int] = {}
+
+    def digest(self, obj: Any) -> bytes:
+        """The digest of one object; what is above it in the walk is told by how far above."""
+        if type(obj) is bytes:
+            return _joined("bytes", [obj])
+        if type(obj) in _PLAIN:
+            return _joined(type(obj).__name__, [repr(obj).encode("utf-8", "surrogatepass")])
+        if id(obj) in self._known:
+            return self._known[id(obj)][1]
+        if id(obj) in self._open:
+            return _joined("above", [b"%d" % (len(self._open) - self._open[id(obj)])])
+        self._open[id(obj)] = len(self._open)
+        found = self._composed(obj)
+        del self._open[id(obj)]
+        self._known[id(obj)] = (obj, found)  # the object too: its id is to stay its own
+        return found
+
+    def _composed(self, obj: Any) -> bytes:
+        compose = _EXACT.get(type(obj)) or next((each for kinds, each in _KINDS if isinstance(obj, kinds)), None)
+        if compose is not None:
+            return _joined(compose.__name__, compose(self, obj))
+        return _joined("reduced", self._reduced(obj))
+
+    def all(self, objects: Iterable[Any]) -> list[bytes]:
+        """The digest of each."""
+        return [self.digest(each) for each in objects]
+
+    def pairs(self, mapping: Mapping[Any, Any]) -> list[bytes]:
+        """Of a mapping, whatever its order."""
+        return sorted(self.digest(each) for each in mapping.items())
+
+    def _reduced(self, obj: Any) -> list[bytes]:
+        """An object by what pickle would make it from."""
+        parts = _reduction(obj)
+        if isinstance(parts, str):
+            return self.all([type(obj), parts])
+        make, args, state, items, entries = (*parts, None, None, None)[:5]
+        return [self.digest(type(obj)), *self.all([make, args, state, *(items or ())]), *self.all(entries or ())]
+
+    def note(self, name: str | None) -> None:
+        """A module that counts with its source, if it is one of the user's own."""
+        if name and user_modules.is_own(name):
+            self.modules.add(name)
+
+    def home(self, name: str) -> bytes:
+        """A module in which something is found by its name: its source if it is the user's own, else its version."""
+        self.note(name)
+        package = sys.modules.get(name.partition(".")[0])
+        return f"{name} {getattr(package, '__version__', '')}".encode()
+
+
+def _reduction(obj: Any) -> Any:
+    try:
+        registered = copyreg.dispatch_table.get(type(obj))
+        return registered(obj) if registered else obj.__reduce_ex__(4)
+    except Exception as error:  # __reduce__ of the user's may raise anything
+        raise Unstable(f"{type(obj).__name__} has no content to compare: {error}") from error
+
+
+def _sequence(walk: _Walk, obj: Any) -> list[bytes]:
+    return [type(obj).__name__.encode(), *walk.all(obj)]
+
+
+def _mapping(walk: _Walk, obj: Any) -> list[bytes]:
+    """In its order: who goes through it does different things in another one."""
+    return walk.all(obj.items())
+
+
+def _unordered(walk: _Walk, obj: Any) -> list[bytes]:
+    return sorted(walk.all(obj))
+
+
+def _module(walk: _Walk, obj: types.ModuleType) -> list[bytes]:
+    return [walk.home(obj.__name__), str(getattr(obj, "__version__", "")).encode()]
+
+
+def _routine(walk: _Walk, obj: Any) -> list[bytes]:
+    owner = getattr(obj, "__objclass__", None) or getattr(obj, "__self__", None)
+    return [walk.home(str(getattr(obj, "__module__", ""))), obj.__qualname__.encode(), walk.digest(owner)]
+
+
+def _content(walk: _Walk, obj: File | Directory) -> list[bytes]:
+    item = shipment(obj)
+    return [item.digest.encode(), item.name.encode()]
+
+
+def _decorated(walk: _Walk, obj: ClusterFunction[Any, Any]) -> list[bytes]:
+    return [walk.digest(obj.__wrapped__)]
+
+
+def _method(walk: _Walk, obj: types.MethodType) -> list[bytes]:
+    return walk.all([obj.__func__, obj.__self__])
+
+
+def _wrapped(walk: _Walk, obj: Any) -> list[bytes]:
+    return [type(obj).__name__.encode(), walk.digest(obj.__func__)]
+
+
+def _property(walk: _Walk, obj: property) -> list[bytes]:
+    return walk.all([obj.fget, obj.fset, obj.fdel])
+
+
+def _cached(walk: _Walk, obj: Any) -> list[bytes]:
+    return [walk.digest(obj.__wrapped__)]
+
+
+def _cached_property(walk: _Walk, obj: Any) -> list[bytes]:
+    return [walk.digest(obj.func)]
+
+
+def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
+    if payload.found_by_name(obj) is not None:
+        return [walk.home(obj.__module__), obj.__qualname__.encode()]
+    for name in payload.imports_inside(obj.__code__):
+        walk.note(name or obj.__globals__.get("__package__"))
+    used = {name: obj.__globals__[name] for name in sorted(_names(obj.__code__)) if name in obj.__globals__}
+    return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, _closure(obj), vars(obj)])
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """The globals that a code and those inside it name."""
+    inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return set(serialization.part("pickler").global_names(code)).union(*map(_names, inside)) - {"__builtins__"}
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    """Its free variables; one that has no value yet is left out."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # empty
+            continue
+    return found
+
+
+def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
+    table = getattr(obj, "co_exceptiontable", b"")
+    counts = (obj.co_argcount, obj.co_posonlyargcount, obj.co_kwonlyargcount, obj.co_flags, sys.version_info[:2])
+    names = (obj.co_names, obj.co_varnames, obj.co_freevars, obj.co_cellvars)
+    return walk.all([obj.co_code, obj.co_consts, table, counts, names])
+
+
+def _class(walk: _Walk, obj: type) -> list[bytes]:
+    if obj.__module__ != "__main__" and _found(obj.__module__, obj.__qualname__) is obj:
+        return [walk.home(obj.__module__), obj.__qualname__.encode()]
+    content = {name: value for name, value in vars(obj).items() if name not in _NOT_CONTENT}
+    return [obj.__qualname__.encode(), *walk.all([type(obj), obj.__bases__]), *walk.pairs(content)]
+
+
+def _found(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+_Compose = Callable[[_Walk, Any], "list[bytes]"]
+_EXACT: dict[type, _Compose] = {
+    list: _sequence,
+    tuple: _sequence,
+    dict: _mapping,
+    set: _unordered,
+    frozenset: _unordered,
+    types.MappingProxyType: _mapping,
+}
+_KINDS: list[tuple[Any, _Compose]] = [
+    (ClusterFunction, _decorated),
+    ((File, Directory), _content),
+    (types.ModuleType, _module),
+    (types.FunctionType, _function),
+    (types.MethodType, _method),
+    (types.CodeType, _code),
+    (_ROUTINES, _routine),
+    (type, _class),
+    ((classmethod, staticmethod), _wrapped),
+    (property, _property),
+    (functools._lru_cache_wrapper, _cached),
+    (functools.cached_property, _cached_property),
+]

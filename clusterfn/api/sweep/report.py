@@ -1,0 +1,162 @@
+"""What a sweep found: each configuration with its score or its error, the ranking, and a report as text.
+
+Holds no protocol and runs nothing. Made by `story`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from clusterfn.api.sweep import scoring
+from clusterfn.calls import group_overview, outcome, payload_items
+
+R = TypeVar("R")
+RUN, CACHE, JOURNAL = "run", "cache", "journal"
+_LABEL = 60
+
+
+@dataclass(frozen=True)
+class Trial(Generic[R]):
+    """One configuration that was tested.
+
+    Attributes:
+        name: Such as "GRID_0071".
+        config: The arguments that the function got.
+        score: None if it failed.
+        value: What the function returned; None if it failed.
+        error: Why it failed; None if it did not.
+        seconds: How long it ran.
+        scores: The scores that the result consists of; empty if it has none.
+        job: The group that ran it; "" for one that was in the cache.
+        item: Its index in that group: `clusterfn.attach(trial.job).logs(trial.item)`.
+        host: Where it ran.
+        source: "run", "cache" or "journal".
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    score: float | None = None
+    value: R | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    scores: Sequence[float] = ()
+    job: str = ""
+    item: int = 0
+    host: str = ""
+    source: str = RUN
+
+
+@dataclass(frozen=True)
+class SweepResult(Generic[R]):
+    """All configurations that were tested. `len` is their number, iterating gives a `Trial` for each.
+
+    Attributes:
+        results: A `Trial` for each, in the order of the grid, or in which they were drawn.
+        minimize: Whether the lowest score is the best.
+        journal: The file that says how it came about; passing it to `sweep` again goes on with it.
+        seed: What chose the configurations; None where nothing was left to chance.
+        shown: How many the report lists.
+        group_by: The keyword whose value each line of the ranking gives; None gives all of them.
+    """
+
+    results: Sequence[Trial[R]]
+    minimize: bool
+    journal: Path
+    seed: int | None
+    shown: int = 5
+    group_by: str | None = None
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Trial[R]]:
+        return iter(self.results)
+
+    def __getitem__(self, name: str) -> Trial[R]:
+        """The trial of that name."""
+        return {each.name: each for each in self.results}[name]
+
+    @functools.cached_property
+    def ranking(self) -> list[Trial[R]]:
+        """Those that have a score, the best first."""
+        scores = [(each.name, each.score) for each in self.results if each.score is not None]
+        named = {each.name: each for each in self.results}
+        return [named[name] for name in scoring.ranked(scores, self.minimize)]
+
+    def top(self, n: int | None = None) -> list[Trial[R]]:
+        """The best n; without a number as many as the report lists."""
+        return self.ranking[: self.shown if n is None else n]
+
+    @property
+    def best(self) -> Trial[R]:
+        """The one with the best score."""
+        return self.ranking[0]
+
+    @property
+    def failed(self) -> dict[str, BaseException]:
+        """Name -> why it has no score."""
+        return {each.name: each.error for each in self.results if each.error is not None}
+
+    @property
+    def ghosts(self) -> list[list[str]]:
+        """Names of different configurations that gave the very same sequence of scores: one of them may not count."""
+        return scoring.ghosts({each.name: each.scores for each in self.results})
+
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame, a row for each configuration by its name: its arguments, score, seconds, error, job.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed here.
+        """
+        pandas = group_overview.imported_pandas("results")
+        index = pandas.Index([each.name for each in self.results], name="name")
+        return pandas.DataFrame([_row(each) for each in self.results], index=index)
+
+    def __str__(self) -> str:
+        return "\n".join(report(self))
+
+
+def _row(trial: Trial[Any]) -> dict[str, Any]:
+    told = {"score": trial.score, "seconds": trial.seconds, "error": None, "job": trial.job}
+    if trial.error is not None:
+        told["error"] = cause(trial.error)
+    return {**{f"config_{key}" if key in told else key: value for key, value in trial.config.items()}, **told}
+
+
+def report(result: SweepResult[Any]) -> list[str]:
+    """The lines that end a sweep: how many were completed, the best, what failed and what is suspicious."""
+    done, total = len(result.ranking), len(result.results)
+    lines = [f"{done}/{total} configurations completed ({100 * done // total} %)"]
+    for rank, each in enumerate(result.top(), 1):
+        said = str(each.config.get(result.group_by, "")) if result.group_by else label(each.config)
+        lines.append(f"{rank}. {each.name} {number(each.score)} {said}".rstrip())
+    lines += [f"… and {done - result.shown} more"] if done > result.shown else []
+    lines += [f"✗ {name} {cause(error)}" for name, error in result.failed.items()]
+    return lines + [f"the same scores in every place: {', '.join(names)}" for names in result.ghosts]
+
+
+def label(values: Mapping[str, Any]) -> str:
+    """A configuration as a person reads it."""
+    text = ", ".join(f"{key}={payload_items.label((value,))}" for key, value in values.items())
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
+
+
+def number(score: float | None) -> str:
+    """A score as it is shown.
+
+    Example:
+        >>> number(0.61), number(0.00012)
+        ('0.610', '0.00012')
+    """
+    if score is None:
+        return ""
+    return f"{score:.3f}" if score == 0 or 1e-2 <= abs(score) < 1e6 else f"{score:.3g}"
+
+
+def cause(error: BaseException) -> str:
+    """An error in one line."""
+    return outcome.in_a_line(error)[:160]

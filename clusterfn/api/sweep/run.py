@@ -1,0 +1,311 @@
+"""Runs a batch of configurations, each end of which is in the journal before it is shown.
+
+Those that finished in an earlier run are taken from journal and cache, a group that still runs is followed, the rest
+is sent.
+
+Called by `story`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import functools
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterfn.api.decorator import ClusterFunction
+from clusterfn.api.sweep import progress as sweep_progress
+from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
+from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.report import CACHE, JOURNAL, Trial, cause, label
+from clusterfn.api.sweep.scoring import Scoring, sequence
+from clusterfn.api.sweep.space import Configuration
+from clusterfn.api.sweep.store import Kept, Store
+from clusterfn.calls import attach, dispatch, job_display, mapping
+from clusterfn.calls.chunking import Wish
+from clusterfn.calls.group import JobGroup, inside
+from clusterfn.calls.group_state import Ended, GroupState
+from clusterfn.calls.job import RUNNING, SHORT
+from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
+from clusterfn.hosts import serialization
+
+_LOOK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Where values are kept.
+
+    Attributes:
+        values: Of this sweep, by the name of the configuration.
+        cache: Of all sweeps, by what was called with what; None without one.
+        code: What was called, as a digest; there is a cache only if it has one.
+    """
+
+    values: Store
+    cache: Store | None = None
+    code: str | None = None
+
+    def key(self, config: Mapping[str, Any]) -> str | None:
+        """What a result is found by; None if there is no cache, or nothing to find it by."""
+        if self.cache is None:
+            return None
+        try:
+            return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))
+        except Unstable as unstable:
+            dispatch.tell(f"this configuration is not cached: {unstable} ({label(config)})")
+            return None
+
+    def look_up(self, config: Configuration) -> Kept | None:
+        """What the cache has of it."""
+        key = self.key(config.values)
+        return self.cache.get(key, config.name) if self.cache and key else None
+
+    def keep(self, trial: Trial[Any]) -> None:
+        """Keep the value of one that ended well."""
+        kept = Kept(trial.value, trial.seconds)
+        self.values.put(trial.name, kept)
+        if self.cache and (key := self.key(trial.config)):
+            self.cache.put(key, kept)
+
+
+class Runner:
+    """Runs batches of one sweep.
+
+    Args:
+        function: What to call.
+        scoring: What its results are worth.
+        journal: Open.
+        shelf: Where values are kept.
+        progress: What is shown.
+        max_parallel: As for `map`.
+    """
+
+    def __init__(
+        self, function: ClusterFunction[Any, Any], scoring: Scoring, journal: Journal, shelf: Shelf,
+        progress: sweep_progress.Progress, max_parallel: int,
+    ) -> None:  # fmt: skip
+        self._function = function
+        self._scoring = scoring
+        self._journal = journal
+        self._shelf = shelf
+        self._progress = progress
+        self._max_parallel = max_parallel
+        self._ended, self._sent = _history(journal)
+        self._saw_score = bool(self._ended)
+        self.folder = ""
+
+    def run(self, batch: Sequence[Configuration]) -> list[Trial[Any]]:
+        """The trials of a batch, in its order.
+
+        Raises:
+            PayloadError: One of them cannot travel; the message says which.
+            HostError, and whatever `map` raises.
+        """
+        found: dict[str, Trial[Any]] = {}
+        self._take(found, batch, self._known, "finished in an earlier run")
+        self._take(found, batch, self._cached, "in the cache")
+        for record in self._open(each for each in batch if each.name not in found):
+            missing = (each for each in batch if each.name not in found)
+            waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
+            group = self._attached(record)
+            if group is not None:
+                wanted = [waiting.get(name) for name in record["names"]]
+                found.update(self._follow(_FollowingAgain(group, wanted, self._journal)))
+                _tell_stopped(sum(name not in found for name in waiting), len(batch))
+        rest = [each for each in batch if each.name not in found]
+        if rest:
+            found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
+        return [found[each.name] for each in batch]
+
+    def _open(self, rest: Iterable[Configuration]) -> list[dict[str, Any]]:
+        """What was sent before of which the end, or the value, is not here."""
+        return list({id(sent): sent for each in rest if (sent := self._sent.get(each.name)) is not None}.values())
+
+    def _take(
+        self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
+        known: Callable[[Configuration], Trial[Any] | None], what: str,
+    ) -> None:  # fmt: skip
+        """Add those that need not be run."""
+        rest = [each for each in batch if each.name not in found]
+        taken = {each.name: trial for each in rest if (trial := known(each)) is not None}
+        found.update(taken)
+        self._saw_score = self._saw_score or bool(taken)
+        for trial in taken.values():
+            self._progress.known(trial)
+        if taken:
+            dispatch.tell(f"{len(taken)} of {sweep_progress.counted(len(batch))}: {what}")
+
+    def _known(self, config: Configuration) -> Trial[Any] | None:
+        told = self._ended.get(config.name)
+        kept = self._shelf.values.get(config.name, config.name) if told else None
+        if told is None or kept is None:
+            return None
+        return Trial(
+            config.name, config.values, told["score"], kept.value, None, kept.seconds, tuple(told["scores"]),
+            told["group"], told["item"], told["host"], JOURNAL,
+        )  # fmt: skip
+
+    def _cached(self, config: Configuration) -> Trial[Any] | None:
+        kept = self._shelf.look_up(config)
+        if kept is None:
+            return None
+        trial = self._scored(Trial(config.name, config.values, None, kept.value, seconds=kept.seconds, source=CACHE))
+        if trial.error is not None:
+            return None
+        self._shelf.values.put(config.name, kept)
+        self._write_down(trial)
+        return trial
+
+    def _attached(self, record: Mapping[str, Any]) -> GroupState | None:
+        """A group that was sent before and may still run; None if its host has never had it, or no longer has it."""
+        try:
+            group = attach.attach(record["group"], record["host"])
+        except ConfigError as gone:
+            dispatch.tell(f"{record['group'][:SHORT]} is sent anew: {gone.message}")
+            return None
+        dispatch.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
+        return inside(group) if isinstance(group, JobGroup) else None
+
+    def _send(self, batch: Sequence[Configuration]) -> GroupState:
+        function = self._function.__wrapped__
+        called: Any = functools.partial(serialization.part("stand_ins").with_keywords, function)
+        called.__name__ = getattr(function, "__name__", "function")
+        labels = [f"{each.name} {label(each.values)}" for each in batch]
+        caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
+        try:
+            items = [[each.values for each in batch]]
+            return inside(mapping.run(called, items, self._function.options, Wish(self._max_parallel), caller=caller))
+        except PayloadError as refused:
+            refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
+            raise
+
+    def _about_to_send(self, names: Sequence[str], group: GroupState) -> None:
+        self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
+
+    def _follow(self, following: _Following) -> dict[str, Trial[Any]]:
+        """The ends of those items of a group that are wanted, as they come."""
+        group, found = following.group, {}
+        self.folder = f"{group.host}:{group.folder}"
+        try:
+            for _ in range(len(group)):
+                config, index, ended = following.next(lambda: self._progress.wait(group))
+                if config is not None:
+                    found[config.name] = self._ends(group, index, config, ended)
+        except KeyboardInterrupt:
+            self._progress.close()
+            job_display.interrupted(group, group.on_interrupt, "results()")
+            sweep_progress.line(f"clusterfn: to go on: the same sweep with journal={str(self._journal.path)!r}")
+            raise
+        finally:
+            self._progress.close()
+        return found
+
+    def _ends(self, group: GroupState, index: int, config: Configuration, ended: Ended) -> Trial[Any]:
+        trial: Trial[Any] = Trial(
+            config.name, config.values, None, ended.value, ended.error, ended.usage.get("wall_s", 0.0),
+            job=group.id, item=index, host=group.host,
+        )  # fmt: skip
+        trial = trial if trial.error is not None else self._scored(trial)
+        if trial.error is None:
+            self._shelf.keep(trial)
+        self._write_down(trial)
+        self._progress.show(trial)
+        self._stop_if_misnamed(group, trial)
+        return trial
+
+    def _stop_if_misnamed(self, group: GroupState, trial: Trial[Any]) -> None:
+        """The first result says whether `score=` names a key that there is."""
+        self._saw_score = self._saw_score or trial.score is not None
+        if self._saw_score or not self._scoring.lacks(trial.value):
+            return
+        group.stop()
+        raise SweepError(
+            "the sweep was stopped: its first result has no such score", host=group.host, job=group.id,
+            stage="function", evidence=[str(trial.error)], hint="give score= one of its keys, or a function of it",
+        ) from trial.error  # fmt: skip
+
+    def _scored(self, trial: Trial[Any]) -> Trial[Any]:
+        try:
+            return replace(trial, score=self._scoring.of(trial.value), scores=sequence(trial.value))
+        except Exception as error:  # noqa: BLE001 - score= of the user's may raise anything
+            return replace(trial, error=error)
+
+    def _write_down(self, trial: Trial[Any]) -> None:
+        self._journal.add(
+            "ended", name=trial.name, score=trial.score, scores=list(trial.scores), seconds=round(trial.seconds, 3),
+            error=None if trial.error is None else cause(trial.error), source=trial.source,
+            group=trial.job, item=trial.item, host=trial.host,
+        )  # fmt: skip
+
+
+class _Following:
+    """The items of one group as they begin and end."""
+
+    def __init__(self, group: GroupState, wanted: Sequence[Configuration | None], journal: Journal) -> None:
+        self.group = group
+        self._wanted = wanted
+        self._journal = journal
+        self._given = 0
+        self._begun: set[int] = set()
+        self._look_at = 0.0
+
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
+        """The item that ended after those before; None for one that is not wanted. `on_tick` runs between looks."""
+        while True:
+            self._write_down_begun()
+            try:
+                index, ended = self.group.ended_after(self._given, time.monotonic() + _LOOK_S)
+            except concurrent.futures.TimeoutError:
+                on_tick()
+                continue
+            self._given += 1
+            if ended.usage:  # between two looks it has begun and ended
+                self._begins(index)
+            return self._wanted[index], index, ended
+
+    def _write_down_begun(self) -> None:
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LOOK_S
+        for index, state in enumerate(self.group.states):
+            if state == RUNNING:
+                self._begins(index)
+
+    def _begins(self, index: int) -> None:
+        config = self._wanted[index]
+        if config is not None and index not in self._begun:
+            self._begun.add(index)
+            self._journal.add("began", name=config.name, group=self.group.id)
+
+
+class _FollowingAgain(_Following):
+    """The same of a group that was sent before: what has been stopped since then has no end, and is to be run again."""
+
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
+        """The item that ended after those before; None for one that is not wanted, or was stopped."""
+        config, index, ended = super().next(on_tick)
+        return None if isinstance(ended.error, Cancelled) else config, index, ended
+
+
+def _tell_stopped(stopped: int, count: int) -> None:
+    if stopped:
+        dispatch.tell(f"{stopped} of {sweep_progress.counted(count)}: had been stopped, and run again")
+
+
+def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """What a journal says by name: of those that ended well their ends, and of those that did not fail their groups."""
+    ended: dict[str, dict[str, Any]] = {}
+    sent: dict[str, dict[str, Any]] = {}
+    for record in journal.records:
+        if record["event"] == "sent":
+            sent.update({name: record for name in record["names"]})
+        elif record["event"] == "ended":
+            if record["error"] is None:
+                ended[record["name"]] = record
+            else:
+                sent.pop(record["name"], None)
+    return ended, sent

@@ -1,0 +1,290 @@
+"""The story of a sweep, from top to bottom.
+
+    configurations -> which of them -> journal -> batches, each a group of `map` -> ranking, or one error
+
+Called by users.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import platform
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from clusterfn._version import __version__
+from clusterfn.api.decorator import ClusterFunction, inside_job
+from clusterfn.api.sweep import identity, sampling, scoring, store, study
+from clusterfn.api.sweep import progress as sweep_progress
+from clusterfn.api.sweep.choice import Choice, Study
+from clusterfn.api.sweep.journal import FORMAT, Journal
+from clusterfn.api.sweep.report import SweepResult, Trial, cause, report
+from clusterfn.api.sweep.run import Runner, Shelf
+from clusterfn.api.sweep.space import Configuration
+from clusterfn.api.sweep.store import Store
+from clusterfn.bridge import layout
+from clusterfn.calls import dispatch, payload
+from clusterfn.config import places
+from clusterfn.errors import ConfigError, SweepError
+from clusterfn.public_api import edge
+
+R = TypeVar("R")
+_CAUSES = 10
+_DIGITS = 12
+
+
+@edge
+def sweep(
+    function: ClusterFunction[..., R],
+    configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    max_configs: int | None = None,
+    sampler: Literal["grid", "random"] | Any = "grid",
+    seed: int | None = None,
+    score: scoring.By = None,
+    minimize: bool = False,
+    top: int = 5,
+    group_by: str | None = None,
+    cache: bool | str | Path = False,
+    journal: str | Path | None = None,
+    max_parallel: int = 50,
+) -> SweepResult[R]:
+    """Call a function with many configurations, each in a process of its own, and rank what it returns.
+
+    Args:
+        function: Decorated by `cluster`. It is called with each configuration as keyword arguments.
+        configurations: Keyword -> list of its values: the grid is their product, in the order written. Or a list of
+            dicts, each a configuration.
+        max_configs: How many are tested, exactly; None tests the whole grid.
+        sampler: "grid" keeps the order of the grid; "random" tests in the order of the draws, and takes functions of
+            a `random.Random` besides lists. Or an `optuna.Study`, which is asked for `max_parallel` at a time.
+        seed: Of the draws: the same seed chooses the same configurations. None takes a new one, and says it.
+        score: What a result is worth: a key of it, or a function of it. None takes a number, or its "score".
+        minimize: Whether the lowest score is the best. A study says itself.
+        top: How many the report ranks.
+        group_by: A keyword: the sweep counts the configurations with each of its values, and the ranking shows it.
+        cache: Whether results are kept for other sweeps of the same code with the same arguments; or the folder.
+        journal: The file that tells each decision. If it is there, the sweep goes on where it stopped. None begins a
+            new one among clusterfn's own files, and says which.
+        max_parallel: As for `map`.
+
+    Returns:
+        A `SweepResult`: `ranking`, `best`, `failed`, `ghosts` and each trial by name.
+
+    Raises:
+        SweepError: No configuration was completed; it lists each distinct cause with its count.
+        ConfigError, PayloadError, TypeError: Before anything is sent; among them a journal of another sweep.
+        HostError: As for `map`; what has ended until then stands in the journal.
+        RuntimeError: Inside a job.
+
+    Example:
+        >>> result = clusterfn.sweep(train, {"lr": [1e-4, 1e-3], "model": ["small", "large"]}, max_configs=3, seed=1)
+        >>> result.best.config
+    """
+    _check_function(function)
+    _check_numbers(max_configs, top, max_parallel, seed)
+    scoring.check(score)
+    choice = _choice(configurations, sampler, max_configs, max_parallel)
+    _check_keywords(function, choice, group_by)
+    ranking = scoring.Scoring(score, choice.minimize(minimize))
+    asked = _Asked(choice, ranking, top, group_by, _folder(cache), max_parallel)
+    with Journal(_path(journal, function)) as book:
+        result = _run(function, asked, book, choice.seed(seed, book))
+        if journal is None:  # its values are in the result, and for days on their host
+            store.forget(book.path)
+        return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is wanted."""
+
+    choice: Choice | Study
+    scoring: scoring.Scoring
+    top: int
+    group_by: str | None
+    cache: Path | None
+    max_parallel: int
+
+
+def _check_function(function: object) -> None:
+    if inside_job():
+        raise RuntimeError("clusterfn.sweep() inside a job: a job cannot send further jobs")
+    if not isinstance(function, ClusterFunction):
+        raise ConfigError(
+            f"a sweep needs a function that is decorated by @cluster, not {function!r:.60}",
+            hint='write @cluster above it, or clusterfn.cluster(cores=1, host="local")(function)',
+        )
+
+
+def _check_numbers(max_configs: object, top: object, max_parallel: object, seed: object) -> None:
+    for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
+        _check_number(name, value)
+    if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
+        raise ConfigError(f"seed={seed!r:.60} is not a whole number", hint="give 0 or more")
+
+
+def _check_number(name: str, value: object) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    if not whole and not (name == "max_configs" and value is None):
+        raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
+
+
+def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> Choice | Study:
+    if study.is_study(sampler):
+        return Study(configurations, sampler, max_configs, at_once)
+    if sampler not in (sampling.GRID, sampling.RANDOM):
+        raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
+    return Choice(configurations, sampler, max_configs)
+
+
+def _check_keywords(function: ClusterFunction[..., Any], choice: Choice | Study, group_by: str | None) -> None:
+    for keywords in choice.keywords():
+        payload.check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
+    known = choice.space.keywords()
+    if group_by is not None and group_by not in known:
+        raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
+
+
+def _folder(cache: bool | str | Path) -> Path | None:
+    if isinstance(cache, bool):
+        return places.cache_folder() / "sweeps" if cache else None
+    return Path(cache).expanduser()
+
+
+def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Path:
+    if journal is not None:
+        return Path(journal)
+    folder = places.state_folder() / "sweeps"
+    store.forget_old(folder)
+    now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    return folder / f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
+
+
+def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, seed: int | None) -> SweepResult[R]:
+    """Batch after batch, each written down before it is run."""
+    code = identity.code_of(function.__wrapped__, function.options)
+    facts = _facts(function, asked, seed, code)
+    _begin(journal, facts)
+    _tell_what_cannot_be_compared(journal, facts, asked)
+    shelf = Shelf(Store(store.beside(journal.path)), _cache(function, asked, code), code)
+    progress = sweep_progress.Progress(asked.choice.count, asked.scoring.minimize)
+    runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
+    trials: list[Trial[R]] = []
+    for phase, batch in enumerate(asked.choice.batches(seed, journal), 1):
+        _announce(asked, journal, phase, batch)
+        ended = runner.run(batch)
+        asked.choice.tell(ended)
+        trials += ended
+        if any(each.score is not None for each in trials):
+            sweep_progress.line(f"Phase {phase} complete: {sweep_progress.counted(len(batch))} tested")
+    if shelf.cache is not None:
+        dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed anew, delete that folder")
+    result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
+    _conclude(journal, result)
+    if not result.ranking:
+        raise _none_completed(result, phase, runner)
+    _report(result)
+    return result
+
+
+def _cache(function: ClusterFunction[..., Any], asked: _Asked, code: str | None) -> Store | None:
+    """A folder for this function as it is, which can be deleted by itself."""
+    if asked.cache is None or code is None:
+        return None
+    return Store(asked.cache / f"{dispatch.job_name(function.__name__)}-{code[:_DIGITS]}")
+
+
+def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None, code: str | None) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "function": function.__name__,
+        "module": getattr(function, "__module__", None),
+        "code": code,
+        **identity.describe(asked.choice.space),
+        "size": asked.choice.size,
+        "max_configs": asked.choice.count,
+        "sampler": asked.choice.sampler,
+        "seed": seed,
+        "score": identity.score_of(asked.scoring.by),
+        "minimize": asked.scoring.minimize,
+    }
+
+
+def _begin(journal: Journal, facts: dict[str, Any]) -> None:
+    """The first line; in a journal that has one, what is asked for must be the same."""
+    versions = {"clusterfn": __version__, "python": platform.python_version()}
+    known = journal.told("begin")
+    if not known:
+        journal.add("begin", **facts, versions=versions)
+        dispatch.tell(f"journal {journal.path}")
+        return
+    unlike = identity.differences(known[0], facts)
+    if unlike:
+        raise ConfigError(
+            f"{journal.path} is the journal of another sweep",
+            evidence=unlike,
+            hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
+        )
+    journal.add("resumed", versions=versions)
+    dispatch.tell(f"going on with {journal.path}")
+
+
+def _tell_what_cannot_be_compared(journal: Journal, facts: Mapping[str, Any], asked: _Asked) -> None:
+    without = [key for key, digest in facts["digests"].items() if digest is None]
+    without += [facts["function"]] if facts["code"] is None else []
+    if without and journal.told("begin"):
+        dispatch.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
+    if facts["code"] is None and asked.cache is not None:
+        dispatch.tell(f"nothing is cached: {facts['function']} has no content to compare")
+
+
+def _announce(asked: _Asked, journal: Journal, phase: int, batch: Sequence[Configuration]) -> None:
+    size = asked.choice.size
+    if size is not None and len(batch) < size:
+        sweep_progress.capping(size, len(batch))
+    if asked.group_by is not None:
+        possible = asked.choice.space.possible(asked.group_by)
+        sweep_progress.line(sweep_progress.distribution(asked.group_by, possible, batch))
+    known = {name for told in journal.told("sampled") for name in told["configurations"]}
+    if not known.issuperset(each.name for each in batch):
+        journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
+
+
+def _conclude(journal: Journal, result: SweepResult[Any]) -> None:
+    for names in result.ghosts:
+        journal.add("ghosts", names=names)
+    journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])
+    journal.add("end", completed=len(result.ranking), tested=len(result))
+
+
+def _report(result: SweepResult[Any]) -> None:
+    for text in report(result):
+        sweep_progress.line(text)
+
+
+def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> SweepError:
+    causes = collections.Counter(cause(error) for error in result.failed.values())
+    shown = [f"{count} x {each}" for each, count in causes.most_common(_CAUSES)]
+    shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
+    keys = scoring.possible_keys(each.value for each in result)
+    hint = f"the journal has each of them: {result.journal}"
+    if keys:
+        hint = f"say which key is the score: score={keys[0]!r}"
+    error = SweepError(
+        f"Phase {phase} aborted: no configurations completed successfully ({len(result)} tested)",
+        host=_the_one({each.host for each in result}), job=_the_one({each.job for each in result}),
+        stage="function", evidence=shown, hint=hint,
+        log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
+    )  # fmt: skip
+    error.__cause__ = next(iter(result.failed.values()))
+    return error
+
+
+def _the_one(values: set[str]) -> str | None:
+    """That of all trials; None if they differ."""
+    return values.pop() if len(values) == 1 else None

@@ -1,0 +1,1 @@
+"""The life of a call on this machine: made, sent, followed, concluded."""

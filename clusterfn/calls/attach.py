@@ -1,0 +1,306 @@
+"""Finds jobs again, from any process and any machine: `attach(id)` and `jobs()`.
+
+The ledger remembers on which host a job was started from here; the hosts themselves know the rest.
+Called by users and the CLI.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn import config
+from clusterfn.bridge import layout
+from clusterfn.calls import catch_up, history, job_display
+from clusterfn.calls.job import SHORT, Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config.spec import Host
+from clusterfn.errors import ClusterfnError, ConfigError
+from clusterfn.hosts import remote_files
+from clusterfn.hosts.host_state import Session, open_session
+from clusterfn.public_api import edge
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group import JobGroup
+
+_HEX = frozenset("0123456789abcdef")
+_PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way
+_TIMEOUT_S = 60.0
+_ON_ITS_WAY_S = 15.0  # after it was sent from here, a job may not be there yet
+_LOOK_S, _LOOK_LAST_S = 0.2, 2.0
+_UNTOLD_S = 1.0  # most jobs arrive sooner
+_LATELY_S = 3600.0
+
+
+@dataclass(frozen=True)
+class JobInfo:
+    """One job as its host knows it.
+
+    Attributes:
+        host: The one that it was sent to, if clusterfn.yml has it: several hosts may show one home. Else the one asked.
+        started: Seconds since 1970, by the host's clock, at which it was sent.
+        state: As `Job.state`.
+        message: One line about how it ended, or why it waits.
+    """
+
+    id: str
+    name: str
+    host: str
+    state: str
+    message: str
+    started: float
+
+
+@edge
+def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
+    """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
+
+    Args:
+        job_id: Its id, or the first four digits or more of it.
+        host: Its host's name; without it the ledger, then all hosts of clusterfn.yml are asked.
+        live: Whether its output is followed, from the beginning.
+
+    Returns:
+        A Job, as `submit` returned it, or a JobGroup, as `map` did.
+
+    Raises:
+        ConfigError: There is no such job, or the digits fit several.
+
+    Example:
+        >>> clusterfn.attach("7f3a").result()
+    """
+    job_id = _digits(job_id)
+    session, folder = _find(job_id, host)
+    attempts = posixpath.join(folder, layout.ATTEMPTS)
+    asked = catch_up.ask(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
+    sent, claim, started = remote_files.read_each(session.connection, files)
+    if sent is None:
+        raise _no_such(job_id, [session.host])
+    spec = json.loads(sent)
+    session, folder = _where_sent(spec, session, folder)
+    if spec.get("group"):
+        from clusterfn.calls import mapping  # takes time to import
+
+        return mapping.attach(session, spec)
+    tracker = Tracker(session, spec["id"], spec["name"], live, spec["bridge"])
+    job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
+    tracker.attach(job, claim or b"", started or b"")
+    if not live:
+        there = catch_up.sizes(attempts, asked)
+        catch_up.until(lambda: catch_up.has_heard(job, tracker, there))
+    return job
+
+
+def _digits(job_id: object) -> str:
+    """An id as it may be copied from elsewhere: "#7F3A", or with blanks around it."""
+    digits = job_id.strip().lstrip("#").lower() if isinstance(job_id, str) else ""
+    if len(digits) < SHORT or not set(digits) <= _HEX:
+        raise ConfigError(
+            f"{job_id!r} is not the id of a job", hint="give at least its first four digits, such as '7f3a'"
+        )
+    return digits
+
+
+@edge
+def jobs(host: str | None = None) -> list[JobInfo]:
+    """The jobs on a host, newest first; without a name on the host that a call would use.
+
+    Raises:
+        ConfigError, HostError: The host is unknown or cannot be reached.
+    """
+    known = config.load()
+    chosen, _ = known.resolve(host)
+    told = _listed(open_session(chosen))
+    found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
+    return sorted(found, key=lambda job: job.started, reverse=True)
+
+
+def _listed(session: Session) -> list[dict[str, Any]]:
+    """What the host says of each of its jobs, a page at a time."""
+    told: list[dict[str, Any]] = []
+    after = ""
+    while True:
+        answer = session.supervise("list", session.root, *([after] if after else [])).result(_TIMEOUT_S)
+        if answer.rc != 0:
+            said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+            raise ClusterfnError("the host could not list its jobs", host=session.host.name, evidence=said)
+        page = [json.loads(line) for line in answer.out.splitlines()]
+        following = page.pop()["after"] if page and "after" in page[-1] else ""
+        told += page
+        if following <= after:  # the last page names no job to go on behind
+            return told
+        after = following
+
+
+def _find(job_id: str, host: str | None) -> tuple[Session, str]:
+    """The job's host and folder, once all of it has arrived: its sender gives its id before that."""
+    hosts = _candidates(job_id, host)
+    with _Patience() as patience:
+        while True:
+            seen = [(session, path, recent) for session in map(open_session, hosts)
+                    for path, recent in _named(session, job_id)]  # fmt: skip
+            found = [(session, path) for session, path, _ in seen if _is_whole(path)]
+            parts = {_id(path): session.host.name for session, path, recent in seen if recent and _PART.search(path)}
+            arriving = {part: name for part, name in parts.items() if part not in _ids(found)}
+            late = history.sent_within(job_id, _ON_ITS_WAY_S, [host.name for host in hosts]) - _ids(found)
+            coming = patience.has(arriving, bool(found)) or bool(late)
+            if len(_ids(found) | arriving.keys()) > 1 or not coming:
+                break
+            patience.wait()
+    if len(_ids(found) | arriving.keys()) > 1:
+        several = [f"{posixpath.basename(folder)} on {session.host.name}" for session, folder in found]
+        several += [f"{part} on its way to {name}" for part, name in arriving.items()]
+        raise ConfigError(f"{job_id} fits {len(several)} jobs", evidence=several[:10], hint="give more digits")
+    if not found:
+        raise _no_such(job_id, hosts, [session.host.name for session, _, _ in seen], patience.was_needed)
+    return found[0] if len(found) == 1 else _sender(found)
+
+
+class _Patience:
+    """Waits for a job that is still being sent, and says so."""
+
+    def __init__(self) -> None:
+        self.was_needed = False
+        self._began = self._seen = time.monotonic()
+        self._line = ""
+        self._pause_s = _LOOK_S
+
+    def has(self, arriving: Mapping[str, str], found: bool) -> bool:
+        """Whether to look again, given the host of each job that is arriving.
+
+        Its sender may have lost its connection: then no part of it is there until the sender connects again.
+        """
+        now = time.monotonic()
+        for part, name in arriving.items():
+            self.was_needed, self._seen = True, now
+            if now - self._began > _UNTOLD_S:
+                self._tell(f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
+        return bool(arriving) or (self.was_needed and not found and now - self._seen < _ON_ITS_WAY_S)
+
+    def _tell(self, line: str) -> None:
+        if line != self._line:
+            self._line = line
+            if job_display.is_terminal(sys.stderr):
+                job_display.redraw(line)
+            else:
+                job_display.say(f"{line}\n")
+
+    def wait(self) -> None:
+        """Until the next look; a long upload needs few."""
+        time.sleep(self._pause_s)
+        self._pause_s = min(_LOOK_LAST_S, 1.1 * self._pause_s)
+
+    def __enter__(self) -> _Patience:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._line and job_display.is_terminal(sys.stderr):
+            job_display.redraw("")
+
+
+def _ids(found: Iterable[tuple[Session, str]]) -> set[str]:
+    return {posixpath.basename(folder) for _, folder in found}
+
+
+def _no_such(
+    job_id: str, hosts: Iterable[Host], partly_on: Sequence[str] = (), was_arriving: bool = False
+) -> ConfigError:
+    asked = [host.name for host in hosts]
+    names, elsewhere = ", ".join(asked), sorted({entry.host for entry in history.entries(job_id)} - {*asked})
+    if elsewhere:
+        return ConfigError(
+            f"there is no job {job_id} on {names}: it was sent to {', '.join(elsewhere)}",
+            hint=f"leave the host out, or name that one: --host {elsewhere[0]}",
+        )
+    if partly_on:
+        return ConfigError(
+            f"job {job_id} has not started: only a part of it has arrived on {', '.join(dict.fromkeys(partly_on))}",
+            evidence=["the program that sent it was killed, or has lost its connection for minutes"],
+            hint="send it again, or attach once that program has connected again",
+        )
+    if was_arriving:
+        return ConfigError(
+            f"job {job_id} has not started: the program that sent it to {names} has dropped it, or was killed",
+            hint="send it again",
+        )
+    lately = history.sent_within(job_id, _LATELY_S, asked)
+    evidence = ["it was sent from here a short while ago: it is still on its way, or was refused"] if lately else []
+    hint = "clusterfn jobs HOST lists what is there"
+    return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
+
+
+def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
+    """Of several hosts that show one job, as login nodes with one home do, the one that it was sent to."""
+    sent_to = _spec(*found[0])["host"]
+    chosen = next((each for each in found if each[0].host.name == sent_to), None)
+    if chosen is None:
+        names = [session.host.name for session, _ in found]
+        raise ConfigError(
+            f"{posixpath.basename(found[0][1])} is seen on {', '.join(names)}, and was sent to a host named {sent_to}",
+            hint=f"say which: --host {names[0]}, or attach(..., host={names[0]!r})",
+        )
+    return chosen
+
+
+def _where_sent(spec: dict[str, Any], session: Session, folder: str) -> tuple[Session, str]:
+    """Through the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
+
+    Else the host that was asked is as good, and may be the only one that can be reached."""
+    sender = config.load().hosts.get(spec["host"])
+    if sender is None or sender.scheduler == session.host.scheduler:
+        return session, folder
+    there = open_session(sender)
+    return next(((there, found) for found in _folders(there, spec["id"])), (session, folder))
+
+
+def _spec(session: Session, folder: str) -> dict[str, Any]:
+    """What the job was sent as."""
+    spec: dict[str, Any] = json.loads(remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
+    return spec
+
+
+def _folders(session: Session, job_id: str) -> list[str]:
+    """Those of whole jobs."""
+    return [path for path, _ in _named(session, job_id) if _is_whole(path)]
+
+
+def _is_whole(path: str) -> bool:
+    """What is being sent has a longer name."""
+    return set(posixpath.basename(path)) <= _HEX
+
+
+def _id(path: str) -> str:
+    return _PART.sub("", posixpath.basename(path))
+
+
+def _named(session: Session, job_id: str) -> list[tuple[str, bool]]:
+    """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
+
+    The agent that takes an upload touches its folder three times a minute, as long as it hears its client.
+    """
+    folder = posixpath.join(session.root, layout.JOBS)
+    argv = ["find", folder, "-maxdepth", "1", "-name", job_id + "*", "-print", "-mmin", "-2", "-print"]
+    printed = session.connection.run(argv).result(_TIMEOUT_S).out.decode().splitlines()
+    return [(path, printed.count(path) > 1) for path in dict.fromkeys(printed)]
+
+
+def _candidates(job_id: str, name: str | None) -> list[Host]:
+    """The named host; else those that the ledger knows, with the files that define them; else all of this folder's."""
+    if name is not None:
+        return [config.load().resolve(name)[0]]
+    remembered = [_as_it_was(entry) for entry in sorted(history.entries(job_id), key=lambda entry: entry.host)]
+    return [host for host in remembered if host is not None] or list(config.load().hosts.values())
+
+
+def _as_it_was(entry: history.Entry) -> Host | None:
+    file = Path(entry.config) if entry.config else None
+    known = config.read(file) if file is not None and file.exists() else config.load()
+    return known.hosts.get(entry.host)

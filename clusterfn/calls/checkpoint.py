@@ -1,0 +1,96 @@
+"""`resume=`: finds the job whose checkpoint a call is to begin with, before anything is sent.
+
+The host makes the copy when the job begins (`bridge/supervisor/checkpoint.py`). Called by `dispatch`.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import time
+from typing import NamedTuple
+
+from clusterfn.bridge import layout
+from clusterfn.calls import history
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.host_state import Session
+
+_TIMEOUT_S = 60.0
+_STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
+_LOOK_S = 0.5
+_IDS = frozenset("0123456789abcdef")
+# What lies in the checkpoints of jobs whose ids begin so, whether they were asked to stop, and how their attempts
+# ended, one JSON object for each.
+_LOOK = f"""
+for job in "$1"*; do
+  [ -f "$job/{layout.SPEC}" ] || continue
+  echo "${{job##*/}}" "$(ls -A "$job/{layout.CHECKPOINT}" 2>/dev/null | head -n 1 | wc -l)" \
+    "$(ls -d "$job/{layout.CANCEL}" 2>/dev/null | wc -l)"
+  cat "$job/{layout.ATTEMPTS}"/*/{layout.OUTCOME} 2>/dev/null
+done
+exit 0
+"""
+
+
+def to_resume(session: Session, job_id: str) -> str:
+    """The whole id of the job that `resume=` names; waits for one that is being stopped.
+
+    Raises:
+        ConfigError: The host has no such job, it still runs, or it left no checkpoint.
+    """
+    host, until = session.host.name, time.monotonic() + _STOPPING_S
+    name, job = _find(session, job_id)
+    while job.stopping and not job.ended and time.monotonic() < until:
+        time.sleep(_LOOK_S)
+        name, job = _find(session, name)
+    if not job.ended and job.stopping:
+        raise ConfigError(f"resume={job_id!r}: that job is still being stopped", hint="call again in a moment")
+    if not job.ended:
+        raise ConfigError(f"resume={job_id!r}: that job still runs", hint=f"stop it first: clusterfn cancel {job_id}")
+    if not job.kept:
+        raise ConfigError(
+            f"resume={job_id!r}: that job left no checkpoint on {host}",
+            hint="let the function write into os.environ['CLUSTERFN_CHECKPOINT']; call again without resume=",
+        )
+    return name
+
+
+class _Earlier(NamedTuple):
+    """An earlier job: whether it has a checkpoint, was asked to stop, and has ended."""
+
+    kept: bool
+    stopping: bool
+    ended: bool = False
+
+
+def _find(session: Session, job_id: str) -> tuple[str, _Earlier]:
+    """The whole id of the one job whose id begins so, and how it stands."""
+    host = session.host.name
+    place = posixpath.join(session.root, layout.JOBS, job_id)
+    answer = session.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)
+    found: dict[str, _Earlier] = {}
+    for line in answer.out.decode("utf-8", "replace").splitlines():
+        if line.startswith("{") and found:
+            last = list(found)[-1]
+            found[last] = found[last]._replace(ended=found[last].ended or bool(json.loads(line).get("final")))
+        elif set(line.partition(" ")[0]) <= _IDS:
+            name, kept, stopping = line.split()
+            found[name] = _Earlier(kept != "0", stopping != "0")
+    if not found:
+        raise _not_there(host, job_id)
+    if len(found) > 1:
+        raise ConfigError(f"resume={job_id!r} fits {len(found)} jobs on {host}", evidence=[*found][:10], hint=_MORE)
+    return next(iter(found.items()))
+
+
+_MORE = "give more digits"
+
+
+def _not_there(host: str, job_id: str) -> ConfigError:
+    elsewhere = sorted({entry.host for entry in history.entries(job_id)} - {host})
+    if elsewhere:
+        return ConfigError(
+            f"resume={job_id!r}: that job's checkpoint is on {', '.join(elsewhere)}, and the call runs on {host}",
+            hint=f'call it there: host="{elsewhere[0]}"',
+        )
+    return ConfigError(f"resume={job_id!r}: there is no such job on {host}", hint="clusterfn jobs lists what is there")

@@ -1,0 +1,138 @@
+"""How the items of a group are shared out: how many elements, how large a chunk, how long an element. Pure.
+
+Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
+large enough that files do not grow with items: at most a quarter of an element's even share, and no more than half an
+hour of work by what the items took so far, which only the element knows. Called by `mapping` and `gathering`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from clusterfn.config.spec import Group
+from clusterfn.scheduler.base import Limits
+
+SEQUENTIAL_UP_TO = 2
+LOCAL_AT_ONCE = 4
+AIM_S = 1800.0  # of work that an element claims at a time
+_CHUNKS_EACH = 4
+_MOST_JOBS = 10_000  # of a scheduler that does not say
+_MARGIN_S = 60.0  # SLURM is asked for a minute more
+_MANY = 500
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the caller of `map` said of how its items are to be shared out.
+
+    Attributes:
+        max_parallel: Items that run side by side, at most.
+        chunk: Items that an element claims at a time; None: as it turns out.
+        sequential_up_to: Up to this many items run one at a time; None: two items that would share a GPU do.
+    """
+
+    max_parallel: int = 50
+    chunk: int | None = None
+    sequential_up_to: int | None = None
+
+    def asks_for_turns(self, count: int) -> bool:
+        """Whether the caller wants so few items to run one at a time."""
+        return self.sequential_up_to is not None and count <= self.sequential_up_to
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a host without a scheduler has room for: items at a time by cores, memory and cards; None: not limited.
+
+    Attributes:
+        local: Whether it is this machine.
+    """
+
+    by_cores: int
+    by_memory: int | None = None
+    by_cards: int | None = None
+    local: bool = False
+
+    def room(self) -> int:
+        """Items that may run side by side; at least one, which waits for what it needs."""
+        most = [self.by_cores, *(each for each in (self.by_memory, self.by_cards) if each is not None)]
+        return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
+
+
+def on_machine(count: int, wish: Wish, machine: Machine) -> Group:
+    """For a host without a scheduler: as many processes as there is room for, which take what comes.
+
+    Example:
+        >>> on_machine(100, Wish(), Machine(by_cores=8))
+        Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
+    """
+    at_once = 1 if takes_turns(count, wish, machine) else max(1, min(count, wish.max_parallel, machine.room()))
+    aim_s = AIM_S if wish.chunk is None else None
+    chunk = wish.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    elements = min(at_once, math.ceil(count / chunk))
+    return Group(count, chunk, elements, elements, aim_s=aim_s)
+
+
+def takes_turns(count: int, wish: Wish, machine: Machine) -> bool:
+    """Whether there are so few items that they run one after another."""
+    if wish.sequential_up_to is not None:
+        return wish.asks_for_turns(count)
+    return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
+
+
+def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Group:
+    """For SLURM: elements of job arrays.
+
+    Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
+    for the time of one chunk, as far as the partition gives it, so there is one for each chunk; those that are not
+    needed are taken out of the queue. A chunk size that was asked for is one element's share.
+
+    Example:
+        >>> on_slurm(10_000, Wish(), None, Limits(array=1000))
+        Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
+    """
+    at_once = 1 if wish.asks_for_turns(count) else min(count, wish.max_parallel)
+    asked = wish.chunk
+    chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
+    longest_s = None if item_s is None else _longest_s(item_s, limits)
+    if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
+        chunk = max(1, min(chunk, int(longest_s // item_s)))
+    chunks = math.ceil(count / chunk)
+    elements = min(at_once, chunks) if asked is None and item_s is None else min(chunks, limits.jobs or _MOST_JOBS)
+    element_s = None if item_s is None or longest_s is None else max(item_s, min(chunk * item_s, longest_s))
+    per_element = 1 if asked is not None and elements == chunks else None
+    aim_s = AIM_S if asked is None else None
+    return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
+
+
+def _longest_s(item_s: float, limits: Limits) -> float:
+    return math.inf if limits.time_s is None else max(item_s, limits.time_s - _MARGIN_S)
+
+
+def again(group: Group, left: int) -> int:
+    """How many elements the items that are left want."""
+    return max(1, min(group.elements, math.ceil(left / group.chunk)))
+
+
+def load_on_controller(group: Group, wish: Wish, item_s: float | None, limits: Limits) -> str:
+    """What many elements of one item mean on SLURM, why they are so many, what makes fewer; "" where that is little.
+
+    Args:
+        group, wish, item_s, limits: What `on_slurm` gave, and what it was given.
+    """
+    auto = on_slurm(group.count, replace(wish, chunk=None), item_s, limits)
+    if group.chunk > 1 or group.elements <= _MANY or (group == auto and item_s is None):
+        return ""
+    mean = "each of which SLURM's controller schedules, starts and records by itself for one item"
+    many = f"{group.elements} elements of job arrays, {mean}"
+    if auto.elements < group.elements:
+        return f'chunksize=1 makes {many}: chunksize="auto" would make {auto.elements}'
+    if item_s and limits.time_s and int(_longest_s(item_s, limits) // item_s) < 2:
+        fills = f"{_minutes(item_s)} for each item fill the {_minutes(limits.time_s)} that the partition gives"
+        return f"{fills}, so there are {many}: less time=, or a partition that gives more, would make fewer"
+    return f"max_parallel={wish.max_parallel} makes {many}: fewer at a time would make fewer"
+
+
+def _minutes(seconds: float) -> str:
+    return f"{round(seconds / 60, 1):g} min"

@@ -1,0 +1,307 @@
+"""Brings an environment's archives to a host that lacks them, and starts its builder there: nothing twice.
+
+The host fetches what it can reach, and is sent the rest. The builder goes on by itself; a job waits for it on the
+host. Called by `send`, and by the CLI where an environment is built before any job wants it.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.environment import fetching, zstd
+from clusterfn.environment.lock import Package
+from clusterfn.environment.making import Made
+from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
+from clusterfn.hosts import environment_builder
+from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.environment_builder import Build, Told
+from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.rpc.requests import Data, Part
+from clusterfn.hosts.transfer import Transfer
+from clusterfn.scheduler import job_script
+from clusterfn.scheduler.base import Answer
+
+Say = Callable[[str], None]
+Progress = Callable[[Told], None]
+
+FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
+
+_WHOLE, _PIECE = 64 << 20, 32 << 20  # larger archives travel in pieces: a line that breaks costs one
+_GROUP_READS = 0o640  # the root of environments may be a group's
+_TIMEOUT_S = 120.0
+_SELDOM_S = 5.0
+_OFTEN_S = 0.5
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What was put on the stream for an environment.
+
+    Attributes:
+        before: Requests that must end well before a job of it is started; none if it is there.
+        build: The builder that was started, if one was.
+    """
+
+    before: Sequence[Reply[Any]] = ()
+    build: Build | None = None
+
+    def tell(self, tracker: Tracker, job: Job[Any]) -> None:
+        """Show a job that waits in a queue how far its environment is, and end it if there will be none."""
+        if self.build is not None:
+            ended = self.build.listen(
+                lambda told: tracker.waits_for(job, f"environment: {environment_builder.in_words(told)}")
+            )
+            ended.add_done_callback(lambda outcome: _told_at_last(tracker, job, outcome))
+
+
+def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> None:
+    """A builder that was only stopped leaves the work to the job."""
+    tracker.waits_for(job, "")
+    error = outcome.exception()
+    told = outcome.result() if error is None else {}
+    if isinstance(error, SubmitError):
+        tracker.cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
+    elif told.get("stage") == "failed" and told.get("at") != "stopped":
+        tracker.cannot_have(
+            environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or ""
+        )
+
+
+def for_job(session: Session, made: Made, job: Job[Any], say: Say) -> Shipped:
+    """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
+    aloud = _seldom(say)
+
+    def show(told: Told) -> None:
+        if told["stage"] == FETCHING:
+            aloud(told)
+        else:
+            job.on_state(job.state, f"environment: {environment_builder.in_words(told)}")
+
+    return ship(session, made, say, show)
+
+
+def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool:
+    """Have it built now, and wait for that; whether there was anything to do.
+
+    Raises:
+        EnvironmentBuildError, HostError: It cannot be made, or not be sent.
+        ConfigError: The host builds in jobs alone.
+    """
+    making = session.host.making
+    if making.build_on == "node" and not making.partition:
+        raise ConfigError(
+            f"{session.host.name} builds environments in the jobs that want them (build_on: node)",
+            host=session.host.name, hint="call a function with it; or name a build_partition: for jobs that only build",
+        )  # fmt: skip
+    shipped = ship(session, made, say, on_progress)
+    if shipped.build is None:
+        return False
+    ended = shipped.build.listen(on_progress)
+    for reply in shipped.before:
+        reply.result(None)
+    told = ended.result()
+    if told["stage"] == "failed":
+        raise environment_builder.failure(told, session.host.name)
+    return True
+
+
+def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipped:
+    """Put on the stream what the host lacks of it, and the start of its builder.
+
+    Args:
+        say: Is told in a sentence what is missing there.
+        on_progress: Is told how far fetching is, here, and later how far sending is, on the connection's thread.
+
+    Raises:
+        EnvironmentBuildError: A package cannot be fetched, here and there.
+    """
+    if not session.missing([made.ready]):
+        return Shipped()
+    lacking = _lacking(session, made)
+    theirs, ours = _divide(session, made, lacking)
+    say(_in_words(session, made, theirs, ours))
+    sent = [*session.lay_out_bridge(), *_send(session, made, ours, on_progress)]
+    plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
+    document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
+    planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
+    return Shipped([*sent, planned], _start(session, made, plan, planned))
+
+
+def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Build | None:
+    """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
+    making = session.host.making
+    if making.build_on == "node" and not making.partition:
+        return None
+    log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
+    argv, build = (*session.builder, "build", plan), Build(session, log)
+    if making.build_on == "node" and session.host.scheduler == "slurm":
+        _submit(session, made, argv, log, planned, build)
+    else:
+        spawned = session.connection.spawn(argv, made.root, log, unset=session.scheduler.unset, after=[planned])
+        spawned.add_done_callback(build.started)
+        spawned.exited.add_done_callback(build.process_ended)
+    return build
+
+
+def _submit(session: Session, made: Made, argv: Sequence[str], log: str, planned: Reply[bool], build: Build) -> None:
+    name = layout.job_name("environment", made.id)
+    start = session.scheduler.errand(job_script.command_line(argv), name, log, session.host.making.partition or "")
+    ran = session.connection.run(start.argv, cwd=made.root, unset=start.unset, after=[planned])
+    ran.add_done_callback(lambda reply: _submitted(session, name, reply, build))
+
+
+def _submitted(session: Session, name: str, reply: Reply[Completed], build: Build) -> None:
+    build.started(reply)
+    if reply.exception(0) is not None:
+        return
+    ran = reply.result(0)
+    answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+    try:
+        session.scheduler.submitted(answer)
+    except ClusterfnError as refusal:
+        build.refused(refusal)
+    else:
+        session.watch.add(name, build.scheduler_said)
+        build.when_over(lambda: session.unwatch(name))
+
+
+def _lacking(session: Session, made: Made) -> Told:
+    """What the host lacks, and which of it it cannot reach."""
+    document = _document(session, made, session.host.making.fetch_on != "client", {})
+    return environment_builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
+
+
+def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package], list[Package]]:
+    """What the host fetches, and what is sent."""
+    wheel = _zstd(session)
+    wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
+    missing = [wanted[sha256] for sha256 in lacking["missing"]]
+    ours = set() if session.host.making.fetch_on == "host" else set(lacking["unreachable"])
+    return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
+
+
+def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
+    count = len(made.lock.on(made.platform))
+    parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
+    parts += [f"{len(ours)} are sent"] if ours else []
+    parts += [f"{count - len(theirs) - len(ours)} are there"] if len(theirs) + len(ours) < count else []
+    return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
+
+
+def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
+    """Each archive as soon as it is here, while the others are fetched."""
+    fetched = _often(on_progress, FETCHING)
+    sending = _Sending(on_progress)
+    for sha256, path in fetching.fetch(packages, fetched):
+        for place, data in _parts(session, made.root, sha256, path):
+            sent = session.connection.put(place, data, mode=_GROUP_READS)
+            sending.add(sent)
+            yield sent
+
+
+def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
+    """What is sent of an archive: itself, or those pieces of a large one that an earlier try has not brought."""
+    size = path.stat().st_size
+    if size <= _WHOLE:
+        yield layout.blob(root, sha256), path
+        return
+    count = -(-size // _PIECE)
+    places = [posixpath.join(layout.pieces_dir(root, sha256), f"{n}-of-{count}") for n in range(count)]
+    missing = session.missing(places)
+    for number, place in enumerate(places):
+        if place in missing:
+            offset = number * _PIECE
+            yield place, Part(path, offset, min(_PIECE, size - offset))
+
+
+class _Sending:
+    """How many parts of archives have arrived, and how far all of them are; told on the connection's reader thread."""
+
+    def __init__(self, on_progress: Progress) -> None:
+        self._on_progress = on_progress
+        self._transfer = Transfer(SENDING)
+        self._of = self._count = 0
+        self._due = 0.0
+
+    def add(self, sent: Reply[Any]) -> None:
+        """One more part is sent."""
+        self._of += 1
+        self._transfer.add(sent)
+        sent.add_done_callback(self._arrived)
+
+    def _arrived(self, _: Reply[Any]) -> None:
+        self._count += 1
+        amounts = self._transfer.amounts()
+        if self._count == self._of or time.monotonic() >= self._due:
+            self._due = time.monotonic() + _OFTEN_S
+            self._on_progress({"stage": SENDING, "done": self._count, "of": self._of, "text": amounts})
+
+
+def _often(on_progress: Progress, stage: str) -> fetching.Progress:
+    """Told not more than twice a second, but for the end."""
+    due = [0.0]
+
+    def tell(done: int, of: int, size: int) -> None:
+        if done == of or time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + _OFTEN_S
+            on_progress({"stage": stage, "done": done, "of": of, "bytes": size})
+
+    return tell
+
+
+def _seldom(say: Say) -> Progress:
+    """What says how far it is every few seconds, for whoever shows lines that stay."""
+    due = [time.monotonic() + _SELDOM_S]
+
+    def tell(told: Told) -> None:
+        if time.monotonic() >= due[0]:
+            due[0] = time.monotonic() + _SELDOM_S
+            say(environment_builder.in_words(told))
+
+    return tell
+
+
+def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """plan.json, as decision 14 describes it; what only people want to know stands there too."""
+    wheel = _zstd(session)
+    return {
+        "format": layout.FORMAT,
+        "id": made.id,
+        "root": made.root,
+        "platform": made.platform,
+        "python": list(made.interpreter.version),
+        "packages": [{**_entry(each), "size": sizes.get(each.sha256, 0)} for each in made.lock.on(made.platform)],
+        "fetch": fetch,
+        "zstd": _entry(wheel) if wheel else None,
+        "verify": ["torch"] if made.has_torch else [],
+        "timeout_s": session.host.making.timeout_s,
+        "purged": session.host.making.purge_days is not None,
+        "installer": session.host.making.installer,
+        "owners": list(session.host.owners),
+        "about": made.title,
+        "wanted": list(made.wanted),
+        "cuda": made.cuda,
+        "why": made.why,
+        "virtual": made.lock.virtual_packages(made.platform),
+    }
+
+
+def _zstd(session: Session) -> Package | None:
+    facts = session.connection.facts
+    return zstd.wheel(facts.version, facts.platform.partition("-")[2])
+
+
+def _entry(package: Package) -> dict[str, Any]:
+    names = ("name", "version", "build", "manager", "file", "url", "sha256")
+    return {name: getattr(package, name) for name in names}

@@ -1,0 +1,288 @@
+"""Many calls of one function as their user sees them: results in order or as they come, failures beside them.
+
+Holds no protocol, and no name but such as a user may call: what is known stands in `groupstate`. Made by `mapping`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from clusterfn.bridge.supervisor.text import printable
+from clusterfn.calls import group_overview, outcome, stack_dump
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.job import RUNNING
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import remote_files
+from clusterfn.public_api import edge
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from clusterfn.calls.group_tracker import Gathering
+
+R = TypeVar("R")
+E = TypeVar("E")  # what may stand in the place of a value: Exception, or nothing with on_error="raise"
+_ANSWER_S = 30.0
+
+
+class JobGroup(Generic[R, E]):
+    """The calls of one `map`. `len(group)` is their number.
+
+    Iterating, with `for` or `async for`, gives `(index, result)` as each call ends. Waiting, or giving up waiting,
+    never touches them.
+
+    Attributes:
+        id: 16 hex digits; four are enough where they are unambiguous.
+        name: The function's name.
+        host: The host's name.
+        folder: The group's folder on the host.
+    """
+
+    _as_argument = "pass the values of its calls: group.results()"
+
+    def __init__(self, known: GroupState) -> None:
+        self.id = known.id
+        self.name = known.name
+        self.host = known.host
+        self.folder = known.folder
+        self._known = known
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def done(self) -> bool:
+        """Whether each call has ended."""
+        return self._known.done()
+
+    @edge
+    def results(self, timeout: float | None = None) -> list[R | E]:
+        """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
+
+        With `on_error="collect"` an exception stands in the place of a value; with "raise" the first one is raised, and
+        the others can still be read.
+
+        Args:
+            timeout: Seconds; None for as long as it takes.
+
+        Raises:
+            MapError: Every call of the map failed; it lists each distinct cause with its count. A group of
+                `retry_failed` raises it only if no item has returned before.
+            TimeoutError: Not all have ended within `timeout`; they go on.
+            KeyboardInterrupt: After Ctrl-C; they go on, unless it is pressed twice.
+            Exception: With "raise", that of the first call that failed.
+        """
+        from clusterfn.calls import map_display
+
+        map_display.until_done(self._known, timeout)
+        errors = list(self.failed.values())
+        if errors and len(errors) == len(self) and not self._known.others_returned:
+            raise group_overview.none_succeeded(self._known, errors)
+        return [self._known.end_of(index, None).result for index in range(len(self))]
+
+    @edge
+    def result(self, index: int, timeout: float | None = None) -> R:
+        """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
+
+        Raises:
+            IndexError: There is no such item.
+            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            Exception: What it raised, or one of `clusterfn.errors`.
+        """
+        ended = self._known.end_of(self._known.at(index), None if timeout is None else time.monotonic() + timeout)
+        if ended.error is not None:
+            raise ended.error
+        return cast(R, ended.value)
+
+    @edge
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until each call has ended, without a word; whether they have after `timeout` seconds."""
+        try:
+            if len(self):
+                self._known.ended_after(len(self) - 1, None if timeout is None else time.monotonic() + timeout)
+        except concurrent.futures.TimeoutError:
+            return False
+        return True
+
+    @edge
+    def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
+        """`(index, result)` of each call as it ends.
+
+        Raises:
+            TimeoutError: Not all have ended within `timeout` seconds.
+            Exception: With `on_error="raise"`, that of the first call that failed.
+        """
+        until = None if timeout is None else time.monotonic() + timeout
+        given = 0
+        while given < len(self):
+            index, ended = self._known.ended_after(given, until)
+            given += 1
+            if ended.error is not None and self._known.raises:
+                raise ended.error
+            yield index, cast("R | E", ended.result)
+
+    def __iter__(self) -> Iterator[tuple[int, R | E]]:
+        return self.as_completed()
+
+    async def __aiter__(self) -> AsyncIterator[tuple[int, R | E]]:
+        import asyncio
+
+        changed, given = asyncio.Event(), self.as_completed()
+        with self._known.listening(functools.partial(_wake, asyncio.get_running_loop(), changed)):
+            for before in range(len(self)):
+                while not self._known.has_news(before):
+                    changed.clear()
+                    await changed.wait()
+                yield next(given)
+
+    @property
+    def failed(self) -> dict[int, BaseException]:
+        """The exceptions of the calls that have failed so far, by index."""
+        return self._known.failed
+
+    @property
+    def states(self) -> list[str]:
+        """The state of each call, as `Job.state`."""
+        return self._known.states
+
+    @property
+    def state(self) -> str:
+        """PENDING, RUNNING, CANCELLED (all have ended, one at least was cancelled), RETURNED (one has a value), DIED or
+        UNKNOWN."""
+        return self._known.state
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, if there is something to say."""
+        return self._known.reason
+
+    @property
+    def status(self) -> str:
+        """State and counts in one line, such as "RUNNING (37 of 100 ended: 35 returned, 2 raised)"."""
+        return self._known.status
+
+    @edge
+    def usage(self, index: int) -> Mapping[str, Any]:
+        """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
+        ended = self._known.ended(self._known.at(index))
+        return {} if ended is None else ended.usage
+
+    @edge
+    def logs(self, index: int, stream: str = "stdout") -> str:
+        """What one call has printed so far.
+
+        Args:
+            index: Which.
+            stream: "stdout" or "stderr".
+        """
+        which, gathering = self._known.at(index), self._of_host()
+        return gathering.accounts.logs(gathering.connection, which, stream)
+
+    @edge
+    def stack(self, index: int) -> str:
+        """Where one call is now: the stack of every thread of its Python processes. It goes on.
+
+        Raises:
+            ClusterfnError: It does not run, or nobody there answers.
+        """
+        said, index = None, self._known.at(index)
+        if self.states[index] == RUNNING:
+            gathering = self._of_host()
+            folder = gathering.accounts.element_folder(index)
+            said = stack_dump.ask(gathering.connection, folder, lambda waited_s: self._may_answer(index, waited_s))
+        if said is None:
+            raise ClusterfnError(
+                f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
+                hint="ask while it runs",
+            )  # fmt: skip
+        return printable(outcome.own_files(said))
+
+    def _may_answer(self, index: int, waited_s: float) -> bool:
+        return self.states[index] == RUNNING and waited_s < _ANSWER_S
+
+    @edge
+    def files(self, index: int) -> list[remote_files.RemoteFile]:
+        """The files that one call left in its folder."""
+        which, gathering = self._known.at(index), self._of_host()
+        return remote_files.list_files(gathering.connection, gathering.accounts.work_folder(which), item=which)
+
+    @edge
+    def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
+        """Fetch files that one call left in its folder; as `Job.download`."""
+        which, gathering = self._known.at(index), self._of_host()
+        return remote_files.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to), which)
+
+    @edge
+    def stop(self) -> None:
+        """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
+        self._known.stop()
+
+    def withdraw(self) -> None:
+        """Keep calls from starting that no process has taken yet; those that run, and what was taken, go on."""
+        if not self.done() and self._known.gathering is not None:
+            self._known.gathering.withdraw()
+
+    def cancel(self) -> bool:
+        """As `stop`; whether there was anything to end."""
+        if self.done():
+            return False
+        self.stop()
+        return True
+
+    @edge
+    def retry_failed(self) -> JobGroup[R, E]:
+        """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
+
+        Its `results()` treats a failure as those of this group do: with `on_error="collect"` an exception stands in
+        the place of a value.
+
+        Raises:
+            ClusterfnError: Not all calls have ended.
+        """
+        from clusterfn.calls import mapping
+
+        if not self.done():
+            raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
+        return mapping.again(self._known, sorted(self.failed))
+
+    @edge
+    def to_dataframe(self) -> Any:
+        """A pandas DataFrame with a row for each item: its arguments as a label, state, what it used, result or error.
+
+        A result that is a dict fills a column for each of its keys, `result_…` where there is one of that name.
+
+        Raises:
+            ModuleNotFoundError: pandas is not installed here.
+        """
+        return group_overview.table(self._known)
+
+    @edge
+    def label(self, index: int) -> str:
+        """What a person calls an item."""
+        return self._known.label(self._known.at(index))
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"this is the JobGroup {self.id} itself, which belongs to this process, and not its values")
+
+    def __repr__(self) -> str:
+        return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
+
+    def _of_host(self) -> Gathering:
+        if self._known.gathering is None:
+            raise ClusterfnError("nothing of this group was sent")
+        return self._known.gathering
+
+
+def inside(group: JobGroup[Any, Any]) -> GroupState:
+    """What is known of a group, for those of the library who show or follow it."""
+    return group._known
+
+
+def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        loop.call_soon_threadsafe(changed.set)

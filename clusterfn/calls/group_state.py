@@ -1,0 +1,299 @@
+"""What is known here of the calls of one group: the state of each, how it ended, and waiting for more of that.
+
+Asks nobody and prints nothing. `gathering` tells it what happens on the host, `progress` and `sweeping` read it, and
+what a user sees of it is `group.JobGroup`. Made by `mapping`.
+"""
+
+from __future__ import annotations
+
+import collections
+import concurrent.futures
+import contextlib
+import operator
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_tracker import Gathering
+
+_TURN_S = 1.0
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How one item ended.
+
+    Attributes:
+        state: As `Job.state`.
+        value: What it returned; None if it failed.
+        error: Why it has no value; None if it has.
+        usage: wall_s, cpu_s, peak_memory_bytes, gpus.
+        kind: That of its outcome, such as "exited"; "" where the state says it.
+    """
+
+    state: str
+    value: Any = None
+    error: BaseException | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = ""
+
+    @property
+    def result(self) -> Any:
+        """The value, or the exception in its place."""
+        return self.value if self.error is None else self.error
+
+
+class GroupState:
+    """One group; `len` is the number of its items.
+
+    Args:
+        group_id, name, host, folder: As the attributes of `JobGroup`.
+        count: How many items.
+        on_error: "collect" or "raise".
+        labels: What a person calls each item.
+
+    Attributes:
+        gathering: What follows it; None if nothing of it was sent.
+        on_interrupt: "detach" or "stop".
+        raises: Whether the first failure is to be raised.
+        shown: How many ends have been shown to the user.
+        sent_here: Whether this process has sent it, and saw all of it.
+        is_stopping: Whether its host has been told to end it.
+    """
+
+    def __init__(
+        self, group_id: str, name: str, host: str, folder: str, count: int, on_error: str = "collect",
+        labels: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.id = group_id
+        self.name = name
+        self.host = host
+        self.folder = folder
+        self.submitted_at = time.monotonic()
+        self.gathering: Gathering | None = None
+        self.on_interrupt = "detach"
+        self.raises = on_error == "raise"
+        self.shown = 0
+        self.sent_here = True
+        self.is_stopping = False
+        self.transfer: Transfer | None = None
+        self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
+        self._reason = ""
+        self._labels = labels
+        self._states = [PENDING] * count
+        self._ended: dict[int, Ended] = {}
+        self._order: list[int] = []
+        self._begun: dict[int, None] = {}  # in the order in which they began
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[], None]] = []
+        self._lost: ClusterfnError | None = None
+        self._pid = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    # what is known
+
+    def at(self, index: int) -> int:
+        """The number of the item that a user names, who may count from the end, as in a list.
+
+        Raises:
+            IndexError, TypeError: There is no such item.
+        """
+        try:
+            return range(len(self))[operator.index(index)]
+        except IndexError:
+            items = f"{len(self)} items, 0 to {len(self) - 1}" if len(self) else "no items"
+            raise IndexError(f"there is no item {index}: the group has {items}") from None
+        except TypeError:
+            raise TypeError(f"{index!r} is not the index of an item: give a whole number") from None
+
+    def done(self) -> bool:
+        """Whether each item has ended."""
+        return len(self._ended) == len(self)
+
+    @property
+    def states(self) -> list[str]:
+        """Of each item, as `Job.state`."""
+        return list(self._states)
+
+    @property
+    def state(self) -> str:
+        """Of all together, as `JobGroup.state`."""
+        known = collections.Counter(self._states)
+        if self._lost is not None and not self.done():
+            return UNKNOWN
+        if not self.done():
+            return RUNNING if known[PENDING] < len(self) else PENDING
+        if known[CANCELLED]:
+            return CANCELLED
+        return RETURNED if known[RETURNED] or not len(self) else DIED
+
+    @property
+    def reason(self) -> str:
+        """Why it waits, or how far what it needs has been sent."""
+        return (self.transfer.in_words() if self.transfer is not None else "") or self._reason
+
+    @property
+    def status(self) -> str:
+        """State and counts in one line."""
+        known = collections.Counter(each.kind or each.state.lower() for each in list(self._ended.values()))
+        order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
+        counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
+        told = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
+        return f"{self.state} ({'; '.join(filter(None, [told, '' if self.done() else self.reason]))})"
+
+    def ended(self, index: int) -> Ended | None:
+        """How one item ended; None if it has not."""
+        return self._ended.get(index)
+
+    @property
+    def failed(self) -> dict[int, BaseException]:
+        """Index -> exception, so far."""
+        return {index: each.error for index, each in sorted(self._ended.items()) if each.error is not None}
+
+    def label(self, index: int) -> str:
+        """What a person calls an item."""
+        return self._labels[index] if self._labels else f"item {index}"
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether its items run one after another."""
+        return len(self) > 1 and self.gathering is not None and self.gathering.spec.at_once == 1
+
+    @property
+    def others_returned(self) -> bool:
+        """Whether it is a retry of some items of a map, of which others have returned."""
+        return self.gathering is not None and self.gathering.spec.others_returned
+
+    def stop(self) -> None:
+        """End what has not ended."""
+        if not self.done() and self.gathering is not None:
+            self.gathering.stop()
+            self.is_stopping = True
+
+    # waiting for more
+
+    def end_of(self, index: int, until: float | None) -> Ended:
+        """How that item ended, waiting for it until that moment of the monotonic clock.
+
+        Raises:
+            TimeoutError: It has not.
+            ClusterfnError: Nothing more can be heard of the group.
+        """
+        with self._changed:
+            self._await(lambda: index in self._ended, until, f"item {index} has not ended")
+        return self._ended[index]
+
+    def give_away(self, index: int, until: float | None) -> Any:
+        """The value of that item, waiting for it as `end_of`; it is kept no longer.
+
+        Raises:
+            BaseException: What the item raised.
+        """
+        ended = self.end_of(index, until)
+        if ended.error is not None:
+            raise ended.error
+        with self._changed:
+            self._ended[index] = replace(ended, value=None)
+        return ended.value
+
+    def ended_after(self, given: int, until: float | None) -> tuple[int, Ended]:
+        """The item that ended after `given` others, waiting for it as `end_of`."""
+        with self._changed:
+            self._await(lambda: len(self._ended) > given, until, self._late(given))
+            index = self._order[given]
+            return index, self._ended[index]
+
+    def begun_after(self, given: int, until: float | None) -> int | None:
+        """The item that began after `given` others, waiting for it as `end_of`; None if as many ended without."""
+        with self._changed:
+            self._await(lambda: len(self._begun) > given or len(self._ended) > given, until, self._late(given))
+            return list(self._begun)[given] if len(self._begun) > given else None
+
+    def _late(self, given: int) -> str:
+        return f"{len(self) - given} of {len(self)} items have not ended"
+
+    def _await(self, true: Callable[[], bool], until: float | None, late: str) -> None:
+        """Wait, with `_changed` held, until that is so."""
+        if os.getpid() != self._pid and not self.done():
+            raise RuntimeError(f"group {self.id} was sent by another process: clusterfn.attach({self.id!r})")
+        while not true():
+            if self._lost is not None:
+                raise self._lost
+            left = _TURN_S if until is None else min(_TURN_S, until - time.monotonic())
+            if left <= 0:
+                raise concurrent.futures.TimeoutError(late)
+            self._changed.wait(left)
+
+    def has_news(self, given: int) -> bool:
+        """Whether more than so many items have ended, or nothing more will be heard."""
+        return len(self._ended) > given or self._lost is not None
+
+    @contextlib.contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Have it called at every end, in the thread that tells of it."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+    # what `gathering` tells
+
+    def on_begin(self, index: int) -> None:
+        """An item runs."""
+        if index not in self._ended:
+            with self._changed:
+                self._states[index] = RUNNING
+                self._begun[index] = None
+                self._changed.notify_all()
+
+    def on_end(self, index: int, ended: Ended) -> None:
+        """An item has ended; what comes after that of the same item is not heard."""
+        with self._changed:
+            if index not in self._ended:
+                self._states[index] = ended.state
+                self._ended[index] = ended
+                self._order.append(index)
+                self._changed.notify_all()
+        self._tell()
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """What the group waits for, or what is being done for it."""
+        self._reason = in_one_line(reason)
+
+    def on_connection(self, trouble: str) -> None:
+        """Why nothing can be heard of it; "" while it can."""
+        self._reason = in_one_line(trouble)
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are on their way."""
+        self.transfer = transfer
+
+    def on_refused(self, error: ClusterfnError) -> None:
+        """Nothing more can come of it."""
+        with self._changed:
+            self._lost = self._lost or error
+            self._changed.notify_all()
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in list(self._listeners):
+            listener()
+
+
+def state_of(kind: str) -> str:
+    """The state for a kind of outcome."""
+    return FINAL.get(kind, DIED)

@@ -1,0 +1,356 @@
+"""Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
+
+Each element is followed as a job is, by a `Tracker` and its `Witness`; `beginning` starts them, `accounts` takes what
+they say of items, `concluding` has the host conclude. Its callbacks run on the connection's reader thread, so they
+never wait. Made by `mapping` and `lookup`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import posixpath
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from clusterfn.bridge import layout
+from clusterfn.calls import array_tasks, chunking, group_conclusion, job_display
+from clusterfn.calls.array_tasks import Element
+from clusterfn.calls.group_state import GroupState
+from clusterfn.calls.item_results import Accounts
+from clusterfn.calls.job import PENDING, SHORT
+from clusterfn.calls.submit_group import Beginning
+from clusterfn.config.spec import Group, JobSpec
+from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
+from clusterfn.hosts import exit_flush
+from clusterfn.hosts.connection import Completed, HostConnection, Reply
+from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.scheduler_watch import Seen, Silent
+from clusterfn.hosts.transfer import Sending
+from clusterfn.scheduler import base
+from clusterfn.scheduler.base import Limits, Verdict
+
+_TIMEOUT_S = 60.0
+_DROP_S = 15.0
+_AGAIN, _AGAIN_S = 6, 5.0
+_LOOKS = 2
+_LOOKS_UNSEEN = 4  # for more than a minute
+
+
+class Gathering:
+    """One group as it is followed from here.
+
+    Args:
+        session: Its host.
+        job: What it was sent as.
+        group: Whom to tell.
+        limits: What the scheduler allows.
+    """
+
+    def __init__(self, session: Session, job: JobSpec, group: GroupState, limits: Limits) -> None:
+        self.session = session
+        self.job = job
+        self.spec = cast(Group, job.group)
+        self.group = group
+        self.folder = layout.job_dir(job.root, job.id)
+        self.scheduler_name = layout.job_name(job.name, job.id)
+        self.accounts = Accounts(group, self.folder, self._all_told)
+        self.limits = limits
+        self.sending: Sending | None = None
+        self._elements: dict[int, Element] = {}
+        self._beginning = Beginning(
+            session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
+        )
+        self._lock = threading.RLock()
+        self._before = -1
+        self._stopping = self._burying = False
+        self._last: Mapping[str, Any] = {}
+        self._bridge_is_damaged = False
+        self._looks = self._again = 0
+        self._turn = self._besides = ""
+        self._complete: Reply[bytes] | None = None
+        self._over = self._told_quiet = False
+        group.gathering = self
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the group's host."""
+        return self.session.connection
+
+    # beginning, and following
+
+    def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
+        """Start these elements and follow them."""
+        self.follow(numbers)
+        self._beginning.start(numbers, self.limits.array, after)
+        if self.session.scheduler.knows_all:
+            self.queued()
+
+    def queued(self) -> None:
+        """Elements wait in the scheduler's hands: look at them there."""
+        self.session.watch.add(self.scheduler_name, self.on_scheduler)
+
+    def _refused(self, numbers: Iterable[int], error: BaseException) -> None:
+        """These elements never were; the group ends if none was."""
+        numbers = [number for number in numbers if number in self._elements]
+        if not numbers:
+            return
+        refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error))
+        if self.sending is not None and self.sending.dropped:
+            refused = Cancelled(f"the group was stopped while it was sent: nothing of it ran on {self.group.host}")
+        refused.host, refused.stage = self.session.host.name, refused.stage or "submit"
+        for number in numbers:
+            self._elements.pop(number).tracker.end()
+        if self._elements:
+            job_display.say(f"clusterfn: {refused.message}; {len(self._elements)} elements do the work of all\n")
+            self._check()
+            return
+        if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
+            job_display.forget_going(self.group)
+            exit_flush.remove(self.connection, self.folder)
+        self.group.on_refused(refused)
+        self._end()
+
+    def follow(self, numbers: Iterable[int]) -> None:
+        """Hear of these elements as soon as they begin."""
+        self.accounts.listen()
+        for number in numbers:
+            element = self._elements[number] = Element(self, number)
+            element.begin_when_claimed()
+        if self._complete is None:
+            self._complete = self.connection.wait(posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME))
+            self._complete.add_done_callback(self._on_complete)
+
+    def _on_complete(self, reply: Reply[bytes]) -> None:
+        """Each item has its line: some may be of elements that another client began, or had given up by `bury`."""
+        if self._over:
+            return
+        error = reply.exception(0)
+        if error is None:
+            array_tasks.listed(self.connection, self.folder).add_done_callback(self._on_listed)
+        elif isinstance(error, ClusterfnError):  # no element may be left that could tell
+            self.group.on_refused(error)
+
+    def _on_listed(self, reply: Reply[Completed]) -> None:
+        if reply.exception(0) is None:
+            there = array_tasks.numbers(reply.result(0))
+            threading.Thread(target=self._read, args=(there,), name="clusterfn-group-rest", daemon=True).start()
+
+    def _read(self, there: Sequence[int]) -> None:
+        """Hear what these elements have told, whether they have a claim or not."""
+        with self._lock:
+            for number in there:
+                if number not in self._elements:
+                    self._elements[number] = Element(self, number)
+                self._elements[number].follow_now()
+            if self._over:
+                self._end()
+
+    def attach(self, left: array_tasks.Left) -> None:
+        """Follow a group that somebody else sent, and conclude what he may have died over."""
+        self._stopping, self._burying = left.is_stopped, bool(left.given_up)
+        self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
+        self._read(left.unclaimed)
+        self.queued()
+        if not left.is_complete:
+            for number in left.given_up:
+                self._conclude(self._elements[number], group_conclusion.STOPPED)
+            if left.is_stopped and not left.given_up:
+                self._cancel_at_scheduler()
+                self._bury(group_conclusion.STOPPED)
+
+    def has_heard(self, left: array_tasks.Left) -> bool:
+        """Whether what the elements had told by then is known here, or nothing more will be."""
+        everything = self.group.has_news(len(self.group) - 1)
+        return everything or (self.accounts.has_heard(left.journals) and self.group.has_news(self.accounts.ended() - 1))
+
+    def _unbegun(self) -> list[int]:
+        return [number for number, element in self._elements.items() if not element.begun]
+
+    # what the scheduler says
+
+    def on_scheduler(self, seen: Seen) -> None:
+        """One look at all elements together."""
+        if isinstance(seen, Silent):
+            self.waits_for(f"the scheduler is unreachable since {seen.for_s:.0f} s")
+            return
+        waits = seen is not None and seen.phase == base.PENDING
+        self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
+        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
+        verdict = None if seen is None else self.session.scheduler.hopeless(seen)
+        gone = seen is None or seen.phase == base.FINAL
+        self._looks = self._looks + 1 if verdict is not None or gone else 0
+        if not self.session.scheduler.knows_all:
+            self._without_scheduler()
+        elif self._looks == _LOOKS and self._unbegun():
+            if verdict is not None:
+                self._bury(verdict)
+                self._cancel_at_scheduler()
+            else:
+                group_conclusion.explain(self.session, seen.scheduler_id if seen is not None else "", self._bury)
+
+    def _without_scheduler(self) -> None:
+        """Only those are known that wait; whoever sent the group may be about to start them."""
+        unbegun = self._unbegun()
+        if not any(element.waits for element in self._elements.values()):
+            self.session.unwatch(self.scheduler_name)
+        elif self._looks == _LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+            self._bury(group_conclusion.NEVER_BEGAN)
+
+    def waits_for(self, what: str) -> None:
+        """What it waits for besides its turn; "" for nothing any more."""
+        self._besides = what
+        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, what])))
+
+    def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
+        """There will be no environment."""
+        self._bury(Verdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+        self._cancel_at_scheduler()
+
+    # ends
+
+    def ended(self, published: Mapping[str, Any]) -> None:
+        """An element has ended for good."""
+        if published["kind"] != layout.RETURNED:
+            self._last = published
+        if published["kind"] == layout.UNSATISFIABLE:
+            self._before = max(self._before, 0)  # others would fare no better, unless some items have ended
+        if published["kind"] == layout.ENVIRONMENT and published.get("stage") == "start":
+            self._bridge_is_damaged = True
+        self._check()
+
+    def _check(self) -> None:
+        """Where no element is left but items are: start others, or have the rest concluded."""
+        threading.Thread(target=self._go_on, name="clusterfn-group-next", daemon=True).start()
+
+    def _go_on(self) -> None:
+        try:
+            self._start_or_conclude()
+        except ClusterfnError as error:  # the host can no longer be asked, and no element is left that could tell
+            self.group.on_refused(error)
+
+    def _start_or_conclude(self) -> None:
+        with self._lock:
+            told = self.accounts.ended()
+            if told == len(self.group) or any(self._may_speak(element) for element in self._elements.values()):
+                return
+            progress, self._before = told > self._before, told
+            if self._burying and not progress:
+                self._look_again()
+            elif progress and not self._stopping and not self._burying:
+                self._start_others(len(self.group) - told)
+            else:
+                self._bury(self._verdict())
+
+    def _start_others(self, left: int) -> None:
+        others = self._next(chunking.again(self.spec, left))
+        job_display.say(
+            f"clusterfn: nobody runs {left} of {len(self.group)} items: {len(others)} more elements start\n"
+        )
+        self.start(others, self._mended())
+
+    def _mended(self) -> list[Reply[bool]]:
+        """What new elements wait for, where those before them found the bridge damaged."""
+        damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
+        with contextlib.suppress(Unreachable):  # they will find it as it is
+            return self.session.mend_bridge(self.job.bridge) if damaged else []
+        return []
+
+    def _may_speak(self, element: Element) -> bool:
+        """Whether more is to come of it; one that begins when the rest has been concluded finds nothing."""
+        return not element.over and (element.begun or not self._burying)
+
+    def _look_again(self) -> None:
+        """An element may have begun at the last moment, of which nothing is heard yet."""
+        self._again += 1
+        if self._again > _AGAIN:
+            self.group.on_refused(
+                group_conclusion.helpless(self.group, "the host could not conclude the items that are left")
+            )
+            return
+        later = threading.Timer(_AGAIN_S, self._go_on)
+        later.daemon = True
+        later.start()
+
+    def _next(self, count: int) -> range:
+        first = 1 + max(self._elements, default=self.spec.elements)
+        return range(first, first + count)
+
+    def quiet(self, item: str, told: str) -> None:
+        """An item has done nothing for long: said of the first."""
+        if not self._told_quiet:
+            self._told_quiet = True
+            if job_display.is_terminal(sys.stderr):
+                job_display.redraw("")
+            known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
+            which = self.group.label(int(item)) if known else f"an item of {self.group.id[:SHORT]}"
+            job_display.say(
+                f"clusterfn: {which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits\n"
+            )
+
+    def helpless(self, error: ClusterfnError) -> None:
+        """The host cannot conclude one of its elements."""
+        if not any(element.begun and not element.over for element in self._elements.values()):
+            job_display.forget_going(self.group)
+        self.group.on_refused(error)
+
+    def _verdict(self) -> Verdict:
+        return group_conclusion.STOPPED if self._stopping else group_conclusion.verdict_of(self._last)
+
+    def _bury(self, verdict: Verdict) -> Reply[Completed]:
+        """Have every item that nobody has concluded so; elements that have not begun never will."""
+        with self._lock:
+            self._burying = True
+            number = self._next(1)[0]
+            element = self._elements[number] = Element(self, number)
+        element.follow()
+        return self._conclude(element, verdict)
+
+    def _conclude(self, element: Element, verdict: Verdict) -> Reply[Completed]:
+        """The verdict with which this was first asked of the element stands."""
+        return group_conclusion.bury(self.session, self.group, element.tracker.folder, self.job.bridge, verdict)
+
+    def _all_told(self) -> None:
+        """Each item has ended; where an element died, it may have been the one to publish that of the group."""
+        if self._last and self.group.done() and not self._burying:
+            self._bury(self._verdict())
+        self._end()
+
+    def stop(self) -> None:
+        """End what runs, and keep the rest from ever starting."""
+        self._stopping = True
+        if self._drop():
+            return
+        self._beginning.wait(_TIMEOUT_S)
+        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+        self._cancel_at_scheduler()
+        with contextlib.suppress(Unreachable):  # it goes on
+            self._bury(self._verdict()).result(_TIMEOUT_S)
+
+    def withdraw(self) -> None:
+        """Keep items from ever starting that no element has taken."""
+        if self._drop():
+            return
+        self._beginning.wait(_TIMEOUT_S)
+        self._bury(group_conclusion.WITHDRAWN).result(_TIMEOUT_S)
+
+    def _drop(self) -> bool:
+        """Stop sending it; false if all of it is there."""
+        last = posixpath.join(self.folder, layout.PAYLOAD)
+        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
+
+    def _cancel_at_scheduler(self) -> None:
+        scheduler = self.session.scheduler
+        argv = scheduler.cancel_command(self.scheduler_name)
+        if argv:
+            self.connection.run(argv, unset=scheduler.unset)
+
+    def _end(self) -> None:
+        self._over = True
+        self.accounts.close()
+        self.session.unwatch(self.scheduler_name)
+        if self._complete is not None:
+            self._complete.cancel()
+        for element in list(self._elements.values()):
+            element.tracker.end()

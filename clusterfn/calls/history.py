@@ -1,0 +1,100 @@
+"""A small file of this user's own that remembers on which host a job was started from here.
+
+A convenience for `attach`: the hosts know their jobs without it. Called by `dispatch` and `lookup`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.config import places
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.job import Job
+
+
+_LARGEST = 4 << 20  # bytes: some thirty thousand jobs
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a job was sent; entries of the same place are equal.
+
+    Attributes:
+        host: The host's name.
+        config: The file that defines it; "" for a host that needs none.
+        id: The job's.
+        at: When, in seconds since 1970.
+    """
+
+    host: str
+    config: str
+    id: str = field(compare=False)
+    at: float = field(compare=False)
+
+
+def remember(job: Job[Any] | GroupState, config: Path | None) -> None:
+    """Note on which host a job is, and which file defines that host. Where that cannot be written, it is not."""
+    path = _path()
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _append(path, job, config)
+
+
+def _append(path: Path, job: Job[Any] | GroupState, config: Path | None) -> None:
+    if path.exists() and path.stat().st_size > _LARGEST:
+        path.replace(_before(path))  # the one before it goes: hosts know their jobs without it
+    with path.open("a", encoding="utf-8") as file:
+        entry = {"id": job.id, "host": job.host, "config": str(config or ""), "name": job.name, "at": int(time.time())}
+        file.write(json.dumps(entry) + "\n")
+
+
+def entries(job_id: str) -> set[Entry]:
+    """Where jobs whose id begins so were sent from here."""
+    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    return {entry for entry in found if entry is not None}
+
+
+def sent_within(job_id: str, seconds: float, hosts: Collection[str]) -> set[str]:
+    """The ids that begin so of what was sent from here to these so lately: it may still be on its way."""
+    found = [_read(line) for line in _lines() if f'"id": "{job_id}' in line]
+    sent = [entry for entry in found if entry is not None and entry.host in hosts]
+    return {entry.id for entry in sent if abs(time.time() - entry.at) < seconds}
+
+
+def hosts(config: Path | None) -> list[str]:
+    """The hosts of that file to which jobs were sent from here."""
+    found = [_read(line) for line in _lines()]
+    return sorted({entry.host for entry in found if entry is not None and entry.config == str(config or "")})
+
+
+def _lines() -> list[str]:
+    found: list[str] = []
+    for path in (_before(_path()), _path()):
+        with contextlib.suppress(OSError):
+            found += path.read_text(encoding="utf-8").splitlines()
+    return found
+
+
+def _read(line: str) -> Entry | None:
+    """What a line says; a torn one says nothing."""
+    try:
+        entry = json.loads(line)
+        return Entry(entry["host"], entry.get("config", ""), entry["id"], entry.get("at", 0.0))
+    except (ValueError, KeyError):
+        return None
+
+
+def _path() -> Path:
+    return places.state_folder() / "jobs.jsonl"
+
+
+def _before(path: Path) -> Path:
+    return path.with_name(path.name + ".1")

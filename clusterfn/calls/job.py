@@ -1,0 +1,382 @@
+"""A job as its user sees it: a concurrent.futures.Future that can be awaited, with an id, a status, logs and files.
+
+Holds no protocol: `tracker` tells it what happens on the host. Made by `dispatch`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.calls import files, outcome, stack_dump
+from clusterfn.errors import Cancelled, ClusterfnError, ResultError
+from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts.transfer import Transfer
+from clusterfn.public_api import edge
+
+if TYPE_CHECKING:
+    from clusterfn.calls.job_tracker import Tracker
+
+R = TypeVar("R")
+
+PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
+RETURNED, RAISED, DIED, CANCELLED, UNKNOWN = "RETURNED", "RAISED", "DIED", "CANCELLED", "UNKNOWN"
+FINAL = {layout.RETURNED: RETURNED, layout.RAISED: RAISED, layout.CANCELLED: CANCELLED}
+SHORT = 4
+_MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to have begun, and where it has
+_OUTPUT = (layout.STDOUT, layout.STDERR)
+_STREAMS = (*_OUTPUT, "scheduler")
+_FOR_THE_LIBRARY = {
+    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_quiet",
+    "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving", "given",
+}  # fmt: skip
+
+Listener = Callable[[str, Any], None]
+
+
+class Job(concurrent.futures.Future[R]):
+    """One call on a host.
+
+    Everything of concurrent.futures.Future holds: `result(timeout)`, `exception()`, `done()`, callbacks, `wait`,
+    `as_completed`. Waiting with a timeout, or giving up waiting, never touches the job. `await job` works.
+
+    Attributes:
+        id: 16 hex digits; four are enough where they are unambiguous.
+        name: The function's name.
+        host: The host's name.
+        folder: The job's folder on the host.
+    """
+
+    _as_argument = "pass the value of that job: job.result()"
+
+    def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: Tracker) -> None:
+        super().__init__()
+        self.id = job_id
+        self.name = name
+        self.host = host
+        self.folder = folder
+        self.submitted_at = time.monotonic()
+        self._tracker = tracker
+        self._outputs: tuple[str, ...] = ()
+        self._outputs_to = Path.cwd()
+        self._outcome: Mapping[str, Any] = {}
+        self._listeners: list[Listener] = []
+        self._unheard: list[tuple[str, Any]] = []
+        self._trouble = ""
+        self.transfer: Transfer | None = None
+        self.given: Mapping[str, PurePath] = {}  # path of an argument there -> here
+        self._lock = threading.Lock()
+        self._settling = threading.RLock()
+        self._pid = os.getpid()
+        self.is_stopping = False
+        self._now: tuple[str, str] = (PENDING, "")
+
+    # what a user asks
+
+    @property
+    def state(self) -> str:
+        """PENDING, STARTING, RUNNING, RETURNED, RAISED, DIED, CANCELLED or UNKNOWN."""
+        return self._now[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state, or why nothing is heard of it, if there is something to say."""
+        return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
+
+    @property
+    def moving(self) -> str:
+        """How far files of it are on their way; "" where none are, or too few for a word."""
+        return self.transfer.in_words() if self.transfer is not None else ""
+
+    @property
+    def status(self) -> str:
+        """State and reason in one line, such as "PENDING (waiting for its turn)"."""
+        reason = self.reason
+        return f"{self.state} ({reason})" if reason else self.state
+
+    @property
+    def usage(self) -> Mapping[str, Any]:
+        """What it used: wall_s, cpu_s, peak_memory_bytes, and gpus, a dict for each card. Empty until it has ended."""
+        usage: Mapping[str, Any] = self._outcome.get("usage") or {}
+        return usage
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What was noticed beside the outcome: attempts before the last, processes that were left behind, …"""
+        return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
+
+    @property
+    @edge
+    def files(self) -> list[remote_files.RemoteFile]:
+        """The files that the function left in its folder."""
+        return remote_files.list_files(self._tracker.connection, self._tracker.work_folder)
+
+    @edge
+    def logs(self, stream: str = "stdout") -> str:
+        """What the function has printed so far.
+
+        Args:
+            stream: "stdout", "stderr", or "scheduler" for what the scheduler and the supervisor said.
+
+        Returns:
+            The text; "" if there is none yet.
+
+        Raises:
+            ValueError: There is no such stream.
+        """
+        if stream not in _STREAMS:
+            raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
+        return remote_files.read_text(self._tracker.connection, self._tracker.log_path(stream))
+
+    @edge
+    def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
+        """Fetch files that the function left in its folder.
+
+        Args:
+            pattern: Which, such as "*.pt" or "plots/*.png"; "**/*" for all below.
+            to: Folder here; it is made if need be.
+
+        Returns:
+            The paths of the files here.
+
+        Raises:
+            ClusterfnError: Nothing there has such a name; the message lists what there is.
+        """
+        return remote_files.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
+
+    @edge
+    def stack(self) -> str:
+        """Where the job is now: the stack of every thread of its Python processes. The job goes on.
+
+        Returns:
+            The text, with the lines of your files where they are known.
+
+        Raises:
+            ClusterfnError: The job does not run, or nobody there answers.
+        """
+        said = stack_dump.ask(self._tracker.connection, self.folder, self._may_answer)
+        if said is None:
+            not_now = self.done() or self.state == PENDING
+            raise ClusterfnError(
+                f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
+                hint="ask while it runs" if not_now else "try again; then look at its machine",
+            )  # fmt: skip
+        return printable(outcome.own_files(said))
+
+    def _may_answer(self, waited_s: float) -> bool:
+        return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
+
+    @edge
+    def stop(self) -> None:
+        """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
+        if not self.done():
+            self._tracker.stop()
+            self.is_stopping = True
+
+    @edge
+    def cancel(self) -> bool:
+        """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
+
+        Returns:
+            Whether it was withdrawn.
+        """
+        if self.done() or self.running():
+            return self.cancelled()
+        with self._settling:  # the outcome of our own withdrawal comes back too, and must find the job cancelled
+            if self.done() or not self._tracker.withdraw() or not super().cancel():
+                return self.cancelled()
+            self.set_running_or_notify_cancel()
+        self._set_state(CANCELLED, "withdrawn before it started")
+        return True
+
+    @edge
+    def result(self, timeout: float | None = None) -> R:
+        """The value, waiting for it; see concurrent.futures.Future.
+
+        Raises:
+            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            RuntimeError: This is a forked child of the process that submitted it, which hears nothing of the job.
+            Exception: What the function raised, or one of `clusterfn.errors`.
+        """
+        if os.getpid() != self._pid and not self.done():
+            raise RuntimeError(
+                f"job {self.id} was submitted by another process: clusterfn.attach({self.id!r}).result()"
+            )
+        return super().result(timeout)
+
+    def __await__(self) -> Generator[Any, None, R]:
+        import asyncio  # here: it costs every other call a seventh of the library's own import
+
+        return asyncio.shield(asyncio.wrap_future(self)).__await__()
+
+    def __dir__(self) -> list[str]:
+        """What a user may call."""
+        return sorted({*super().__dir__()} - _FOR_THE_LIBRARY)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        raise TypeError(f"this is the Job {self.id} itself, which belongs to this process, and not its value")
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
+
+    # what the tracker tells; `listen` is for whoever shows a job
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
+
+        "connection" comes with why the host is not heard, and with "" once it is heard again.
+        """
+        with self._lock:
+            self._listeners.append(listener)
+            unheard, self._unheard = self._unheard, []
+        for kind, what in unheard:
+            listener(kind, what)
+        if self.done():
+            listener("done", None)
+
+    def tell(self, kind: str, what: Any) -> None:
+        """Pass on to the listeners; the first one hears what the function printed before it came."""
+        with self._lock:
+            listeners = list(self._listeners)
+            if not listeners and kind in _OUTPUT:
+                self._unheard.append((kind, what))
+        for listener in listeners:
+            listener(kind, what)
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """The job is now in this state."""
+        if self.done():
+            return
+        if state in (STARTING, RUNNING) and not self.running():
+            self.set_running_or_notify_cancel()
+        self._set_state(state, reason)
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are on their way."""
+        self.transfer = transfer
+        self.tell("state", self.state)
+
+    def on_quiet(self, told: str, _: str = "") -> None:
+        """It has done nothing for long, as told; "": it does something again."""
+        where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
+        if where and self._listeners:
+            self._say(f"{self.id[:SHORT]} has {where}")
+        self.on_state(self.state, where)
+
+    def on_retry(self, told: str) -> None:
+        """An attempt failed for a cause that passes, and another begins."""
+        if self._listeners:
+            self._say(told)
+        self.on_state(STARTING, told)
+
+    def on_connection(self, trouble: str) -> None:
+        """Why nothing can be heard of the job; "" while it can. What is known of it stays as it is."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            self.tell("connection", trouble)
+
+    def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+        """The job has its final outcome. Called in a thread of its own: loading a value runs code of the user's."""
+        with self._settling:
+            if self.done():
+                return
+            try:
+                self._settle(published, value)
+            except BaseException as error:  # its thread's outermost frame: whoever waits must hear of it
+                if self.done():
+                    raise
+                self._fail(self._not_taken(error), DIED, "its result could not be taken here")
+
+    def _not_taken(self, error: BaseException) -> ResultError:
+        refused = ResultError(
+            f"the job has ended, but its result could not be taken here: {type(error).__name__}: {error}",
+            host=self.host, job=self.id, stage="result",
+            hint=f"it stays on the host: clusterfn.attach({self.id!r}).result()",
+        )  # fmt: skip
+        refused.__cause__ = error
+        return refused
+
+    def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+        self._outcome = published
+        place = outcome.Place(self.host, self.id, self.folder)
+        if published["kind"] != layout.RETURNED:
+            error = outcome.exception_of(published, value, place)
+            if published.get("checkpoint") and published["kind"] == layout.RAISED and self._listeners:
+                self._say(f"{self.id[:SHORT]} failed; {outcome.how_to_resume(self.id)}")
+            self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
+            return
+        try:
+            result = files.as_given(outcome.value_of(published, value, place), self.given)
+        except ResultError as unloadable:
+            self._fail(unloadable, RETURNED, unloadable.message)
+            return
+        self._fetch_outputs()
+        for note in self._outcome.get("notes") or () if self._listeners else ():
+            self._say(note)
+        if self._listeners and published.get("left"):
+            self._say(remote_files.left_behind(published["left"], self.host))
+        self._set_state(RETURNED, "")
+        self._finish(lambda: self.set_result(result))
+
+    def on_lost(self, error: ClusterfnError) -> None:
+        """Nothing more can be learnt from here; the job itself may go on."""
+        self._end_apart(error, UNKNOWN)
+
+    def on_refused(self, error: ClusterfnError) -> None:
+        """The job was not taken, or cannot be concluded."""
+        self._end_apart(error, DIED)
+
+    def _end_apart(self, error: ClusterfnError, state: str) -> None:
+        """In a thread of its own: callbacks may wait for the host, which only the reader's thread can hear."""
+
+        def end() -> None:
+            with self._settling:
+                if not self.done():
+                    self._fail(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
+
+        exit_flush.apart(end, "clusterfn-ended")
+
+    def _fail(self, error: BaseException, state: str, reason: str) -> None:
+        self._set_state(state, reason.partition("\n")[0])
+        self._finish(lambda: self.set_exception(error))
+
+    def _finish(self, settle: Callable[[], None]) -> None:
+        if not self.running():
+            self.set_running_or_notify_cancel()
+        settle()
+        self.tell("done", None)
+
+    def _set_state(self, state: str, reason: str) -> None:
+        self._now = (state, in_one_line(reason))
+        self.tell("state", state)
+
+    def fetch_when_done(self, patterns: Sequence[str]) -> None:
+        """Fetch these files into the present working directory once the job has returned."""
+        self._outputs, self._outputs_to = tuple(patterns), Path.cwd()
+
+    def _fetch_outputs(self) -> None:
+        for pattern in self._outputs:
+            try:
+                self._receive(pattern)
+            except (ClusterfnError, OSError) as error:
+                self._say(remote_files.not_fetched(error, pattern, self.id))
+
+    def _receive(self, pattern: str) -> None:
+        connection, folder = self._tracker.connection, self._tracker.work_folder
+        remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
+
+    def _say(self, line: str) -> None:
+        """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""
+        line = in_one_line(line)
+        if self._listeners:
+            self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))
+        elif sys.stderr is not None:
+            sys.stderr.write(f"clusterfn: {line}\n")

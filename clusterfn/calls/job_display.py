@@ -1,0 +1,336 @@
+"""Shows a job in the thread that waits for it: a status line, its output as it comes, and what Ctrl-C means.
+
+Output is printed here and not by the reader thread, because redirect_stdout and notebooks look at who prints. Called by
+`dispatch` and the CLI; the only part of the library that prints.
+"""
+
+from __future__ import annotations
+
+import atexit
+import codecs
+import contextlib
+import os
+import queue
+import shutil
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any, TextIO, TypeVar
+
+from clusterfn.bridge.supervisor.text import in_one_line, printable, shortened
+from clusterfn.calls.job import CANCELLED, PENDING, SHORT, Job
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts import exit_flush
+from clusterfn.hosts.transfer import TELL_EVERY_S, Sending
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+
+R = TypeVar("R")
+_TICK_S = 1.0
+_SECOND_INTERRUPT_S = 3.0
+_STANDS_STILL_S = 60.0  # without a byte of what is still sent when the program ends
+_LOOK_S = 0.2
+_PREPARING_S = 2.0
+
+
+def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
+    """Wait for the job and show it meanwhile.
+
+    Args:
+        job: It must be followed live.
+        where: What to say at the start, such as "train on tensor01".
+        on_interrupt: "detach" or "stop".
+
+    Returns:
+        The job's value.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C; the job goes on unless it was stopped.
+        Exception: What the job raises.
+    """
+    shown = _Shown(job, where)
+    try:
+        shown.until_done()
+    except KeyboardInterrupt:
+        shown.clear()
+        interrupted(job, on_interrupt)
+        raise
+    return job.result()
+
+
+class _Shown:
+    """What stands on the screen of one waiting call."""
+
+    def __init__(self, job: Job[Any], where: str) -> None:
+        self.job = job
+        self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+        self.line = ""
+        self.spoken = False
+        self.within_a_line = False
+        self.trouble = ""
+        self.due = 0.0
+        say(f"clusterfn: {job.id} {where}\n")
+        tell = self.queue.put  # not self, which holds the job: they would keep each other
+        job.listen(lambda kind, what: tell((kind, what)))
+
+    def until_done(self) -> None:
+        self._status()
+        while True:
+            try:
+                kind, what = self.queue.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._status()
+                continue
+            if kind == "done":
+                self.clear()
+                return
+            if kind == "state":
+                self._status()
+            elif kind == "connection":
+                self._connection(what)
+            else:
+                self._output(kind, what)
+
+    def _output(self, name: str, data: bytes) -> None:
+        self.clear()
+        text = self.decoders[name].decode(data)
+        self.spoken, self.within_a_line = True, not text.endswith("\n")
+        _write(sys.stdout if name == "stdout" else sys.stderr, text)
+
+    def _status(self) -> None:
+        moving = "" if self.trouble else self.job.moving
+        if is_terminal(sys.stderr):
+            if moving:
+                self._end_line()
+            shown = moving or self.trouble or not self.spoken
+            self._redraw(self._text(with_clock=True) if shown else "")
+        elif moving:
+            self._say_now_and_then(self._text(with_clock=False))
+        elif self.job.state == PENDING and self.job.reason and not self.trouble:
+            self._say_anew(self._text(with_clock=False))
+
+    def _say_now_and_then(self, line: str) -> None:
+        if time.monotonic() >= self.due:
+            self.due = time.monotonic() + TELL_EVERY_S
+            self._say_anew(line)
+
+    def _say_anew(self, line: str) -> None:
+        if line != self.line:
+            self.line = line
+            say(f"clusterfn: {line}\n")
+
+    def _connection(self, trouble: str) -> None:
+        """Said in the status line; where there is none, once when the connection is lost and once when it is back."""
+        changed, self.trouble = bool(trouble) != bool(self.trouble), trouble
+        if not is_terminal(sys.stderr) and changed:
+            say(f"clusterfn: {self.job.id[:SHORT]} {trouble or f'the connection to {self.job.host} is back'}\n")
+        elif trouble:
+            self._end_line()
+        self._status()
+
+    def _end_line(self) -> None:
+        """Let a line of ours not stand behind what the function printed."""
+        if self.within_a_line:
+            say("\n")
+            self.within_a_line = False
+
+    def _text(self, with_clock: bool) -> str:
+        minutes, seconds = divmod(int(time.monotonic() - self.job.submitted_at), 60)
+        clock = f" {minutes:02d}:{seconds:02d}" if with_clock else ""
+        reason = self.trouble or self.job.reason
+        return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
+
+    def _redraw(self, line: str) -> None:
+        line = fitting(line)
+        if line != self.line:
+            redraw(line)
+            self.line = line
+
+    def clear(self) -> None:
+        """Take the status line away, so that output starts at the left."""
+        if self.line and is_terminal(sys.stderr):
+            self._redraw("")
+
+
+_going: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()
+_parting: weakref.WeakKeyDictionary[Job[Any] | GroupState, str] = weakref.WeakKeyDictionary()
+_PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
+
+
+def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
+    """Whoever leaves before it has ended is to be told, and how to go on with it; `parting` in place of the usual."""
+    _going.add(job)
+    if parting:
+        _parting[job] = parting
+
+
+def forget_going(job: Job[Any] | GroupState) -> None:
+    """It was refused, or closed: nothing of it goes on."""
+    _going.discard(job)
+
+
+@atexit.register
+def _tell_what_goes_on() -> None:
+    """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
+    _finish_sending()
+    sent = exit_flush.finish_all()
+    going = [job for job in _going if not job.done() and not job.is_stopping]
+    left = sorted((job.host, _parting.get(job, _PARTING), job.id) for job in going)
+    for host, words in sorted({(host, words) for host, words, _ in left}):
+        ids = " ".join(job_id[:SHORT] for where, how, job_id in left if (where, how) == (host, words))
+        say(f"clusterfn: keeps running on {host}{'' if sent else ', if it was sent before Ctrl-C'}: {ids} ({words})\n")
+
+
+def _finish_sending() -> None:
+    """Send what has not left this machine, as long as any of it moves and until Ctrl-C; then drop it."""
+    due, moved, moved_at, unsent = 0.0, -1, time.monotonic(), _all_unsent()
+    try:
+        while unsent and time.monotonic() - moved_at < _STANDS_STILL_S:
+            now, before, moved = time.monotonic(), moved, sum(sending.moved for _, sending in unsent)
+            moved_at = now if moved != before else moved_at
+            far = [(job, sending.amounts()) for job, sending in unsent]
+            shown = "; ".join(f"{amounts}, {job.id[:SHORT]} to {job.host}" for job, amounts in far if amounts)
+            line = f"clusterfn: sending (Ctrl-C drops it): {shown}"
+            if shown and is_terminal(sys.stderr):
+                redraw(line)
+            elif shown and now >= due:
+                due = now + TELL_EVERY_S
+                say(f"{line}\n")
+            time.sleep(_LOOK_S)
+            unsent = _all_unsent()
+        if moved >= 0 and is_terminal(sys.stderr):
+            redraw("")
+    except KeyboardInterrupt:
+        say("\n")
+    for job, _ in unsent:
+        _stop(job)
+
+
+def _all_unsent() -> list[tuple[Job[Any] | GroupState, Sending]]:
+    return [(job, sending) for job in list(_going) if (sending := _unsent(job)) is not None]
+
+
+def _unsent(job: Job[Any] | GroupState) -> Sending | None:
+    """What is sent for it, if some of that has not left this machine."""
+    sending = job.transfer
+    return sending if isinstance(sending, Sending) and sending.unsent and not job.done() else None
+
+
+def interrupted(job: Job[Any] | GroupState, on_interrupt: str, how: str = "result()") -> None:
+    """The first Ctrl-C detaches and says so; a second within three seconds stops the job.
+
+    What has not left this machine is sent before the program ends, and until then each Ctrl-C drops it.
+    """
+    if on_interrupt == "stop":
+        _stop(job)
+        return
+    short, sending = job.id[:SHORT], _unsent(job)
+    try:
+        if sending is not None:
+            amounts = sending.amounts()
+            say(
+                f"\nclusterfn: still sending {job.id} to {job.host}{f' ({amounts})' if amounts else ''};"
+                " it runs once all of it has arrived.\n  press Ctrl-C again and nothing will run\n"
+            )
+        else:
+            _going.discard(job)  # what becomes of it is told here
+            say(
+                f"\nclusterfn: {job.id} keeps running on {job.host}.\n"
+                f"  get its result:  clusterfn result {short}   or  clusterfn.attach({job.id!r}).{how}\n"
+                f"  stop it:         clusterfn cancel {short}   or  press Ctrl-C again within 3 s\n"
+            )
+        _time_for_a_second()
+    except KeyboardInterrupt:
+        _stop(job)
+
+
+@contextlib.contextmanager
+def nothing_runs() -> Iterator[None]:
+    """Say at Ctrl-C what it means while a call is prepared: parts may be on their way, but nothing starts."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("\nclusterfn: interrupted while the call was prepared: it was not sent, and nothing of it runs\n")
+        raise
+
+
+@contextlib.contextmanager
+def preparing(name: str) -> Iterator[None]:
+    """Say that the arguments of a call are read and packed, if that takes longer than a moment."""
+    told = threading.Timer(_PREPARING_S, say, [f"clusterfn: preparing {name}: reading and packing its arguments\n"])
+    told.daemon = True
+    told.start()
+    try:
+        yield
+    finally:
+        told.cancel()
+
+
+def _time_for_a_second() -> None:
+    """Wait for the time in which a second Ctrl-C counts, and say so: the prompt does not come back before."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    redrawn = is_terminal(sys.stderr)
+    if not redrawn:
+        say(f"clusterfn: waiting {_SECOND_INTERRUPT_S:.0f} s for a second Ctrl-C\n")
+    for left in range(int(_SECOND_INTERRUPT_S), 0, -1):
+        if redrawn:
+            redraw(f"clusterfn: waiting {left} s for a second Ctrl-C")
+        time.sleep(1.0)
+    if redrawn:
+        redraw("")
+
+
+def _stop(job: Job[Any] | GroupState) -> None:
+    _going.discard(job)  # what becomes of it is told here
+    sending = job.transfer
+    try:
+        if not job.done():
+            job.stop()
+    except ClusterfnError as error:
+        say(
+            f"clusterfn: {job.id} could not be stopped: {error.message}\n"
+            f"  it may run on {job.host}; to stop it:  clusterfn cancel {job.id[:SHORT]}\n"
+        )
+        return
+    if isinstance(sending, Sending) and sending.dropped:
+        say(f"clusterfn: {job.id} was not sent completely: nothing of it runs on {job.host}.\n")
+        return
+    came_late = job.done() and job.state != CANCELLED
+    say(f"clusterfn: {job.id} {f'had ended already: {job.status}' if came_late else 'was stopped.'}\n")
+
+
+def is_terminal(stream: IO[str] | None) -> bool:
+    """Whether the stream is a terminal that can redraw a line."""
+    return stream is not None and hasattr(stream, "isatty") and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str) -> None:
+    """Print words of ours, without what a host or another user put into them for the terminal to obey."""
+    _write(sys.stderr, printable(text))
+
+
+def redraw(line: str) -> None:
+    """Put a line of ours in the place of the one that is there; the cursor stays in it."""
+    _write(sys.stderr, f"\r\x1b[K{fitting(line)}")
+
+
+def fitting(line: str) -> str:
+    """A line of ours as it fits into the terminal's width, with "…" where it is cut."""
+    return shortened(in_one_line(line), shutil.get_terminal_size().columns - 1)
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Print; a character that this stream cannot show must not cost the job's value."""
+    if stream is None:
+        return
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()

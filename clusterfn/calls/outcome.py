@@ -1,0 +1,514 @@
+"""An outcome that a host published, as a value or an exception.
+
+The only place that knows which kind of outcome is which class of error. Reads no file and asks no host. Called by
+`job`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn import errors
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import in_one_line, printable
+from clusterfn.calls import user_modules
+from clusterfn.config import units
+from clusterfn.hosts import serialization
+
+ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
+    layout.RESULT: errors.ResultError,
+    layout.PAYLOAD_BROKEN: errors.PayloadError,
+    layout.ENVIRONMENT: errors.EnvironmentBuildError,
+    layout.EXITED: errors.ExitedEarly,
+    layout.SIGNAL: errors.KilledBySignal,
+    layout.MEMORY: errors.OutOfMemory,
+    layout.TIME: errors.TimeLimit,
+    layout.STALLED: errors.Stalled,
+    layout.NODE: errors.NodeFailed,
+    layout.DISK: errors.DiskFull,
+    layout.HOST_DISK: errors.HostDiskFull,
+    layout.LOST: errors.WorkerLost,
+    layout.CANCELLED: errors.Cancelled,
+    layout.UNSATISFIABLE: errors.Unsatisfiable,
+    layout.PREEMPTED: errors.Preempted,
+}
+# Raised as themselves these would end a loop, the interpreter or an event loop here.
+_NOT_RAISED_HERE = (
+    SystemExit,
+    KeyboardInterrupt,
+    GeneratorExit,
+    StopIteration,
+    StopAsyncIteration,
+    concurrent.futures.CancelledError,
+)
+
+
+# Modules that travelled lie in a folder named by their content, which says nothing to a reader.
+_SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a job ran, for messages.
+
+    Attributes:
+        host: The host's name.
+        job: The job's id.
+        folder: The job's folder there.
+    """
+
+    host: str
+    job: str
+    folder: str
+
+
+class RemoteTraceback(Exception):
+    """The traceback on the host, as text. Stands at the end of the chain of the user's exception."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + printable(self.text)
+
+
+_TEXTS = (list, str)
+# The type of each field that is read, and of the entries of a list. All but `kind` may be null, or missing.
+_TYPES: Mapping[str, tuple[type, type | None]] = {
+    "kind": (str, None), "stage": (str, None), "message": (str, None), "signal": (str, None), "hint": (str, None),
+    "node": (str, None), "code": (int, None), "attempt": (int, None), "superseded_by": (int, None),
+    "exception": (dict, str), "value": (dict, int), "usage": (dict, None), "retried": (dict, None),
+    "checkpoint": (bool, None),
+    "evidence": _TEXTS, "notes": _TEXTS, "earlier": _TEXTS, "left": (list, list),
+}  # fmt: skip
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """The content of outcome.json.
+
+    Raises:
+        ValueError: It is damaged; the message says how.
+    """
+    try:
+        return checked(json.loads(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def checked(told: Any) -> dict[str, Any]:
+    """An outcome as a host tells it, which the function itself may have written: every field has its type.
+
+    Raises:
+        ValueError: One has another; the message names it.
+    """
+    if not isinstance(told, dict) or told.get("kind") is None:
+        raise ValueError("it names no kind of outcome")
+    for name, (wanted, each) in _TYPES.items():
+        found = told.get(name)
+        if found is not None and not (_is(found, wanted) and all(_entry_is(*entry, each) for entry in _entries(found))):
+            raise ValueError(f"its {name!r} is {ascii(found)[:80]}")
+    if (told.get("value") or {}).get("size", 0) < 0:
+        raise ValueError("its value has a negative size")
+    return told
+
+
+def _entries(found: Any) -> Iterable[tuple[Any, Any]]:
+    if isinstance(found, dict):
+        return found.items()
+    return enumerate(found) if isinstance(found, list) else ()
+
+
+def _is(found: Any, wanted: type) -> bool:
+    return isinstance(found, wanted) and not (wanted is int and isinstance(found, bool))
+
+
+def _entry_is(name: Any, found: Any, wanted: type | None) -> bool:
+    if wanted is list:  # the name and size of a file
+        return isinstance(found, list) and len(found) == 2
+    return wanted is None or name == "missing" or _is(found, wanted)
+
+
+class Arriving:
+    """A value on its way here: as many bytes as its outcome announces, and no more than this machine has room for.
+
+    Args:
+        place: Where the job ran.
+
+    Attributes:
+        value: What has come so far.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self.value = bytearray()
+        self._place = place
+        self._size = 0
+
+    def announce(self, content: bytes) -> None:
+        """What outcome.json holds; it comes before the value.
+
+        Raises:
+            ResultError: The value does not fit into the memory that is free.
+        """
+        try:
+            self._size = (read(content).get("value") or {}).get("size") or 0
+        except ValueError:  # whoever takes the outcome says so
+            self._size = 0
+        free = units.free_memory(swap=True)
+        if free is not None and self._size > free:
+            raise self._refused(
+                f"the value has {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                f"call clusterfn.attach({self._place.job!r}).result() on a machine with more memory, or write a file in"
+                " the function and fetch it by outputs=",
+            )
+
+    def take(self, piece: bytes) -> None:
+        """More of it has come.
+
+        Raises:
+            ResultError: That is more than was announced.
+        """
+        if not self._size:  # it failed, and nobody reads what it left
+            return
+        if len(self.value) + len(piece) > self._size:
+            raise self._refused(
+                f"the value is damaged: more bytes arrive than the {self._size} that were written",
+                f"see who else writes into {self._place.folder} on {self._place.host}",
+            )
+        self.value += piece
+
+    def _refused(self, message: str, hint: str) -> errors.ResultError:
+        place = self._place
+        return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
+
+
+def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+    """The value of a job that returned.
+
+    Args:
+        outcome: The content of outcome.json, of a final kind.
+        value: The content of value.pkl, if there is one.
+        place: Where the job ran.
+
+    Raises:
+        The function's own exception, or one of `clusterfn.errors`.
+    """
+    if outcome["kind"] == layout.RETURNED:
+        return _load(outcome, value, place)
+    raise exception_of(outcome, value, place)
+
+
+def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+    """The exception that stands for an outcome of any other kind than `returned`."""
+    if outcome["kind"] == layout.RAISED:
+        return _raised(outcome, value, place)
+    cls = ERRORS.get(outcome["kind"], errors.JobError)
+    message, facts = outcome.get("message") or f"the job ended as {outcome['kind']!r}", _facts(outcome, place)
+    if outcome.get("earlier"):
+        message = f"{message}; {_count(outcome)}"
+        facts["evidence"] = [*outcome["earlier"], *facts["evidence"]]
+    error = cls(message, **facts)
+    _add_code(error, outcome)
+    missing = _about_missing_module(outcome, place)
+    if missing:
+        error.hint = missing
+    if outcome.get("checkpoint"):
+        error.hint = "; ".join(filter(None, [error.hint, how_to_resume(place.job)]))
+    return error
+
+
+def how_to_resume(job_id: str) -> str:
+    """What to do with the checkpoint that a job has left."""
+    return f'it left a checkpoint: call again with resume="{job_id[:4]}" to continue from there'
+
+
+def in_a_line(error: BaseException) -> str:
+    """Type and message; of an exception whose `__str__` raises, that it does."""
+    text = (
+        error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").message(error)
+    )
+    return in_one_line(f"{type(error).__name__}: {text}".partition("\n")[0])
+
+
+def _count(outcome: Mapping[str, Any]) -> str:
+    """The attempts of a job that `retries=` let be tried again."""
+    return f"this was the last of {len(outcome['earlier']) + 1} attempts"
+
+
+def own_files(text: str) -> str:
+    """`text` with the user's own modules and notebook cells named as they are on this machine."""
+    return _FILE.sub(_as_cell, _SENT_SOURCES.sub('File "', text))
+
+
+_FILE = re.compile(r'File "([^"\n]+)"(?=, line \d)')
+
+
+def _as_cell(named: re.Match[str]) -> str:
+    """`Cell In[6]`, as IPython's own tracebacks call the file that it has made of a cell."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    name_of = getattr(getattr(shell, "compile", None), "format_code_name", None)
+    label, number = (name_of(named[1]) if name_of else None) or ("", "")
+    return f"{label} {number}" if number else named[0]
+
+
+def _where(outcome: Mapping[str, Any], place: Place) -> str:
+    node = outcome.get("node")
+    return place.host if not node or node == place.host else f"{place.host} ({node})"
+
+
+def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
+    attempt = outcome.get("attempt") or 1
+    return {
+        "host": _where(outcome, place),
+        "job": place.job,
+        "stage": outcome.get("stage"),
+        "evidence": [own_files(line) for line in outcome.get("evidence") or ()],
+        "hint": outcome.get("hint"),
+        "log": f"{place.host}:{layout.attempt_dir(place.folder, attempt)}",
+        "retryable": outcome["kind"] in (layout.NODE, layout.LOST),
+    }
+
+
+def _add_code(error: errors.ClusterfnError, outcome: Mapping[str, Any]) -> None:
+    if isinstance(error, errors.ExitedEarly):
+        error.code = outcome.get("code")
+    elif isinstance(error, errors.KilledBySignal):
+        error.signal = outcome.get("signal") or ""
+
+
+def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+    container = serialization.part("container")
+    try:
+        return container.loads(_whole(outcome, value, container))
+    except ModuleNotFoundError as error:
+        raise _result_error(
+            f"the value needs the module {error.name or error}, which is not installed here", outcome, place,
+            hint=f"install {_PACKAGES.get(error.name or '', error.name or 'it')} here, or return plain data",
+        ) from error  # fmt: skip
+    except container.Damaged as error:
+        raise _result_error(
+            f"the value is damaged: {error}", outcome, place,
+            hint=f"fetch it again: clusterfn.attach({place.job!r}).result()",
+        ) from None  # fmt: skip
+    except container.OtherPython as error:
+        raise _result_error(
+            f"the value was {error}", outcome, place,
+            hint="attach to the job from Python {}.{}".format(*error.wanted),
+        ) from None  # fmt: skip
+    except BaseException as error:  # unpickling runs code of the user's, which may raise anything, SystemExit included
+        raise _result_error(
+            f"the value cannot be loaded here: {type(error).__name__}: {error}", outcome, place,
+            hint="the function saved tensors of a GPU itself: let it call .cpu() before, or return the tensors"
+            if "on a CUDA device" in str(error)
+            else "compare the versions of the packages on this machine with those of the environment",
+        ) from error  # fmt: skip
+
+
+def _whole(outcome: Mapping[str, Any], value: bytearray | None, container: Any) -> bytearray:
+    wanted = (outcome.get("value") or {}).get("size")
+    if value is None or len(value) != wanted:
+        raise container.Damaged(f"{0 if value is None else len(value)} bytes arrived, {wanted} were written")
+    return value
+
+
+def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: str) -> errors.ResultError:
+    facts = _facts(outcome, place)
+    facts.update(stage="result", hint=hint)
+    return errors.ResultError(message, **facts)
+
+
+def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+    what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
+    what.update(outcome.get("exception") or {})
+    what["traceback"] = own_files(what["traceback"].rstrip())
+    error = _rebuilt(outcome, value)
+    facts = _facts(outcome, place)
+    facts["hint"] = facts["hint"] or _about_gpus(outcome, place)
+    if error is None or _must_not_be_raised(error):
+        return _function_error(what, facts)
+    _, broken = serialization.part("foreign").attempt(_equip, error, what["traceback"], outcome, place)
+    return _function_error(what, facts) if broken else error
+
+
+def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: Place) -> None:
+    """Hang on it what its reader needs to know; its class may have properties that raise anything."""
+    if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
+        _hint_at_file(error, place)
+    note = _notes_on(error, outcome, place)
+    text = f"{traceback}\n{note}" if note and not _shows_notes() else traceback
+    remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
+    if note:
+        notes = [*getattr(error, "__notes__", ()), note]
+        object.__setattr__(error, "__notes__", notes)
+    object.__setattr__(_end_of_chain(error), "__cause__", remote)  # past a __setattr__ of the user's
+
+
+def _must_not_be_raised(error: BaseException) -> bool:
+    # Whoever has an error of asyncio here has imported it; all others are spared the import.
+    cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
+    return isinstance(error, (_NOT_RAISED_HERE, cancelled))
+
+
+def _rebuilt(outcome: Mapping[str, Any], value: bytearray | None) -> BaseException | None:
+    container, exceptions = serialization.part("container"), serialization.part("exceptions")
+    try:
+        records = container.loads(_whole(outcome, value, container), same_python=False)
+        error: BaseException = exceptions.from_records(records)
+    except (exceptions.CannotRebuild, container.Damaged):
+        return None
+    return error
+
+
+def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.FunctionError:
+    """Its evidence is the traceback from the host; as a cause it would be shown a second time."""
+    facts["evidence"] = what["traceback"].splitlines()
+    error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
+    error.type_name, error.traceback = what["type"], what["traceback"]
+    return error
+
+
+def _shows_notes() -> bool:
+    """Whether this Python prints the notes of an exception."""
+    return sys.version_info >= (3, 11)
+
+
+def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What is to be known of the function's own exception, and of those of the attempts before."""
+    earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
+    return printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)]))) or None
+
+
+def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What a reader of the function's own exception should know besides."""
+    if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
+        return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
+    if outcome.get("hint"):
+        return str(outcome["hint"])
+    if isinstance(error, ValueError) and _ONE_EACH in str(error):
+        return (
+            "clusterfn calls the function once on each node: start its processes there with "
+            "torch.distributed.launcher.api.elastic_launch, as examples/frameworks.py does"
+        )
+    return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
+
+
+def _about_gpus(outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What the table of CUDA's errors advises; None where it knows none of the exception's words."""
+    text = (outcome.get("exception") or {}).get("message") or ""
+    if not _OF_GPUS.search(text):
+        return None
+    from clusterfn.gpu.sorting import find  # here: few errors are of GPUs, and it costs some milliseconds
+
+    known = find(text)
+    if known is None:
+        return None
+    if known.name in _NO_GPU:
+        if (outcome.get("usage") or {}).get("gpus"):
+            return f"the job had GPUs: `clusterfn check {place.host} --gpus 1` shows why PyTorch cannot use them"
+        return "a job sees no GPU unless it asks for one: @cluster(gpus=1)"
+    advice = f"{known.name}: {known.advice}"
+    if outcome.get("earlier") or known.retry == "never":
+        return advice
+    return f"{advice}; this may pass: @cluster(retries=2) tries such a job again, in a new process and on another GPU"
+
+
+_OF_GPUS = re.compile(r"CUDA|NCCL|NVLink|GPU|NVIDIA|NVML|libcuda|libnvidia|\bcu[A-Z]|CU[A-Z]+_STATUS|kernel image")
+_ONE_EACH = "the number of tasks per node configured in SLURM"  # Lightning, to devices=2 on several nodes
+_NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
+
+
+def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
+    """What to do about a module that the environment lacks; None if that is not what happened."""
+    missing = (outcome.get("exception") or {}).get("missing")
+    if not isinstance(missing, dict):
+        return None
+    name, python = str(missing.get("module")), str(missing.get("python"))
+    top, _, below = name.partition(".")
+    if missing.get("metadata"):
+        return (
+            f"{python} on {place.host} has no metadata of {name}: install {name} there; if it is your own project, "
+            "install it on this machine (pip install -e .), and clusterfn sends its metadata with its source"
+        )
+    if user_modules.is_own(top):
+        return (
+            f"{top} is a module of yours here, but did not travel to {place.host}: only modules that an import "
+            f"statement names do; write `import {top}` in the function"
+        )
+    if below:
+        return f"{top} in {python} on {place.host} has no {name}: compare the version of {top} with yours"
+    folder = _installed_from(top)
+    if folder:
+        return (
+            f"{top} is a project of yours, installed on this machine from {folder}: `pip install -e {folder}` on this "
+            "machine lets it travel with every call"
+        )
+    package = _PACKAGES.get(top, top)
+    lacking = f"No module named {name!r} in {python} on {place.host}"
+    if _MADE.search(python):
+        return f"{lacking}, which was made: add {package} to environment.yml or packages=[…], and call again"
+    if python.startswith("/usr/bin/"):
+        return (
+            f"{lacking}, which is the system's own: have an environment made, packages=[{package!r}], or make one "
+            f"there ({python} -m venv ~/v; ~/v/bin/pip install {package}) and name it, environment: venv:~/v"
+        )
+    return f"{lacking}: install it there ({python} -m pip install {package})"
+
+
+def _installed_from(module: str) -> str:
+    """The folder of this machine that a module's project was installed from, without -e; "" if from an index."""
+    import importlib.metadata as metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    known: Mapping[str, list[str]] = getattr(metadata, "packages_distributions", dict)()  # from Python 3.10 on
+    for project in known.get(module) or [module]:
+        with contextlib.suppress(metadata.PackageNotFoundError, ValueError):
+            told = json.loads(metadata.distribution(project).read_text("direct_url.json") or "{}")
+            if "dir_info" in told and str(told.get("url")).startswith("file://"):
+                return str(url2pathname(urlsplit(told["url"]).path))
+    return ""
+
+
+# The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made anew.
+_MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
+
+# Modules whose package has another name.
+_PACKAGES = {
+    "PIL": "pillow", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
+    "faiss": "faiss-cpu", "sklearn": "scikit-learn", "skimage": "scikit-image", "yaml": "pyyaml",
+}  # fmt: skip
+
+
+def _end_of_chain(error: BaseException) -> BaseException:
+    seen = {id(error)}
+    while True:
+        following = error.__cause__
+        if following is None and not error.__suppress_context__:
+            following = error.__context__
+        if following is None or id(following) in seen:
+            return error
+        seen.add(id(following))
+        error = following
+
+
+def _of_this_home(name: object) -> bool:
+    """Whether it is a path of this machine's user, which says nothing on another machine."""
+    return isinstance(name, str) and name.startswith(os.path.join(os.path.expanduser("~"), ""))
+
+
+def _hint_at_file(error: OSError, place: Place) -> None:
+    if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
+        name = os.fspath(error.filename)
+        absolute = os.path.isabs(name)
+        where, here = ("on", "it is here") if absolute else ("in the job's own folder on", "it is in yours")
+        kind = "Directory" if os.path.isdir(name) else "File"
+        hint = f"{where} {place.host}; {here}: pass clusterfn.{kind}({name!r}) as an argument"
+        error.strerror = f"{error.strerror} {hint}"

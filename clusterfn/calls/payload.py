@@ -1,0 +1,348 @@
+"""A call as bytes: the function and its arguments, the modules and files they need, and the large buffers apart.
+
+Everything that cannot travel is found here, before anything is sent, and named by its path. Sends nothing.
+Called by `dispatch`; `decorator` asks how a decorated function is pickled.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import inspect
+import io
+import linecache
+import pickle
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from clusterfn.calls import user_modules
+from clusterfn.calls.files import Directory, File, Shipment, shipment
+from clusterfn.errors import PayloadError
+from clusterfn.hosts import serialization
+from clusterfn.hosts.bridge_bundle import Parcel
+
+_LARGE = 1 << 20
+_MAX_SOURCE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One call, ready to travel.
+
+    Attributes:
+        data: The content of payload.pkl.
+        blobs: SHA-256 -> bytes that travel by themselves, once.
+        sources: The user's own modules, or None.
+        shipments: Files and Directories among the arguments.
+        edited: Modules whose file was changed since it was first sent.
+        needs: The top-level names of all modules that the call itself refers to, wherever they come from.
+        notes: What will be different there, as sentences.
+        given: "<digest>/<name>" of a shipment -> its path as the caller wrote it, where there is one such path.
+        decided_here: Names that travel with the value that they have because this machine lacks a module; sentences.
+    """
+
+    data: bytes
+    blobs: Mapping[str, memoryview]
+    sources: Parcel | None
+    shipments: tuple[Shipment, ...]
+    edited: tuple[str, ...]
+    needs: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    given: Mapping[str, PurePath] = field(default_factory=dict)
+    decided_here: tuple[str, ...] = ()
+
+
+def pack(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None = None,
+) -> Payload:
+    """The call `function(*args, **kwargs)` as bytes.
+
+    Args:
+        function: What to call.
+        args: With these.
+        kwargs: And these.
+        target: (major, minor) of the Python that will run it; for another than this one's, code travels as text.
+
+    Raises:
+        TypeError: The function does not take these arguments; the one that Python itself raises.
+        PayloadError: Part of it cannot travel; the message says which, by its path.
+    """
+    check_arguments(function, args, kwargs)
+    container = serialization.part("container")
+    keep_registrations()
+    apart, needs, notes = Large(), Needs(), serialization.part("pickler").notes
+    notes.clear()
+    call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
+    try:
+        packed = container.pack(call, needs.look, target)
+    except PayloadError:
+        raise
+    except Exception as error:  # __reduce__ of the user's may raise anything
+        raise cannot_travel(function, args, kwargs, target, error) from error
+    blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
+    packed = replace(packed, blobs=blobs, sources=needs.texts, logging=serialization.part("logs").describe())
+    sources = user_modules.sources(needs.modules)
+    return Payload(
+        data=b"".join(packed.pieces()),
+        blobs={digest: packed.buffers[index] for index, digest in blobs.items()},
+        sources=sources,
+        shipments=tuple(needs.shipments.values()),
+        edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
+        needs=frozenset(name.partition(".")[0] for name in needs.known),
+        notes=tuple(notes),
+        given=needs.given(),
+        decided_here=tuple(needs.decided_here()),
+    )
+
+
+def imports_of(payload: Payload) -> frozenset[str]:
+    """The top-level names of modules that a call needs and does not bring, and those that its own modules import."""
+    files = payload.sources.files if payload.sources else {}
+    names = payload.needs.union(*(user_modules.imported(data) for name, data in files.items() if name.endswith(".py")))
+    return frozenset(name for name in names if not user_modules.is_own(name))
+
+
+def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse what the function would refuse; where its signature is not certain, that is found out there."""
+    plain = function
+    while isinstance(plain, (functools.partial, types.MethodType)):
+        plain = plain.func if isinstance(plain, functools.partial) else plain.__func__
+    if not isinstance(plain, types.FunctionType) or hasattr(plain, "__signature__"):
+        return
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError, NameError, AttributeError):  # a partial that does not fit; an annotation that fails
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as refused:
+        error = _as_python_says_it(plain, signature, args, kwargs) or TypeError(f"{plain.__name__}() {refused}")
+        raise error from None
+
+
+def _as_python_says_it(
+    function: types.FunctionType, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> TypeError | None:
+    """What a call of an empty function with this signature raises."""
+    bare = [
+        each.replace(annotation=each.empty, default=each.default if each.default is each.empty else None)
+        for each in signature.parameters.values()
+    ]
+    scope: dict[str, Any] = {}
+    try:
+        exec(f"def empty{inspect.Signature(bare)}: pass", scope)
+    except (SyntaxError, ValueError):  # a name that only byte code can have
+        return None
+    empty = scope["empty"]
+    empty.__name__, empty.__qualname__ = function.__name__, function.__qualname__
+    empty.__code__ = empty.__code__.replace(co_name=function.__name__)  # Python 3.9 says this one
+    try:
+        empty(*args, **kwargs)
+    except TypeError as error:
+        return error.with_traceback(None)
+    return None
+
+
+def keep_registrations() -> None:
+    """Modules that the user told their own cloudpickle to send by value, and a child process's copy of __main__."""
+    ours = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    theirs = sys.modules.get("cloudpickle")
+    wanted = {"__mp_main__", *(theirs.list_registry_pickle_by_value() if theirs else ())}
+    ours.update(wanted)
+    ours.intersection_update(wanted)  # what was taken back
+
+
+def reduce_decorated(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """How a decorated function is pickled: by its name if its module travels, else as the plain function inside."""
+    stand_ins = serialization.part("stand_ins")
+    if found_by_name(function) is not None:
+        return stand_ins.by_name, (function.__module__, function.__qualname__)
+    return stand_ins.Inside, (), {"function": function}
+
+
+def found_by_name(function: Any) -> Any:
+    """What the function's module calls by the function's name, if that is the function or wraps it."""
+    module, qualname = getattr(function, "__module__", None), getattr(function, "__qualname__", "<none>")
+    if module in (None, "__main__") or "<" in qualname or _goes_by_value(module):
+        return None
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found if found is function or getattr(found, "__wrapped__", None) is function else None
+
+
+def _goes_by_value(module: str) -> bool:
+    registered = serialization.part("cloudpickle").cloudpickle._PICKLE_BY_VALUE_MODULES
+    parts = module.split(".")
+    return any(".".join(parts[:length]) in registered for length in range(1, len(parts) + 1))
+
+
+class Large:
+    """Takes large bytes among the arguments apart, so that they are sent once."""
+
+    def __init__(self) -> None:
+        self._apart: dict[int, _Apart] = {}
+
+    def of(self, value: Any) -> Any:
+        """What to pickle instead; the same for the same object, so that it stays one."""
+        if type(value) not in (bytes, bytearray) or len(value) < _LARGE:
+            return value
+        return self._apart.setdefault(id(value), _Apart(value))
+
+
+class _Apart:
+    """Large bytes as an argument: pickled beside the stream."""
+
+    def __init__(self, value: bytes | bytearray) -> None:
+        self._value = value
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return type(self._value), (pickle.PickleBuffer(self._value),)
+
+
+class Needs:
+    """Watches the pickling of one call and notes the modules, files and sources that it needs."""
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.shipments: dict[tuple[str, str], Shipment] = {}
+        self.texts: dict[str, str] = {}
+        self.known: set[str] = set()
+        self._paths: dict[str, set[PurePath]] = {}
+        self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
+
+    def decided_here(self) -> Iterator[str]:
+        """What the function would find otherwise on the host, as its own module was run on this machine only."""
+        for name, (value, file, scope) in self._flags.items():
+            cells = [each for each in scope.get("In") or () if isinstance(each, str)]  # of a notebook
+            found = (user_modules.guarded(text).get(name) for text in (self.texts.get(file, ""), *cells))
+            missing = next((module for each in found if each and (module := each.missing(value))), "")
+            if missing:
+                yield (
+                    f"{name} is {value!r} in the job, because this machine has no {missing}; to have it decided on the "
+                    "host, set it inside the function, or move the function into a module of its own"
+                )
+
+    def look(self, obj: Any) -> Any:
+        if isinstance(obj, (File, Directory)):
+            return self._ship(obj)
+        if isinstance(obj, types.FunctionType):
+            return self._function(obj)
+        if isinstance(obj, types.ModuleType):
+            self._note(obj.__name__)
+        else:
+            self._note(type(obj).__module__)
+            if type(obj).__module__ in _NAMED_ELSEWHERE or isinstance(obj, type):
+                self._note(getattr(obj, "__module__", None))
+        return NotImplemented
+
+    def _note(self, name: object) -> None:
+        if isinstance(name, str) and name not in self.known:
+            self.known.add(name)
+            if not _goes_by_value(name) and user_modules.is_own(name):
+                self.modules.add(name)
+
+    def _function(self, function: types.FunctionType) -> Any:
+        found = found_by_name(function)
+        if found is None:
+            self._by_value(function)
+            return NotImplemented
+        self._note(function.__module__)
+        if found is function:
+            return NotImplemented
+        return serialization.part("stand_ins").plain_by_name, (function.__module__, function.__qualname__)
+
+    def _by_value(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        for name in _globals_of(code):
+            value = function.__globals__.get(name, code)
+            if value is None or isinstance(value, bool):
+                self._flags[name] = value, code.co_filename, function.__globals__
+        for name in imports_inside(code):
+            self._note(name or function.__globals__.get("__package__"))
+        if code.co_filename not in self.texts:
+            text = "".join(linecache.getlines(code.co_filename, function.__globals__))
+            if 0 < len(text) <= _MAX_SOURCE:
+                self.texts[code.co_filename] = text
+
+    def given(self) -> dict[str, PurePath]:
+        """The caller's path of each file or folder; none of those of which the same content was passed from two."""
+        return {name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1}
+
+    def _ship(self, path: File | Directory) -> tuple[Any, ...]:
+        item = shipment(path)
+        self.shipments[item.digest, item.name] = item
+        self._paths.setdefault(f"{item.digest}/{item.name}", set()).add(Path(path))
+        return serialization.part("stand_ins").path_of, (item.digest, item.name)
+
+
+# Objects of these modules' types say themselves which module they are found in: built-in and decorated functions.
+_NAMED_ELSEWHERE = ("builtins", "functools", "typing", "typing_extensions", "clusterfn.api.decorator")
+
+
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """The names that a function and those inside it may look for among its globals."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals_of(constant)
+
+
+@functools.lru_cache(maxsize=1024)
+def imports_inside(code: types.CodeType) -> frozenset[str]:
+    """What a function and those inside it import in their bodies; "" for a relative import."""
+    found: set[str] = set()
+    before: list[Any] = [0, 0]  # what was put on the stack: the level of the import, and the names that it wants
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            found.add("" if before[0] else instruction.argval)
+        if instruction.opname != "EXTENDED_ARG":
+            before = [before[1], instruction.argval]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            found |= imports_inside(constant)
+    return frozenset(found)
+
+
+_A_FILE = "open it inside the function; clusterfn.File(path) as the argument brings its content"
+_PLAIN = "create it inside the function, or pass what it is made from"
+
+
+def cannot_travel(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    target: tuple[int, int] | None,
+    error: Exception,
+) -> PayloadError:
+    if isinstance(error, serialization.part("source").NoSource):
+        return _cannot_cross(error, target)
+    find = serialization.part("unpicklable").find
+    parts = [(getattr(function, "__name__", "function"), function), ("args", args), ("kwargs", dict(kwargs))]
+    for name, part in parts:
+        path, found = find(part, name, target)
+        if not path.endswith(": cannot be pickled"):
+            plain = _A_FILE if isinstance(found, io.IOBase) else _PLAIN
+            return PayloadError(
+                f"the call cannot travel: {path}",
+                stage="submit",
+                hint=getattr(type(found), "_as_argument", plain),
+            )
+    return PayloadError(f"the call cannot travel: {type(error).__name__}: {error}", stage="submit")
+
+
+def _cannot_cross(refused: Exception, target: tuple[int, int] | None) -> PayloadError:
+    here, there = (f"Python {version[0]}.{version[1]}" for version in (sys.version_info, target or sys.version_info))
+    return PayloadError(
+        f"the call cannot travel from {here} to {there}, which takes code as text: {refused}",
+        stage="submit",
+        hint=f"use an environment with {here}, or run this under {there}",
+    )

@@ -1,0 +1,138 @@
+"""Many calls of one function as bytes: the function once, the arguments of each call apart, large buffers once for all.
+
+What cannot travel is named by the index of its item before anything is sent. Sends nothing. Called by `mapping`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.calls import user_modules
+from clusterfn.calls.payload import Large, Needs, Payload, cannot_travel, check_arguments, keep_registrations
+from clusterfn.errors import PayloadError
+from clusterfn.hosts import serialization
+
+_LABEL = 40
+
+
+@dataclass(frozen=True)
+class Items:
+    """The calls of a group, ready to travel.
+
+    Attributes:
+        payload: The function, and all that it and the items need.
+        data: The content of items.pkl.
+        ends: Where each item ends in it.
+    """
+
+    payload: Payload
+    data: bytes
+    ends: Sequence[int]
+
+    def files(self) -> dict[str, bytes]:
+        """What lies in the group's folder besides what every job has."""
+        return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
+
+
+def pack(
+    function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], target: tuple[int, int] | None = None
+) -> Items:
+    """The calls `function(*args)` as bytes.
+
+    Args:
+        function: What to call.
+        calls: The arguments of each call.
+        target: As for `payload.pack`.
+
+    Raises:
+        TypeError: The function does not take so many arguments.
+        PayloadError: The function or an item cannot travel; the message says which, and by what.
+    """
+    for args in {len(args): args for args in calls}.values():
+        check_arguments(function, args, {})
+    keep_registrations()
+    packing = _Packing(target)
+    items = [packing.item(index, args, function) for index, args in enumerate(calls)]
+    return Items(packing.function(function), b"".join(items), list(itertools.accumulate(map(len, items))))
+
+
+class _Packing:
+    """What the pickles of one group have in common."""
+
+    def __init__(self, target: tuple[int, int] | None) -> None:
+        self.target = target
+        self.large, self.needs = Large(), Needs()
+        self.blobs: dict[str, memoryview] = {}
+        self._digests: dict[tuple[int, int], tuple[Any, str]] = {}
+
+    def item(self, index: int, args: tuple[Any, ...], function: Callable[..., Any]) -> bytes:
+        """One item: its arguments."""
+        try:
+            return self._bytes(self._packed(tuple(map(self.large.of, args))))
+        except Exception as error:  # __reduce__ of the user's may raise anything
+            refused = (
+                error if isinstance(error, PayloadError) else cannot_travel(function, args, {}, self.target, error)
+            )
+            refused.message = refused.message.replace("the call", f"item {index}", 1)
+            raise refused from error
+
+    def function(self, function: Callable[..., Any]) -> Payload:
+        """The function; after all items, as it brings along what they need."""
+        try:
+            packed = self._packed((function, (), {}))
+        except PayloadError:
+            raise
+        except Exception as error:  # __reduce__ of the user's may raise anything
+            raise cannot_travel(function, (), {}, self.target, error) from error
+        sources = user_modules.sources(self.needs.modules)
+        packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
+        return Payload(
+            data=self._bytes(packed),
+            blobs=self.blobs,
+            sources=sources,
+            shipments=tuple(self.needs.shipments.values()),
+            edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
+            needs=frozenset(name.partition(".")[0] for name in self.needs.known),
+            given=self.needs.given(),
+            decided_here=tuple(self.needs.decided_here()),
+        )
+
+    def _packed(self, obj: Any) -> Any:
+        return serialization.part("container").pack(obj, self.needs.look, self.target)
+
+    def _bytes(self, packed: Any) -> bytes:
+        digests = {index: self._digest(view) for index, view in enumerate(packed.buffers)}
+        self.blobs.update((digest, packed.buffers[index]) for index, digest in digests.items())
+        return b"".join(replace(packed, blobs=digests).pieces())
+
+    def _digest(self, view: memoryview) -> str:
+        """Of a buffer that many items share it is computed once."""
+        key = (id(view.obj), len(view))
+        if key not in self._digests:
+            self._digests[key] = (view.obj, hashlib.sha256(view).hexdigest())
+        return self._digests[key][1]
+
+
+def label(args: tuple[Any, ...]) -> str:
+    """What a person calls an item: its plain arguments, and the types of the others.
+
+    Example:
+        >>> label((0.1, "adam", [1, 2]))
+        "0.1, 'adam', list"
+    """
+    text = ", ".join(_shown(value) for value in args)
+    return text if len(text) <= _LABEL else f"{text[: _LABEL - 1]}…"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, PurePath):
+        return value.name
+    plain = value is None or type(value) in (bool, int, float, complex) or (type(value) is str and len(value) < 1000)
+    return repr(value) if plain else type(value).__name__

@@ -1,0 +1,349 @@
+"""Which of the user's own modules a call needs, and their source.
+
+The user's own are those outside the standard library and outside site-packages: beside the script or notebook, below
+the project's root, on PYTHONPATH, or installed as editable. Whole top-level packages travel, with what they import
+in turn, but for files that look like keys or passwords. Nothing is executed or imported here. Called by `payload`.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.machinery
+import importlib.util
+import json
+import os
+import struct
+import sys
+import sysconfig
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn.calls.files import holds_credentials
+from clusterfn.errors import PayloadError
+from clusterfn.hosts.bridge_bundle import Parcel, make
+
+MAX_DATA_FILE = 1 << 20
+_MAX_ALL = 50 << 20
+_EXTENSIONS = (".so", ".pyd", ".dylib")
+# Made by the worker, or in the bridge, on every host.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn_wire"])
+_LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
+# This program, its clusterfn and its cloudpickle: the bridge brings them.
+_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
+_seen: dict[Path, tuple[int, int]] = {}
+_told: set[tuple[Path, tuple[int, int]]] = set()
+withheld: set[Path] = set()  # what looks like a key or a password and was left out
+too_large: set[Path] = set()  # data that was left out
+
+
+def sources(wanted: Iterable[str]) -> Parcel | None:
+    """The files of the user's own modules among `wanted` and of those that they import; None if there are none.
+
+    Args:
+        wanted: Names of modules; only the part before the first dot matters.
+
+    Raises:
+        PayloadError: A compiled extension is among them, or they are larger than 50 MB.
+    """
+    waiting = {name.partition(".")[0] for name in wanted}
+    done: set[str] = set()
+    files: dict[str, Path] = {}
+    total = 0
+    while waiting:
+        name = waiting.pop()
+        done.add(name)
+        for relative, path in _members(name):
+            if relative not in files:  # of two folders of a namespace package the first wins, as in an import
+                files[relative] = path
+                total += path.stat().st_size
+                _check(relative, path)
+                if total > _MAX_ALL:  # at once: there may be a whole disk below
+                    raise _too_large(files)
+                waiting |= _imports(path) - done
+    files.update({f"{path.parent.name}/{path.name}": path for path in _metadata_of(files)})
+    return make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
+
+
+def names(parcel: Parcel) -> list[str]:
+    """The modules in a parcel made by `sources`.
+
+    Example:
+        >>> names(make({"pkg/__init__.py": b"", "pkg/data.csv": b""}))
+        ['pkg']
+    """
+    files = [file[:-3].split("/") for file in parcel.files if file.endswith(".py")]
+    return sorted(".".join(parts[:-1] if parts[-1] == "__init__" else parts) for parts in files)
+
+
+def edited(imported: Iterable[str]) -> list[str]:
+    """Those modules whose file is now another than the one that was imported here; each change is told once.
+
+    What was imported is read from Python's own byte code file; where there is none, from the first look.
+    """
+    changed = []
+    for name in sorted(imported):
+        path = _module_file(name)
+        if path is not None:
+            stat = path.stat()
+            now = (stat.st_mtime_ns, stat.st_size)
+            compiled = _compiled_from(name)
+            before = _seen.setdefault(path, now)
+            is_new = before != now if compiled is None else compiled != _in_byte_code(stat)
+            if is_new and (path, now) not in _told:
+                _told.add((path, now))
+                changed.append(name)
+            _seen[path] = now
+    return changed
+
+
+def _in_byte_code(stat: os.stat_result) -> tuple[int, int]:
+    return int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF
+
+
+def _compiled_from(name: str) -> tuple[int, int] | None:
+    """Time and size of the source that a module's byte code file was made from."""
+    cached = getattr(sys.modules[name].__spec__, "cached", None)
+    if not cached or sys.dont_write_bytecode:  # then an old one may lie there
+        return None
+    try:
+        with Path(cached).open("rb") as file:
+            magic, flags, mtime, size = struct.unpack("<4sIII", file.read(16))
+    except (OSError, struct.error):
+        return None
+    return (mtime, size) if magic == importlib.util.MAGIC_NUMBER and not flags else None
+
+
+def is_own(name: str) -> bool:
+    """Whether a module (by its name) is one of the user's own, which travel as source."""
+    return bool(_locations(name.partition(".")[0]))
+
+
+@functools.lru_cache(maxsize=1)
+def _foreign_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple({os.path.realpath(paths[key]) for key in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def _is_foreign(path: str) -> bool:
+    real = os.path.realpath(path)
+    parts = Path(real).parts
+    if "site-packages" in parts or "dist-packages" in parts:
+        return True
+    return any(real == folder or real.startswith(folder + os.sep) for folder in _foreign_folders())
+
+
+def _locations(name: str) -> list[Path]:
+    """The file of a module, or the folders of a package, if it is the user's own."""
+    if name in _NEVER or name in sys.builtin_module_names:
+        return []
+    spec = _spec(name)
+    if spec is None:
+        return []
+    if spec.submodule_search_locations is not None:
+        places = [Path(place) for place in spec.submodule_search_locations]
+    else:
+        places = [Path(spec.origin)] if spec.origin and spec.has_location else []
+    return [place for place in places if place.exists() and not _is_foreign(str(place))]
+
+
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    loaded = sys.modules.get(name)
+    spec = getattr(loaded, "__spec__", None)
+    if loaded is not None:
+        return spec
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
+
+
+def _module_file(name: str) -> Path | None:
+    origin = getattr(sys.modules.get(name), "__file__", None)
+    return Path(origin) if origin and is_own(name) and Path(origin).exists() else None
+
+
+def _members(name: str) -> Iterator[tuple[str, Path]]:
+    for place in _locations(name):
+        if place.is_file():
+            yield place.name, place
+        else:
+            for path in _package_files(place):
+                yield f"{name}/{path.relative_to(place).as_posix()}", path
+
+
+def _package_files(package: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(package):
+        folders[:] = sorted(entry for entry in folders if entry not in _LEFT_OUT and not entry.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if _travels(path):
+                yield path
+
+
+def _travels(path: Path) -> bool:
+    if path.suffix == ".py" or path.name.endswith(_EXTENSIONS):
+        return True
+    if path.suffix in (".pyc", ".pyo") or not path.is_file():
+        return False
+    if holds_credentials(path):
+        withheld.add(path)
+        return False
+    if path.stat().st_size > MAX_DATA_FILE:
+        too_large.add(path)
+        return False
+    return True
+
+
+_METADATA = ("METADATA", "PKG-INFO", "entry_points.txt", "top_level.txt")
+
+
+def _metadata_of(files: Mapping[str, Path]) -> Iterator[Path]:
+    """The metadata of the projects that these files belong to: packages read their own version from it."""
+    places = {name.partition("/")[0].removesuffix(".py"): os.path.realpath(path) for name, path in files.items()}
+    folders = [each or os.curdir for each in sys.path if files and os.path.isdir(each or os.curdir)]
+    for folder, project, top_level in _installed(tuple((each, os.stat(each).st_mtime_ns) for each in folders)):
+        beneath = project and any(place.startswith(project + os.sep) for place in places.values())
+        if beneath or not top_level.isdisjoint(places):
+            yield from (path for path in (folder / name for name in _METADATA) if path.is_file())
+
+
+@functools.lru_cache(maxsize=4)
+def _installed(folders: tuple[tuple[str, int], ...]) -> list[tuple[Path, str, frozenset[str]]]:
+    """Each project with metadata in these folders: where that is, its folder if it is editable, its top-level names."""
+    found = []
+    for folder, _ in folders:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.name.endswith((".dist-info", ".egg-info")) and each.is_dir()]
+        for name in sorted(names):
+            path = Path(folder, name)
+            top_level = frozenset(_text(path / "top_level.txt").split())
+            found.append((path, _project(_text(path / "direct_url.json")), top_level))
+    return found
+
+
+def _project(direct_url: str) -> str:
+    """The folder of an editable installation, from what the installer has written (PEP 610); "" of any other."""
+    try:
+        told = json.loads(direct_url or "{}")
+        if told.get("dir_info", {}).get("editable"):
+            path = urllib.parse.unquote(urllib.parse.urlsplit(told["url"]).path)
+            return os.path.realpath(path.lstrip("/") if os.name == "nt" else path)
+    except (ValueError, KeyError, AttributeError):  # by another installer
+        return ""
+    return ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):  # most have none
+        return ""
+
+
+def _check(relative: str, path: Path) -> None:
+    if path.name.endswith(_EXTENSIONS):
+        raise PayloadError(
+            f"{relative} is a compiled extension and cannot travel as source",
+            evidence=[str(path)],
+            hint="install that package in the environment of the job",
+        )
+
+
+def _too_large(files: Mapping[str, Path]) -> PayloadError:
+    largest = sorted(((path.stat().st_size, relative) for relative, path in files.items()), reverse=True)[:5]
+    return PayloadError(
+        f"the modules that the function needs are larger than {_MAX_ALL >> 20} MB",
+        evidence=[f"{size / 2**20:8.1f} MB  {relative}" for size, relative in largest],
+        hint="pass data as clusterfn.File or clusterfn.Directory, or install the package in the environment",
+    )
+
+
+def _imports(path: Path) -> frozenset[str]:
+    """The top-level names that a source file imports, wherever in it the import stands."""
+    if path.suffix != ".py":
+        return frozenset()
+    return _parsed_imports(path, path.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4096)
+def _parsed_imports(path: Path, mtime_ns: int) -> frozenset[str]:
+    return imported(path.read_bytes())
+
+
+def imported(source: bytes | str) -> frozenset[str]:
+    """The top-level names that a source imports, wherever in it; not those for type checkers alone.
+
+    Example:
+        >>> sorted(imported("import numpy.linalg, os\\nfrom torch import nn\\nfrom . import x"))
+        ['numpy', 'os', 'torch']
+    """
+    try:
+        return frozenset(_imported(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return frozenset()
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield from [child.module.partition(".")[0]] if child.module and not child.level else []
+        elif isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from (name for part in child.orelse for name in _imported(ast.Module([part], [])))
+        else:
+            yield from _imported(child)
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A name of a module that `try: import …` sets.
+
+    Attributes:
+        modules: What is imported there, any of which may be missing.
+        value: The constant that it is set to.
+        is_fallback: Whether it is set where the import fails, rather than where it succeeds.
+    """
+
+    modules: tuple[str, ...]
+    value: object
+    is_fallback: bool
+
+    def missing(self, value: object) -> str:
+        """The module whose absence on this machine gave the name its value; "" if that is not how it got it."""
+        if (value is self.value) is not self.is_fallback:
+            return ""
+        return next((name for name in self.modules if name not in sys.modules and _spec(name) is None), "")
+
+
+@functools.lru_cache(maxsize=256)
+def guarded(source: str) -> Mapping[str, Guarded]:
+    """The names that the top level of a source sets to a constant in a `try: import …` or its `except ImportError`."""
+    found: dict[str, Guarded] = {}
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):  # a cell of a notebook with magics
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.Try) and any(map(_catches_import, node.handlers)):
+            wanted = tuple(_imported(ast.Module(node.body, [])))
+            for name, value in _constants([*node.body, *node.orelse]):
+                found[name] = Guarded(wanted, value, False)
+            for handler in filter(_catches_import, node.handlers):
+                found.update((name, Guarded(wanted, value, True)) for name, value in _constants(handler.body))
+    return found
+
+
+def _catches_import(handler: ast.ExceptHandler) -> bool:
+    types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {each.id for each in types if isinstance(each, ast.Name)}
+    return handler.type is None or bool(names & {"ImportError", "ModuleNotFoundError", "Exception"})
+
+
+def _constants(body: Iterable[ast.stmt]) -> Iterator[tuple[str, object]]:
+    for each in body:
+        if isinstance(each, ast.Assign) and isinstance(each.value, ast.Constant):
+            yield from ((name.id, each.value.value) for name in each.targets if isinstance(name, ast.Name))

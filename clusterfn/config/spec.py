@@ -1,0 +1,318 @@
+"""The plain facts that travel between modules: what a job asks for, where it goes, what it is made of.
+
+Frozen dataclasses. Imports `options`, which reads what a user wrote into them; everybody imports this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.config import options
+from clusterfn.config.options import HOST_NAME as HOST_NAME
+from clusterfn.config.options import Time as Time
+from clusterfn.config.options import did_you_mean as did_you_mean
+from clusterfn.config.units import parse_memory as parse_memory
+from clusterfn.config.units import parse_time as parse_time
+from clusterfn.config.units import shown_memory as shown_memory
+from clusterfn.config.units import shown_time as shown_time
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job asks for. None means: the host's default.
+
+    Attributes:
+        cores: Processor cores (`--cpus-per-task`).
+        memory_bytes: Memory of the whole job.
+        gpus: Whole cards; 0 hides CUDA.
+        time_s: Seconds until the job is ended.
+        gpu_memory_bytes: The size of each card, at least.
+        gpu_type: Words of each card's name, "a6000"; with SLURM the type of its gres.
+        nodes: How many nodes call the function; all else is for each of them.
+        allow_cpu: Whether it may run on the CPU where PyTorch cannot use the GPUs.
+    """
+
+    cores: int = 1
+    memory_bytes: int | None = None
+    gpus: int = 0
+    time_s: float | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_type: str | None = None
+    nodes: int = 1
+    allow_cpu: bool = False
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator (or `with_options`) said; None where it was silent. Units are already parsed.
+
+    Attributes are those of `Resources`, and where and how to run; see `clusterfn.cluster`.
+    """
+
+    cores: int | None = None
+    memory_bytes: int | None = None
+    gpus: int | None = None
+    time_s: float | None = None
+    host: str | None = None
+    environment: str | None = None
+    packages: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    cwd: str | None = None
+    name: str | None = None
+    on_interrupt: str = "detach"
+    stall_s: float | None = None
+    retries: int = 0
+    resume: str | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_type: str | None = None
+    nodes: int | None = None
+    allow_cpu: bool | None = None
+
+
+@dataclass(frozen=True)
+class Making:
+    """How environments are made on a host.
+
+    Attributes:
+        root: Where they lie, as clusterfn.yml has it; None below the host's root.
+        fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
+        build_on: "host", or "node": in a batch job of its own.
+        partition: For that job.
+        at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
+        timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
+        purge_days: Files that nobody reads for so long are removed there; None if they stay.
+        installer: "clusterfn"; "conda": the host's own; or the path of one there.
+        driver: Of the cards, if it is known beforehand.
+        capabilities: Compute capabilities of the cards, if they are known beforehand.
+        table: A file with more rows for the table of CUDA builds.
+    """
+
+    root: str | None = None
+    fetch_on: str = "auto"
+    build_on: str = "host"
+    partition: str | None = None
+    at: str = "root"
+    timeout_s: float = 1200.0
+    purge_days: float | None = None
+    installer: str = "clusterfn"
+    driver: str | None = None
+    capabilities: tuple[str, ...] = ()
+    table: str | None = None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What all of one user's running jobs may take of a machine together; None: as much as there is.
+
+    Attributes:
+        cores: More than the machine has lift its own cap: cores are shared in time.
+    """
+
+    gpus: int | None = None
+    cores: int | None = None
+    memory_bytes: int | None = None
+    jobs: int | None = None
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of clusterfn.yml, checked. The keys are documented in docs/reference/configuration.md.
+
+    Attributes:
+        name: Its name in clusterfn.yml.
+        address: Name or alias for ssh, `user@name:port` allowed; "" for this machine.
+        scheduler: "bare", "slurm" or "local".
+        transport: "auto", "paramiko", "openssh" or "local".
+        source: Where it was defined, "file:line", for messages.
+    """
+
+    name: str
+    address: str
+    scheduler: str
+    source: str
+    transport: str = "auto"
+    ssh_config: str | None = None
+    root: str = "~/.clusterfn"
+    owners: tuple[str, ...] = ()
+    python: str | None = None
+    environment: str | None = None
+    defaults: Resources = Resources()
+    setup: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    prolog: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    gpu_option: str = "gres"
+    cards: Mapping[str, int] = field(default_factory=dict)
+    lease: str = "socket"
+    limits: Limits = Limits()
+    poll_floor_s: float = 2.0
+    queue_timeout_s: float | None = None
+    keep_days: float = 14.0
+    login_ttl_s: float = 8 * 3600.0
+    making: Making = Making()
+
+
+@dataclass(frozen=True)
+class Building:
+    """An environment that is, or is to be, made on a host.
+
+    Attributes:
+        id: The hash of its lock.
+        root: The folder below which environments lie there, absolute.
+        purged: Whether files of it may have been removed by the file system since.
+        cuda: The version of CUDA that its PyTorch must show on the cards; "" if that is not asked.
+        node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
+        owners: Users and groups of the host who may have made it, besides this user and root.
+    """
+
+    id: str
+    root: str
+    purged: bool = False
+    cuda: str = ""
+    node_root: str = ""
+    owners: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EnvironmentSpec:
+    """Which interpreter runs the function.
+
+    Attributes:
+        kind: "python" (a path), "venv", "prefix", "conda", "current", or "found" (the host's own pythonX.Y).
+        value: The path or name; "" for "current" and "found".
+    """
+
+    kind: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """An interpreter that was found on a host and asked for its version.
+
+    Attributes:
+        path: Absolute path there.
+        version: (major, minor).
+        activation: Variables that make it the environment's own (PATH and the like), see `Environment.activation`.
+    """
+
+    path: str
+    version: tuple[int, int]
+    activation: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The items of one function, and how they are shared out.
+
+    Attributes:
+        count: Items.
+        chunk: Items that an element claims at a time, at most.
+        elements: How many are started.
+        at_once: How many of them run at the same time.
+        per_element: Chunks that one claims, besides those of the dead; None: as many as it gets.
+        element_s: Seconds that one asks for; None: the scheduler's own limit.
+        aim_s: Seconds of work that one claims at a time, by what its items took so far; None: whole chunks.
+        others_returned: Whether these are a retry of some items of a map, of which others have returned.
+    """
+
+    count: int
+    chunk: int
+    elements: int
+    at_once: int
+    per_element: int | None = None
+    element_s: float | None = None
+    aim_s: float | None = None
+    others_returned: bool = field(default=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What makes a job a session.
+
+    Attributes:
+        idle_s: It ends after so long without a call.
+        caller: (major, minor) of the Python that calls.
+    """
+
+    idle_s: float
+    caller: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One job, ready to be written: everything that spec.json and job.sh are made from.
+
+    Attributes:
+        id: 16 hex digits, chosen by the client.
+        name: The function's name, safe for a scheduler.
+        root: The host's root, absolute.
+        bridge: The folder of the bridge there, absolute.
+        host_python: The old interpreter that runs the supervisor.
+        sys_path: Folders of the user's modules there.
+        umask: The user's own, for what the function writes.
+        resume: The job with a copy of whose checkpoint this one begins.
+        quiet_s: After so long without output and use of a CPU, a waiting call says so.
+    """
+
+    id: str
+    name: str
+    host: Host
+    root: str
+    bridge: str
+    host_python: str
+    resources: Resources
+    interpreter: Interpreter
+    sys_path: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+    cwd: str | None = None
+    building: Building | None = None
+    group: Group | None = None
+    serving: Serving | None = None
+    log_limit_bytes: int = 64 * 2**20
+    grace_s: float = 10.0
+    stall_s: float | None = None
+    retries: int = 0
+    umask: int = 0o077
+    resume: str | None = None
+    quiet_s: float = layout.QUIET_S
+
+
+def parse_options(given: Mapping[str, object]) -> Options:
+    """The keywords of `@cluster` or `with_options`, checked; a keyword that is None counts as not said.
+
+    Raises:
+        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
+
+    Example:
+        >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
+        1073741824
+    """
+    return changed(Options(), given)
+
+
+def changed(before: Options, given: Mapping[str, object]) -> Options:
+    """The options with what these keywords say in place of what was said before.
+
+    With `gpus=0` no type and size of cards stays.
+
+    Raises:
+        ConfigError: As `parse_options`.
+
+    Example:
+        >>> changed(Options(cores=2, retries=1), {"cores": 4}).retries
+        1
+    """
+    facts = options.read(given)
+    kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    return replace(kept, **facts)

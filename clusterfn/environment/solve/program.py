@@ -1,0 +1,280 @@
+"""One lock from one job: `main` reads a job from stdin as one line of JSON, and answers in lines of JSON on stdout.
+
+The job:
+    channels, conda, pip   as in environment.yml; the latter two as [[text, platform selector or ""], …]
+    python                 "3.11" to be added, with the nearest that solves in its place; null: the job names one
+    platforms, virtual     which to solve; {platform: {"__glibc": "2.28", …}} for each
+    indexes, find_links    where wheels come from
+    executable             of a conda, mamba or micromamba; "" for the stand-in
+    source, custom         what the lock's metadata shall say
+    lock                   the file to write; one that is there keeps the platforms that are not solved
+    folder                 for temporary files; its file "doing" says what is waited for
+    attended               whether the end of stdin means that the caller is gone: then this program ends, too
+The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
+the same} where a channel or an index does not answer; all else goes to stderr.
+
+The cures of conda-lock's and py-rattler's faults stand here and in `standin`; docs/upstream.md lists them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from clusterfn.environment.solve import condarc, shelf
+
+_MINORS = range(8, 20)
+_DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
+
+
+# What conda, mamba, py-rattler and requests say of a server that does not answer, or not as one should.
+_NO_ANSWER = re.compile(
+    r"error sending request|dns error|(could not|couldn't|failed to) resolve|name resolution|name or service not known"
+    r"|connection (refused|reset|aborted|failed|timed out)|network is unreachable|no route to host"
+    r"|max retries exceeded|(operation|read|connect) timed out|HTTP 000|CondaHTTPError|CondaSSLError|ProxyError"
+    r"|HTTP status (client|server) error|UnavailableInvalidChannel|could not find subdir|download error \(\d+\)"
+    r"|invalid peer certificate|CERTIFICATE_VERIFY_FAILED|SSL (connect|certificate)",
+    re.IGNORECASE,
+)
+
+
+class Failed(Exception):
+    """There is no solution; the message is the solver's."""
+
+
+class Unreachable(Exception):
+    """A channel or an index does not answer, so it is not known whether there is one; the message is the solver's."""
+
+
+def main() -> None:
+    """Do the job, and end this process whatever its libraries want to do afterwards."""
+    job = json.loads(sys.stdin.buffer.readline())
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    if job.get("attended"):
+        _end_with_the_caller(job["folder"])
+    with tempfile.TemporaryDirectory(prefix="clusterfn-solve-") as folder:
+        told = _done(job, Path(folder))
+    os.write(answers, json.dumps(told).encode() + b"\n")
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_with_the_caller(folder: str) -> None:
+    """A caller that was killed could not end what would compute for minutes: watch the pipe that it holds open."""
+    line = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # what is started below must not read it
+    os.close(nothing)
+
+    def watch() -> None:
+        while os.read(line, 4096):
+            continue
+        shutil.rmtree(folder, ignore_errors=True)
+        if sys.platform == "win32":
+            subprocess.run(["taskkill", "/F", "/T", "/PID", str(os.getpid())], capture_output=True)
+        else:
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="clusterfn-caller", daemon=True).start()
+
+
+def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
+    _cure(job, folder)
+    try:
+        return {"solved": solve(job, folder)}
+    except Failed as failure:
+        return {"failed": str(failure)}
+    except Unreachable as failure:
+        return {"unreachable": str(failure)}
+
+
+def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
+    """The lock for the wanted Python, or else for the nearest: platform -> version of Python.
+
+    Raises:
+        Failed: Nothing solves, with any Python.
+        Unreachable: That cannot be told.
+    """
+    wanted = job["python"]
+    try:
+        return _attempt(job, folder, f"python {wanted}.*" if wanted else None)
+    except Failed as failure:
+        if wanted is None:
+            raise
+        try:
+            found = _attempt(job, folder, "python")
+        except Failed:
+            raise failure from None
+        return _nearest(job, folder, int(wanted.split(".")[1]), found)
+
+
+def _nearest(job: dict[str, Any], folder: Path, wanted: int, found: dict[str, str]) -> dict[str, str]:
+    """A lock for a Python that is nearer than the one `found`, if there is one."""
+    distance = min((abs(int(version.split(".")[1]) - wanted) for version in found.values()), default=0)
+    for minor in sorted(_MINORS, key=lambda each: (abs(each - wanted), -each)):
+        if 0 < abs(minor - wanted) <= distance:
+            try:
+                return _attempt(job, folder, f"python 3.{minor}.*")
+            except Failed:
+                continue
+    return found
+
+
+def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str, str]:
+    """conda-lock itself."""
+    from conda_lock.conda_lock import run_lock
+
+    environment = folder / "environment.yml"
+    environment.write_text(environment_yml(job, python), encoding="utf-8")
+    _doing(job, "conda's packages")
+    with _failures():
+        run_lock(
+            [environment],
+            conda_exe=job["executable"] or _stand_in(folder),
+            platforms=job["platforms"],
+            kinds=["lock"],
+            lockfile_path=Path(job["lock"]),
+            virtual_package_spec=_written(folder / "virtual.yml", {"subdirs": _subdirs(job)}),
+            strip_auth=True,
+            mapping_url=str(_written(folder / "names.json", _names())),
+        )
+    return _finished(job)
+
+
+def _doing(job: dict[str, Any], what: str) -> None:
+    """Say what is waited for, to a caller that reads it when it has waited long."""
+    if job.get("folder"):
+        Path(job["folder"], "doing").write_text(what, encoding="utf-8")
+
+
+def environment_yml(job: dict[str, Any], python: str | None) -> str:
+    """The job as a file for conda-lock. JSON's strings are YAML's."""
+    conda = [*([[python, ""]] if python else []), *job["conda"]]
+    pip = ["  - pip:", *(f"    {_item(line)}" for line in job["pip"])] if job["pip"] else []
+    places = [shelf.index_address(number) if _is_shelved(url) else url for number, url in enumerate(job["indexes"])]
+    places += [shelf.index_address(len(places) + number) for number in range(len(job["find_links"]))]
+    return "\n".join([
+        f"channels: {json.dumps(job['channels'])}",
+        f"platforms: {json.dumps(job['platforms'])}",
+        "allow-pypi-requests: false",  # an index may answer otherwise than that one is believed to
+        f"pip-repositories: {json.dumps(places)}",
+        "dependencies:", *map(_item, conda), *pip, "",
+    ])  # fmt: skip
+
+
+def _item(line: list[str]) -> str:
+    text, selector = line
+    return f"  - {json.dumps(text)}" + (f"  # [{selector}]" if selector else "")
+
+
+def _is_shelved(url: str) -> bool:
+    return url.startswith("file:")
+
+
+def _subdirs(job: dict[str, Any]) -> dict[str, Any]:
+    return {platform: {"packages": packages} for platform, packages in job["virtual"].items()}
+
+
+def _names() -> dict[str, Any]:
+    """The map that conda-lock would fetch, in its form."""
+    pairs = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
+    return {pypi: {"pypi_name": pypi, "conda_name": conda, "conda_forge": conda} for pypi, conda in pairs.items()}
+
+
+def _written(path: Path, content: dict[str, Any]) -> Path:
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def _stand_in(folder: Path) -> str:
+    """An executable that is our conda."""
+    code = Path(__file__).with_name("standin.py")
+    if os.name == "nt":
+        path = folder / "conda.bat"
+        path.write_text(f'@"{sys.executable}" "{code}" %*\n', encoding="utf-8")
+    else:
+        path = folder / "conda"
+        path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n', encoding="utf-8")
+        path.chmod(0o700)
+    return str(path)
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    """Every way in which a solver says that there is no solution, as `Failed`; or why it cannot tell."""
+    import requests
+    from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
+    from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
+
+    try:
+        yield
+    except subprocess.CalledProcessError as error:
+        raise _failure(_message(error)) from error
+    except requests.RequestException as error:
+        raise Unreachable(str(error)) from error
+    except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
+        raise _failure(_DUMMY.sub("the specification", str(error))) from error
+
+
+def _failure(message: str) -> Failed | Unreachable:
+    return (Unreachable if _NO_ANSWER.search(message) else Failed)(message)
+
+
+def _message(error: subprocess.CalledProcessError) -> str:
+    """What conda, mamba or the stand-in says."""
+    output = error.output or ""
+    try:
+        told = json.loads(output[output.index("{") : output.rindex("}") + 1])
+    except ValueError:
+        return (error.stderr or output).strip() or str(error)
+    problems = told.get("solver_problems") or []
+    return str(told.get("message") or "\n".join(map(str, problems)) or told.get("error") or output).strip()
+
+
+def _finished(job: dict[str, Any]) -> dict[str, str]:
+    """The lock with our metadata and the files' own addresses."""
+    from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file
+
+    path = Path(job["lock"])
+    lock = parse_conda_lock_file(path)
+    lock.metadata.sources = [job["source"]]
+    lock.metadata.custom_metadata = job["custom"]
+    for package in lock.package:
+        package.url = shelf.own_address(package.url)
+    write_conda_lock_file(lock, path, metadata_choices=set())
+    return {package.platform: package.version for package in lock.package if package.name == "python"}
+
+
+def _cure(job: dict[str, Any], folder: Path) -> None:
+    """What must be so before conda-lock does its work."""
+    os.environ["POETRY_CACHE_DIR"] = str(folder / "wheels")  # else it believes for ever what an index once said
+    if not job["executable"]:
+        found = condarc.settings()
+        os.environ["CLUSTERFN_CHANNELS"] = json.dumps({name: condarc.urls(name, found) for name in job["channels"]})
+        for name, value in condarc.proxies(found).items():
+            os.environ.setdefault(name, value)
+    _know_manylinux()
+    places = [shelf.Index(url) for url in job["indexes"]]
+    everything = shelf.Shelf([*places, *(shelf.Links(place) for place in job["find_links"])])
+    shelf.put_up(everything, lambda file, server: _doing(job, f"{file} from {server}"))
+
+
+def _know_manylinux() -> None:
+    """conda-lock 4.0 knows 8 of the tags; wheels of CUDA have one that it does not know."""
+    from conda_lock import pypi_solver
+
+    known = pypi_solver.MANYLINUX_TAGS
+    known += [f"_2_{minor}" for minor in range(17, 43) if f"_2_{minor}" not in known]
+    known.sort(key=lambda tag: int(tag.rpartition("_")[2]) if tag.startswith("_") else -1)

@@ -1,0 +1,1 @@
+"""Reaching a host, and what this process knows of it."""

@@ -1,0 +1,452 @@
+"""The agent's client: typed requests to one host over one stream, replayed after a reconnect.
+
+`connection_for(host)` gives the connection that a process shares; `connect(host)` a new one. Requests never wait: each
+gives a `Reply`. Nothing here knows of jobs, schedulers or environments. paramiko is imported when a host needs it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import HostError, Unreachable
+from clusterfn.hosts.rpc import requests as _r
+from clusterfn.hosts.rpc.boot import Opened, boot
+from clusterfn.hosts.rpc.frames import Header
+from clusterfn.hosts.rpc.link import Link
+from clusterfn.hosts.rpc.reply import Reply
+from clusterfn.hosts.rpc.requests import Data, Look, Repeating, Sink, Spawned, SpawnReply
+from clusterfn.hosts.rpc.standing import State
+from clusterfn.hosts.transports import Asker, Transport, asking, transport_for
+
+__all__ = [
+    "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "SpawnReply", "Spawned",
+    "State", "TreeFile", "connect", "connection_for",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HostFacts:
+    """What a host says of itself when it is connected.
+
+    Attributes:
+        root: Absolute path of its clusterfn folder; it exists.
+        python: The old interpreter that runs the agent, absolute.
+        machine: `<machine-id>-<hostname>`, a name for this machine alone.
+        umask: The user's own, as a login without a terminal has it.
+        net_ns: The network namespace, as the kernel names it.
+        glibc: The version of its C library, "2.17"; "" where that is another one.
+        ends_jobs: Whether logind ends what the user runs there when he logs out.
+        have: For each path that was asked for, whether it exists.
+    """
+
+    root: str
+    python: str
+    version: tuple[int, int, int]
+    platform: str
+    machine: str
+    boot_id: str
+    hostname: str
+    uid: int
+    user: str
+    home: str
+    umask: int
+    pid: int
+    cpus: int
+    memory_bytes: int
+    net_ns: str
+    glibc: str
+    ends_jobs: bool
+    have: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a program ended: `rc`, or None and the `signal` that ended it; and all that it printed."""
+
+    rc: int | None
+    signal: int | None
+    out: bytes
+    err: bytes
+
+
+@dataclass(frozen=True)
+class TreeFile:
+    """One file of `put_tree`: its name below the folder, with slashes, and its bytes or the local file with them."""
+
+    name: str
+    data: Data
+    mode: int = 0o600
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One file found by `list`; `mtime` is the host's clock."""
+
+    name: str
+    size: int
+    mtime: float
+    mode: int
+
+
+class HostConnection:
+    """A connection to one host. All methods may be called from any thread; callbacks come on its reader thread.
+
+    Attributes:
+        facts: What the host said when it was connected last.
+        noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
+    """
+
+    def __init__(self, host: Host, transport: Transport, have: Sequence[str] = (), asker: Asker | None = None) -> None:
+        self.host = host
+        self._transport = transport
+        opened = _open(transport, host, have, asker)
+        self.facts = _facts(opened.hello)
+        self.noise = opened.noise
+        self._link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
+
+    @property
+    def via(self) -> str:
+        """By what the host was reached last, and why by that: "paramiko", "openssh (a ControlMaster is open)"."""
+        return self._transport.via
+
+    def _on_hello(self, hello: Header) -> None:
+        self.facts = _facts(hello)
+
+    def put(
+        self,
+        path: str,
+        data: Data,
+        mode: int = 0o600,
+        sha256: str | None = None,
+        *,
+        sync: bool = True,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[bool]:
+        """Write a file: whole or not at all. True if it was written, False if `sha256` was given and it was there."""
+        fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
+        if sha256:
+            fields["sha256"] = sha256
+        return self._send(_r.Upload("put", fields, _written, [data], after))
+
+    def put_tree(
+        self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[bool]:
+        """Write a folder: whole or not at all. True if it was written, False if it was there.
+
+        Args:
+            sync: Whether it must survive a power cut. Not needed for what is useless after one.
+        """
+        names = [[file.name, _r.size_of(file.data), file.mode] for file in files]
+        fields = {"path": path, "files": names, "sync": sync}
+        return self._send(_r.Upload("put_tree", fields, _written, [file.data for file in files], after))
+
+    def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
+        """Whether each path exists."""
+        return self._send(_r.Plain("have", {"paths": list(paths)}, functools.partial(_known, len(paths)), after=after))
+
+    def get(
+        self,
+        path: str,
+        sink: Sink,
+        offset: int = 0,
+        *,
+        after: Sequence[Reply[Any]] = (),
+        on_size: Callable[[int], Any] | None = None,
+    ) -> Reply[int]:
+        """Give a file's bytes from `offset` to `sink` (a function or a binary file); the reply is the file's size.
+
+        Args:
+            on_size: Called with the file's size before its first byte comes; what it raises ends the request.
+        """
+        return self._send(_r.Get(path, sink, offset, after, on_size))
+
+    def follow(
+        self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[int]:
+        """Give a file's bytes to `on_data` as it grows; it may not exist yet. Ends by `cancel` or when drained."""
+        return self._send(_r.Follow(path, on_data, offset, after))
+
+    def wait(
+        self,
+        path: str,
+        with_files: Sequence[tuple[str, Sink]] = (),
+        drain: Sequence[Reply[Any]] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+        on_content: Callable[[bytes], Any] | None = None,
+    ) -> Reply[bytes]:
+        """The bytes of a file once it exists; first comes the rest of the drained follows, then `with_files`.
+
+        Args:
+            on_content: Called with these bytes before those of `with_files`; what it raises ends the request.
+        """
+        return self._send(_r.Wait(path, with_files, drain, after, on_content))
+
+    def still(
+        self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[None]:
+        """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`."""
+        return self._send(_r.Still(path, silent_s, on_silent, after))
+
+    def run(
+        self,
+        argv: Sequence[str],
+        stdin: bytes = b"",
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 60,
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Reply[Completed]:
+        """Run a program to its end. It may run twice if the connection breaks, so it must bear that.
+
+        Raises (by the reply):
+            HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
+        """
+        fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s}
+        return self._send(_r.Plain("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after))
+
+    def spawn(
+        self,
+        argv: Sequence[str],
+        cwd: str,
+        log: str,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        after: Sequence[Reply[Any]] = (),
+    ) -> SpawnReply:
+        """Start a program that outlives this connection; `reply.exited` tells its end as long as the agent is there."""
+        request = _r.Spawn("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        self._link.send(request)
+        return request.reply
+
+    def repeat(
+        self,
+        argv: Sequence[str],
+        interval_s: float,
+        share: str | None,
+        on_look: Callable[[Look], Any],
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        *,
+        timeout_s: float = 60,
+        after: Sequence[Reply[Any]] = (),
+    ) -> Repeating:
+        """Run a program now and every `interval_s`, until `stop`; equal `share` and argv share one answer per user."""
+        fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
+        request = _r.Repeat(fields, on_look, after)
+        self._link.send(request)
+        return request.reply
+
+    def list(
+        self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
+    ) -> Reply[list[Listed]]:
+        """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
+        fields = {"path": path, "glob": glob, "limit": limit}
+        return self._send(_r.Plain("list", fields, functools.partial(_listed, self.host.name, path), after=after))
+
+    def ping(self) -> Reply[None]:
+        """An answer, as soon as the host can."""
+        return self._send(_r.Plain("ping", {}, lambda *_: None))
+
+    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Tell `listener` when the connection breaks and when it is back, on the reader thread.
+
+        Returns:
+            What ends that.
+        """
+        return self._link.on_state(listener)
+
+    @property
+    def state(self) -> State:
+        """How the connection stands now."""
+        return self._link.state
+
+    def usable(self) -> bool:
+        """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
+        return self._link.usable()
+
+    def answers_here(self) -> bool:
+        """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
+        return self._link.answers_here()
+
+    def close(self) -> None:
+        """End the connection. Open requests fail; what was spawned goes on."""
+        self._link.close()
+
+    def _send(self, request: _r.Request[_r.T]) -> Reply[_r.T]:
+        self._link.send(request)
+        return request.reply
+
+
+def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
+    """As `boot`, whose hello holds all facts.
+
+    Raises:
+        HostError: Also where this machine cannot open one more stream, for which there may be room later.
+    """
+    try:
+        opened = boot(transport, host, have, asker)
+    except OSError as error:
+        raise Unreachable(
+            f"No connection to {host.name} could be opened from here: {error}", host=host.name, retryable=True
+        ) from error
+    except HostError as error:
+        error.host = error.host or host.name
+        raise
+    try:
+        _facts(opened.hello)
+    except KeyError as error:
+        opened.stream.close()
+        raise HostError(f"The agent on {host.name} said hello without {error}", host=host.name) from error
+    except ValueError as error:
+        opened.stream.close()
+        raise HostError(
+            f"The agent on {host.name} said hello with facts that make no sense", host=host.name, evidence=[str(error)]
+        ) from error
+    return opened
+
+
+_LISTS = {"version": int, "have": bool}
+_NUMBERS = {"uid", "umask", "pid", "cpus", "memory_bytes"}
+
+
+def _facts(hello: Header) -> HostFacts:
+    """What a hello says.
+
+    Raises:
+        KeyError: It lacks a fact.
+        ValueError: A fact has another type.
+    """
+    values: dict[str, Any] = {name: hello[name] for name in HostFacts.__dataclass_fields__}
+    for name, value in values.items():
+        each = _LISTS.get(name)
+        wanted = list if each else int if name in _NUMBERS else bool if name == "ends_jobs" else str
+        if type(value) is not wanted or (isinstance(value, list) and any(type(entry) is not each for entry in value)):
+            raise ValueError(f"{name}: {ascii(value)[:80]}")
+    if len(hello["version"]) != 3 or not hello["root"].startswith("/"):
+        raise ValueError(f"version: {hello['version']}, root: {hello['root']!a:.80}")
+    values.update({name: tuple(hello[name]) for name in _LISTS})
+    return HostFacts(**values)
+
+
+def _program(argv: Sequence[str], env: Mapping[str, str] | None, unset: Sequence[str]) -> Header:
+    return {"argv": list(argv), "env": dict(env or {}), "unset": list(unset)}
+
+
+def _written(header: Header, _: bytes) -> bool:
+    return not header.get("existed")
+
+
+def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> Completed:
+    """How a program ended. An answer without its end says less than it seems to, so it is none."""
+    rc, signal = (None if header.get(name) is None else _r.number(header, name) for name in ("rc", "signal"))
+    out = _r.number(header, "out", below=len(body) + 1)
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"`{argv[0]}` printed more than the 4 MB that clusterfn reads", host=host,
+            evidence=body[:out][-200:].decode("utf-8", "replace").splitlines()[-1:],
+        )  # fmt: skip
+    return Completed(rc, signal, body[:out], body[out:])
+
+
+def _known(count: int, header: Header, _: bytes) -> list[bool]:
+    told = header.get("have")
+    if not isinstance(told, list) or len(told) != count or not all(isinstance(each, bool) for each in told):
+        raise _r.Senseless(f"have: {ascii(told)[:80]}, for {count} paths")
+    return told
+
+
+def _listed(host: str, path: str, header: Header, _: bytes) -> list[Listed]:
+    told = header.get("files")
+    if not isinstance(told, list) or not all(map(_is_listed, told)):
+        raise _r.Senseless(f"files: {ascii(told)[:80]}")
+    if _r.boolean(header, "truncated"):
+        raise HostError(
+            f"{path} has more files of these names than the {len(told)} that fit into one answer", host=host,
+            hint="give a narrower pattern, or pack them into one file on the host",
+        )  # fmt: skip
+    return [Listed(*entry) for entry in told]
+
+
+def _is_listed(entry: object) -> bool:
+    types = [type(each) for each in entry] if isinstance(entry, list) else []
+    return types in ([str, int, float, int], [str, int, int, int])
+
+
+def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+    """A new connection to `host`; `facts.have` tells of the paths asked for.
+
+    The person at this process is asked for what the login needs, now and never again: not when it is made anew.
+
+    Raises:
+        HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
+        ConfigError: The host's address or another of its keys cannot be used.
+    """
+    connection = HostConnection(host, transport_for(host), have, asking.person())
+    with _lock:
+        _opened[:] = [each for each in _opened if each.usable()] + [connection]
+    return connection
+
+
+_lock = threading.Lock()
+_opened: list[HostConnection] = []
+_exiting = False
+_shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
+
+
+def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
+    """The connection to `host` that this process shares; made anew if there is none or it cannot be used any more.
+
+    A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
+    keep others waiting. So does a background thread once the program exits.
+
+    Raises:
+        HostError: As `connect`.
+    """
+    with _lock:
+        lock, held = _shared.setdefault(_key(host), (threading.Lock(), []))
+    if held and (held[0].answers_here() or (_exiting and threading.current_thread() is not threading.main_thread())):
+        return held[0]
+    with lock:
+        if not held or not held[0].usable():
+            held[:] = [connect(host, have=have)]
+        return held[0]
+
+
+def _key(host: Host) -> Any:
+    return (host.name, host.address, host.transport, host.scheduler == "local", host.ssh_config, host.root, host.python)
+
+
+def _close_all() -> None:
+    global _exiting
+    _exiting = True
+    with _lock:
+        connections = list(_opened)
+        _opened.clear()
+    for connection in connections:
+        connection.close()
+
+
+def _forget_all() -> None:
+    """In a forked child: the parent's connections and locks are none of ours."""
+    global _lock
+    _lock = threading.Lock()
+    _inherited.extend(_opened)  # kept alive, or their pipes would be closed under the parent's threads
+    _opened.clear()
+    _shared.clear()
+
+
+_inherited: list[HostConnection] = []
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

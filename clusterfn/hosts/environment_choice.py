@@ -1,0 +1,140 @@
+"""Which environment a call means on its host: one that is there, one to be made, or, without a word, whichever fits.
+
+Asks the host each thing once per process; makes nothing there. Called by `session`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from clusterfn.config.spec import Interpreter
+from clusterfn.environment import existing
+from clusterfn.environment.existing import CALLER, Existing
+from clusterfn.errors import EnvironmentBuildError, LockError
+
+if TYPE_CHECKING:
+    from clusterfn.environment.making import Made
+    from clusterfn.environment.specification import Specification
+    from clusterfn.hosts.host_state import Session
+
+Say = Callable[[str], None]
+
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a call says of its environment.
+
+    Attributes:
+        text: `environment=`; None for the host's own.
+        packages: `packages=`.
+        gpus: How many cards the job asks for: the build of PyTorch depends on them.
+        imports: Gives the top-level names of the modules that the call needs.
+    """
+
+    text: str | None = None
+    packages: tuple[str, ...] = ()
+    gpus: int = 0
+    imports: Callable[[], Iterable[str]] = tuple
+
+
+@dataclass(frozen=True)
+class Ready:
+    """An environment that can be used on the host.
+
+    Attributes:
+        interpreter: Its Python, with the variables that make it complete.
+        folders: What must be laid out first: absolute path -> files, each executable.
+        made: The lock that it is made from; None if somebody else made it.
+    """
+
+    interpreter: Interpreter
+    folders: Mapping[str, Mapping[str, bytes]]
+    made: Made | None = None
+
+
+class Environments:
+    """The environments of one host, as this process knows them."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._known: dict[str, Ready] = {}
+        self._outdated = False
+        self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
+
+    def find(self, wanted: Wanted, say: Say) -> Ready:
+        """As `Session.environment`."""
+        host = self._session.host
+        text = wanted.text or (None if wanted.packages else host.environment)
+        with self._finding:
+            self._drop_outdated()
+            if wanted.packages or not existing.names_one(text):
+                from clusterfn.environment import making  # it, and what it needs, takes time to import
+
+                return self._made(making.specification(text, wanted.packages), wanted.gpus, say)
+            spec = existing.parse(text, host.scheduler)
+            if spec.kind == "found":
+                return self._found_or_made(wanted, say)
+            return self._remembered(Existing(spec))
+
+    def forget(self) -> None:
+        """What is made for the cards is to be chosen again: they are known now. Waits for nobody."""
+        self._outdated = True
+
+    def _drop_outdated(self) -> None:
+        if self._outdated:
+            self._outdated = False
+            self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
+
+    def _remembered(self, environment: Existing) -> Ready:
+        if environment.key() not in self._known:
+            self._known[environment.key()] = self._ask(environment)
+        return self._known[environment.key()]
+
+    def _ask(self, environment: Existing) -> Ready:
+        connection = self._session.connection
+        answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
+        try:
+            found = environment.verification(answer.rc, answer.out, answer.err)
+        except EnvironmentBuildError as error:
+            error.host = self._session.host.name
+            raise
+        root = self._session.root
+        interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
+        return Ready(interpreter, environment.plan(found, root))
+
+    def _made(self, spec: Specification, gpus: int, say: Say) -> Ready:
+        from clusterfn.environment import making
+        from clusterfn.hosts import environment_facts
+
+        key = f"{bool(gpus)} {making.stamp(spec)}"
+        if key not in self._known:
+            made = environment_facts.made(self._session, spec, gpus, CALLER, say)
+            key = f"{bool(gpus)} {making.stamp(spec)}"  # the lock may have been written just now
+            self._known[key] = Ready(made.interpreter, {}, made)
+        return self._known[key]
+
+    def _found_or_made(self, wanted: Wanted, say: Say) -> Ready:
+        """The host's own Python of the caller's version if it has what the function imports, else one that has."""
+        from clusterfn.environment import imports
+
+        names = set(wanted.imports())
+        needed = imports.needed(names)
+        try:
+            return self._remembered(Existing(existing.parse(None, self._session.host.scheduler), needed))
+        except EnvironmentBuildError as lacking:
+            from clusterfn.environment import making
+
+            say(f"{self._session.host.name}: {lacking.message}")
+            spec = making.with_own_channels(imports.automatic(names, CALLER))
+            try:
+                return self._made(spec, wanted.gpus, say)
+            except LockError as error:
+                lacking.evidence = (*lacking.evidence, f"none could be made: {error.message}", *error.evidence)
+                by_pip = f"python3 -m venv ~/v; ~/v/bin/pip install {' '.join(each.name for each in spec.pip)}"
+                lacking.hint = f'{error.hint}; or make one on the host ({by_pip}) and name it: environment="venv:~/v"'
+                raise lacking from error

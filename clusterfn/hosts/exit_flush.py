@@ -1,0 +1,81 @@
+"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed.
+
+Called by whoever sends requests of that kind.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import posixpath
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts.connection import HostConnection, Reply
+
+_EXIT_TIMEOUT_S = 60.0
+_REMOVAL_TIMEOUT_S = 5.0
+_MOMENT_S = 1.0
+_REMOVE = '{ rm -rf -- "$2" && mv -- "$1" "$2"; } 2>/dev/null; rm -rf -- "$2"'
+# -> seconds after which Python ends all the same, and whether all that the answer leads to has been asked for
+_unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
+
+
+def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
+    """Let Python end only when this has its answer, or after so long; to be called after its other callbacks are."""
+    told = threading.Event()
+
+    def answered(reply: Reply[Any]) -> None:
+        _unanswered.pop(reply, None)
+        told.set()
+
+    _unanswered[reply] = (timeout_s, told)
+    reply.add_done_callback(answered)
+
+
+def remove(connection: HostConnection, folder: str) -> None:
+    """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked."""
+    with contextlib.suppress(HostError):
+        await_at_exit(connection.run(removal(folder)), _REMOVAL_TIMEOUT_S)
+
+
+def removal(folder: str) -> list[str]:
+    """The command that removes a folder of a host, which has its name until all of it goes.
+
+    Renamed first: what is still written there, such as a conclusion, fails and cannot bring it back; and a removal that
+    is cut short, as by the end of the program, leaves nothing that is taken for the whole.
+    """
+    aside = posixpath.join(posixpath.dirname(folder), layout.REMOVED + posixpath.basename(folder))
+    return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
+
+
+def apart(work: Callable[[], None], name: str) -> None:
+    """Run it in a thread of its own, or in this one if the interpreter is exiting and starts no more threads."""
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:
+        work()
+
+
+@atexit.register
+def finish_all() -> bool:
+    """Wait for all of it, until Ctrl-C; whether nothing is left of it."""
+    with contextlib.suppress(KeyboardInterrupt):
+        _finish_all()
+    interrupted = bool(_unanswered)
+    _unanswered.clear()
+    return not interrupted
+
+
+def _finish_all() -> None:
+    begun = time.monotonic()
+    while _unanswered:  # an answer may lead to a request
+        reply, (timeout_s, told) = next(iter(_unanswered.items()))
+        with contextlib.suppress(ClusterfnError):  # the job's own future tells
+            reply.exception(max(0.0, begun + timeout_s - time.monotonic()))
+            told.wait(_MOMENT_S)
+        _unanswered.pop(reply, None)

@@ -1,0 +1,103 @@
+"""Which cards a host has, as its nvidia-smi or its SLURM says; refuses a call that asks for others.
+
+Which of the cards are free is the host's own business.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from clusterfn.bridge.supervisor.eligible import Card, asked, eligible, hint, in_words, is_of
+from clusterfn.bridge.supervisor.text import number
+from clusterfn.config.spec import Host, Resources
+from clusterfn.errors import HostError, Unsatisfiable
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.scheduler import slurm_gres
+from clusterfn.scheduler.slurm import INHERITED, clusters
+
+_PATIENCE_S = 20.0
+_QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
+
+
+def ask(connection: HostConnection) -> tuple[Card, ...] | None:
+    """All GPUs of a host; none only where nvidia-smi is not installed.
+
+    Returns:
+        None if nvidia-smi hangs, fails or prints something else: the supervisor asks again and reports that.
+
+    Raises:
+        HostError: The connection failed.
+    """
+    try:
+        answer = connection.run(_QUESTION, timeout_s=_PATIENCE_S).result(_PATIENCE_S + 10.0)
+    except HostError as error:
+        if error.kind == "missing":
+            return ()
+        if not error.kind:  # not from the agent
+            raise
+        return None
+    return read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+
+
+def read(text: str) -> tuple[Card, ...] | None:
+    """The GPUs in a table of nvidia-smi; None for anything else. Pure."""
+    rows = [line.strip().split(", ", 3) for line in text.split("\n") if line.strip()]
+    if not rows or not all(len(row) == 4 and row[1].startswith(("GPU-", "MIG-")) for row in rows):
+        return None
+    return tuple(Card(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
+
+
+def ask_types(connection: HostConnection, host: Host) -> Sequence[str] | None:
+    """The types of a cluster's cards; None if it cannot say, and sbatch decides."""
+    try:
+        answer = connection.run(slurm_gres.types_command(clusters(host)), unset=INHERITED, timeout_s=20.0).result(30.0)
+    except HostError:
+        return None
+    return slurm_gres.types(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+
+
+def suitable(there: tuple[Card, ...], wanted: Resources) -> list[Card]:
+    """Those that are of the type and size that is asked for."""
+    return eligible(there, wanted.gpu_type, wanted.gpu_memory_bytes)
+
+
+def enough(there: tuple[Card, ...] | None, wanted: Resources, host: str) -> None:
+    """Refuse a type or a size of which the host has too few.
+
+    Raises:
+        Unsatisfiable: It names the cards that are there.
+    """
+    if there is None or len(suitable(there, wanted)) >= wanted.gpus:
+        return
+    raise _unsatisfiable(wanted, host, f"{host} has {in_words(there)}", hint(there, wanted.gpu_type))
+
+
+def known(types: Sequence[str] | None, wanted: Resources, host: str) -> None:
+    """Refuse a type that no card of a cluster has.
+
+    Raises:
+        Unsatisfiable: It names the types that are there.
+    """
+    kind = wanted.gpu_type or ""
+    if types is None or kind in types:
+        return
+    named = [each for each in types if each]
+    near = [each for each in named if is_of(each, kind)] or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
+    other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
+    do = f'did you mean gpu_type="{near[0]}"?' if near else other if types else "choose another host"
+    raise _unsatisfiable(wanted, host, _types_in_words(types, host), do)
+
+
+def _types_in_words(types: Sequence[str], host: str) -> str:
+    named = ", ".join(filter(None, types))
+    if not types:
+        return f"no node of {host} has a gres named gpu"
+    if not named:
+        return f"the cards of {host} have no types in SLURM"
+    return f"the types of {host} are: {named}" + ("; some of its cards have none" if "" in types else "")
+
+
+def _unsatisfiable(wanted: Resources, host: str, there: str, do: str) -> Unsatisfiable:
+    words = asked(wanted.gpus, wanted.gpu_type, wanted.gpu_memory_bytes)
+    return Unsatisfiable(f"the call asks for {words}, and {there}", host=host, stage="submit", hint=do)

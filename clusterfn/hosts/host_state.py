@@ -1,0 +1,280 @@
+"""What this process knows of one host: the connection, what lies there already, and which interpreters were found.
+
+Asks the host each thing once. Sends no job. Called by `dispatch`, `tracker` and the CLI.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import posixpath
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.config.spec import Host, Resources, shown_memory
+from clusterfn.environment import existing
+from clusterfn.errors import HostError, Unsatisfiable
+from clusterfn.hosts import bridge_bundle, exit_flush, gpus
+from clusterfn.hosts import connection as hosts
+from clusterfn.hosts.connection import Reply, TreeFile
+from clusterfn.hosts.environment_choice import Environments, Ready, Wanted
+from clusterfn.hosts.scheduler_watch import Watch
+from clusterfn.scheduler import scheduler_for
+from clusterfn.scheduler.base import Scheduler
+
+CALLER = existing.CALLER
+_PROBE_TIMEOUT_S = 60.0
+_BELIEVED_S = 3600.0
+
+
+class Session:
+    """One host, as this process knows it.
+
+    Args:
+        host: Which.
+
+    Attributes:
+        there: Paths on the host that are known to be there.
+        limits: What its scheduler said of what it allows; None until it was asked.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.there: set[str] = set()
+        self._looked, self._again = time.time(), False
+        self.limits: list[str] | None = None
+        self._anew = ""
+        self._has_warned = False
+        self._cards: tuple[Card, ...] | None = None
+        self._watch: Watch | None = None
+        self._watched: hosts.HostConnection | None = None
+        self._watching = threading.Lock()
+
+    @property
+    def connection(self) -> hosts.HostConnection:
+        """The one connection to the host; opened again if it was given up."""
+        return hosts.connection_for(self.host, have=[posixpath.join(self.host.root, self._bridge_name)])
+
+    @functools.cached_property
+    def _bridge_name(self) -> str:
+        return posixpath.join(layout.BRIDGE, bridge_bundle.bridge().digest)
+
+    @property
+    def root(self) -> str:
+        """The host's root, absolute."""
+        return self.connection.facts.root
+
+    @property
+    def bridge(self) -> str:
+        """The folder of the bridge there, absolute."""
+        return posixpath.join(self.root, self._bridge_name + self._anew)
+
+    @property
+    def has_bridge(self) -> bool:
+        """Whether the bridge of this version lies there already."""
+        self._believe_no_longer()
+        found = self.connection.facts.have[:1] == (True,) and not self._anew and not self._again
+        return found or self.bridge in self.there
+
+    def distrust(self) -> None:
+        """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
+        with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
+            self.connection.run(exit_flush.removal(self.bridge))
+        self._anew = f"-{secrets.token_hex(4)}"
+        self.there.clear()
+
+    def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
+        """Lay out anew, under its own name, the bridge that jobs were sent with; not one of another version.
+
+        What needs it goes after these.
+        """
+        self.there.clear()
+        if not posixpath.basename(bridge).startswith(bridge_bundle.bridge().digest):
+            return []
+        self.connection.run(exit_flush.removal(bridge)).result(_PROBE_TIMEOUT_S)  # a tree that is there is left alone
+        files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
+        return [self.remember(bridge, self.connection.put_tree(bridge, files))]
+
+    def lay_out_bridge(self) -> list[Reply[bool]]:
+        """Send the bridge if it is not there; what needs it goes after these."""
+        if self.has_bridge:
+            return []
+        files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
+        return [self.remember(self.bridge, self.connection.put_tree(self.bridge, files))]
+
+    def _believe_no_longer(self) -> None:
+        """Ask again once an hour what is there: the host removes what no client has asked for in a long time."""
+        if abs(time.time() - self._looked) > _BELIEVED_S:
+            self._looked, self._again = time.time(), True
+            self.there.clear()
+
+    def remember(self, path: str, sent: Reply[bool]) -> Reply[bool]:
+        """Know, once it has arrived, that this path is on the host."""
+
+        def arrived(reply: Reply[bool]) -> None:
+            if reply.exception() is None:
+                self.there.add(path)
+
+        sent.add_done_callback(arrived)
+        return sent
+
+    def supervise(
+        self, command: str, *args: str, bridge: str = "", stdin: bytes = b"", timeout_s: float = 60.0
+    ) -> Reply[hosts.Completed]:
+        """Run one of the supervisor's commands, `conclude`, `list` or `clean`, beside whatever jobs run.
+
+        Args:
+            bridge: The folder of the bridge that a job was sent with; else this version's.
+        """
+        before = [] if bridge else self.lay_out_bridge()
+        supervise = posixpath.join(bridge or self.bridge, layout.SUPERVISE)
+        argv = [self.connection.facts.python, "-I", "-S", supervise, command, *args]
+        return self.connection.run(argv, stdin=stdin, unset=self.scheduler.unset, timeout_s=timeout_s, after=before)
+
+    @property
+    def builder(self) -> list[str]:
+        """The words that start the builder of environments there; its command follows."""
+        return [self.connection.facts.python, "-I", "-S", posixpath.join(self.bridge, layout.BUILD)]
+
+    @functools.cached_property
+    def scheduler(self) -> Scheduler:
+        """Builds the host's commands and reads their answers."""
+        facts = self.connection.facts
+        return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": self._queue_command})
+
+    def _queue_command(self) -> tuple[str, ...]:
+        """Tells which jobs wait on a host without a scheduler, and sees to it that somebody starts them."""
+        supervise = posixpath.join(self.bridge, layout.SUPERVISE)
+        return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
+
+    @property
+    def watch(self) -> Watch:
+        """One look at the scheduler for all jobs of this process, as long as the connection is the same."""
+        with self._watching:
+            connection = self.connection
+            if self._watch is None or self._watched is not connection:
+                self._watch = Watch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+                self._watched = connection
+            return self._watch
+
+    def unwatch(self, job_name: str) -> None:
+        """Look at that job no longer. Opens no connection, and raises nothing where it has ended."""
+        watch = self._watch
+        if watch is not None:
+            with contextlib.suppress(HostError):
+                watch.remove(job_name)
+
+    def missing(self, paths: list[str]) -> set[str]:
+        """Those of these paths, absolute and named by their content, that the host lacks."""
+        self._believe_no_longer()
+        unknown = [path for path in paths if path not in self.there]
+        if not unknown:
+            return set()
+        answers = self.connection.have(unknown).result(_PROBE_TIMEOUT_S)
+        self.there.update(path for path, there in zip(unknown, answers) if there)
+        return {path for path, there in zip(unknown, answers) if not there}
+
+    def environment(self, wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> Ready:
+        """The environment that is wanted: found on the host once per process, or locked so that it can be made there.
+
+        Args:
+            wanted: What the call says of it; its silence means the host's own.
+            say: Is told in sentences what takes time, and what was decided.
+
+        Raises:
+            ConfigError: No such kind of environment.
+            LockError: It cannot be locked.
+            EnvironmentBuildError: It is not there, or cannot be made there.
+        """
+        return self._environments.find(wanted, say)
+
+    def forget_environments(self) -> None:
+        """Those that are made are to be chosen again: more is known of the cards."""
+        self._environments.forget()
+
+    @functools.cached_property
+    def _environments(self) -> Environments:
+        return Environments(self)
+
+    def enough(self, asked: Resources) -> None:
+        """Refuse what a host without a scheduler can never give, and a type of card that a cluster has not.
+
+        Raises:
+            Unsatisfiable: It has fewer cores, less memory or fewer cards than that.
+        """
+        if self.host.scheduler == "slurm":
+            if asked.gpu_type:
+                gpus.known(self.card_types, asked, self.host.name)
+            return
+        facts, limits = self.connection.facts, self.host.limits
+        self._refuse_over_limit(asked)
+        self._refuse_above("cores", asked.cores, max(facts.cpus, limits.cores or 0), str)
+        self._refuse_above("memory", asked.memory_bytes or 0, facts.memory_bytes, shown_memory)
+        there = self.cards if asked.gpus else None
+        if there is not None:
+            self._refuse_above("gpus", asked.gpus, len(there), str)
+            if asked.gpu_type or asked.gpu_memory_bytes:
+                gpus.enough(there, asked, self.host.name)
+
+    def warning(self) -> str:
+        """What its user should know before a job goes there; "" if there is nothing, and after the first time."""
+        if self._has_warned or self.host.scheduler == "slurm" or not self.connection.facts.ends_jobs:
+            return ""
+        self._has_warned = True
+        return (
+            f"logind on {self.host.name} ends your processes when you log out, so jobs end with the connection; "
+            f"`clusterfn check {self.host.name}` says what to ask the administrator for"
+        )
+
+    def _refuse_over_limit(self, asked: Resources) -> None:
+        """Refuse what would wait for ever for the user's own jobs."""
+        limits, host = self.host.limits, self.host
+        wanted = (("gpus", asked.gpus, limits.gpus, str), ("cores", asked.cores, limits.cores, str),
+                  ("memory", asked.memory_bytes or 0, limits.memory_bytes, shown_memory))  # fmt: skip
+        for name, amount, limit, shown in wanted:
+            if limit is not None and amount > limit:
+                raise Unsatisfiable(
+                    f"{name}={shown(amount)} is more than all your jobs on {host.name} may have: {shown(limit)}",
+                    host=host.name,
+                    stage="submit",
+                    hint=f"ask for at most {shown(limit)}, or change limits: {{{name}: …}} in {host.source}",
+                )
+
+    def _refuse_above(self, name: str, asked: int, there: int, shown: Callable[[int], str]) -> None:
+        if asked > there:
+            raise Unsatisfiable(
+                f"{name}={shown(asked)} is more than {self.host.name} has: {shown(there)}",
+                host=self.host.name,
+                stage="submit",
+                hint=f"ask for at most {shown(there)}" if there else "use another host",
+            )
+
+    @property
+    def cards(self) -> tuple[Card, ...] | None:
+        """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
+        if not self._cards:
+            self._cards = gpus.ask(self.connection)
+        return self._cards
+
+    @functools.cached_property
+    def card_types(self) -> Sequence[str] | None:
+        """The types of a cluster's cards, by SLURM; None if it cannot say."""
+        return gpus.ask_types(self.connection, self.host)
+
+    def cards_for(self, asked: Resources) -> int:
+        """How many cards it has of the type and size that is asked for; 0 if nobody can say."""
+        return len(gpus.suitable(self.cards or (), asked))
+
+
+_sessions: dict[str, Session] = {}
+_lock = threading.Lock()
+
+
+def open_session(host: Host) -> Session:
+    """The session of a host; one per process and host as configured."""
+    with _lock:
+        return _sessions.setdefault(repr(host), Session(host))

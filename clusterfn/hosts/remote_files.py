@@ -1,0 +1,287 @@
+"""Files of a job: what there is, and fetching it whole or not at all.
+
+Names that come from a host are not trusted: each must match the pattern that was asked for, and none may lead out of
+the folder that the caller chose.
+"""
+
+from __future__ import annotations
+
+import collections
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from clusterfn.bridge import layout
+from clusterfn.config import units
+from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
+
+_LIMIT = 10000
+_AT_ONCE = 32
+_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that a job left.
+
+    Attributes:
+        name: Relative to the job's folder, with slashes.
+        size: Bytes.
+    """
+
+    name: str
+    size: int
+
+
+def list_files(
+    connection: HostConnection, folder: str, pattern: str = "**", item: int | None = None
+) -> list[RemoteFile]:
+    """The files below a folder there that match a pattern.
+
+    Args:
+        item: Whose folder it is, if that of an item of a group: one that left nothing may have none.
+
+    Raises:
+        ClusterfnError: The host names a file that the pattern does not match.
+    """
+    try:
+        entries = connection.list(folder, pattern, limit=_LIMIT).result(_TIMEOUT_S)
+    except HostError as error:
+        if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
+            raise
+        return []
+    from clusterfn.bridge.agent.paths import glob_pattern  # here: a job that imports clusterfn has no agent
+
+    match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
+    for entry in entries:
+        if not match(entry.name):
+            raise ClusterfnError(
+                f"the host names a file {entry.name!r}, which {pattern!r} does not match; nothing was fetched",
+                hint="its answer cannot be trusted: ask the administrator of the host whether it was tampered with",
+            )
+    return [RemoteFile(entry.name, entry.size) for entry in entries]
+
+
+def _group_of(folder: str) -> str:
+    """The folder of the group whose item has this one."""
+    return folder.rpartition(f"/{layout.ELEMENTS}/")[0]
+
+
+def _is_there(connection: HostConnection, folder: str) -> bool:
+    (there,) = connection.have([folder]).result(_TIMEOUT_S)
+    return there
+
+
+def _fits(path: str) -> Callable[[int], None]:
+    """What refuses a file that is to be kept in memory and does not fit, before its first byte comes."""
+
+    def check(size: int) -> None:
+        free = units.free_memory(swap=True)
+        if free is not None and size > free:
+            raise HostError(
+                f"{path} has {size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",
+                hint="copy it with scp",
+            )
+
+    return check
+
+
+def read_text(connection: HostConnection, path: str) -> str:
+    """A file there as text; "" if it does not exist."""
+    return (read_each(connection, [path])[0] or b"").decode("utf-8", "replace")
+
+
+def read_bytes(connection: HostConnection, path: str) -> bytes:
+    """A file there.
+
+    Raises:
+        HostError: There is none (`kind` is "missing"), or it cannot be read.
+    """
+    out = io.BytesIO()
+    connection.get(path, out, on_size=_fits(path)).result(None)
+    return out.getvalue()
+
+
+def read_each(connection: HostConnection, paths: Sequence[str]) -> list[bytes | None]:
+    """Several files there, asked for at once; None for one that does not exist."""
+    outs = [io.BytesIO() for _ in paths]
+    replies = [connection.get(path, out, on_size=_fits(path)) for path, out in zip(paths, outs)]
+    return [_unless_missing(reply, out) for reply, out in zip(replies, outs)]
+
+
+def _unless_missing(reply: Reply[int], out: io.BytesIO) -> bytes | None:
+    try:
+        reply.result(None)
+    except HostError as error:
+        if error.kind != "missing":
+            raise
+        return None
+    return out.getvalue()
+
+
+def read_part(connection: HostConnection, path: str, begin: int, size: int | None) -> str:
+    """A part of a file there as text; to its end if `size` is None, "" if there is no such file."""
+    out = io.BytesIO()
+    try:
+        connection.get(path, out, begin, on_size=_fits(path)).result(None)
+    except HostError as error:
+        if error.kind != "missing":
+            raise
+    return out.getvalue()[:size].decode("utf-8", "replace")
+
+
+def fetch(
+    connection: HostConnection, folder: str, pattern: str, to: Path, item: int | None = None,
+    on_transfer: Callable[[Transfer], None] = lambda _: None,
+) -> list[Path]:  # fmt: skip
+    """Fetch the files that match; see `Job.download`, and `list_files`. The name of a folder means its content."""
+    found = list_files(connection, folder, pattern, item)
+    plain = pattern.rstrip("/")
+    if not found and plain and not _GLOB.search(plain):
+        found = list_files(connection, folder, f"{plain}/**", item)
+    if not found:
+        raise _nothing_matches(pattern, [file.name for file in list_files(connection, folder, item=item)], item)
+    transfer = Transfer("receiving its files:", size=sum(file.size for file in found))
+    on_transfer(transfer)
+    return _fetch_all(connection, folder, found, to, transfer)
+
+
+_GLOB = re.compile(r"[*?[]")
+_NAMED = 20
+
+
+class NothingMatches(ClusterfnError):
+    """The job left files, or none, and none of that name.
+
+    Attributes:
+        there: The names of those that it left.
+    """
+
+    there: tuple[str, ...] = ()
+
+
+def _nothing_matches(pattern: str, there: list[str], item: int | None) -> NothingMatches:
+    who, called = ("the job", "job.download(") if item is None else (f"item {item}", f"group.download({item}, ")
+    call = f'{called}"{_pattern_of(there)}", to=".") fetches what there is'
+    error = NothingMatches(
+        f"{who} left no file that matches {pattern!r}",
+        evidence=there[:_NAMED] or ["the function left no files in its folder"],
+        hint=call if there else "relative paths in the function are taken from its own folder",
+    )
+    error.there = tuple(there)
+    return error
+
+
+def _pattern_of(names: list[str]) -> str:
+    """A short pattern that matches all of these files."""
+    folders = {str(PurePosixPath(name).parent) for name in names}
+    if len(folders) != 1:
+        return "**"
+    (folder,) = folders
+    return "*" if folder == "." else f"{folder}/*"
+
+
+def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
+    """One line about `outputs=` that did not come: what there is, and the call that fetches it."""
+    attach = f'clusterfn.attach("{job_id}").download'
+    if not isinstance(error, NothingMatches):
+        why = error.message if isinstance(error, ClusterfnError) else error
+        return f'outputs={pattern!r} was not fetched: {why}; try again: {attach}("{pattern}", to=".")'
+    if not error.there:
+        return f"outputs={pattern!r} matches nothing: the function left no files in the job's own folder"
+    left = _listed(error.there[:_NAMED], len(error.there))
+    return f'outputs={pattern!r} matches nothing; there is {left}: {attach}("{_pattern_of([*error.there])}", to=".")'
+
+
+def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
+    """One line about files that nobody asked for: outcome.json's `left`, at most `_NAMED` of them."""
+    names = [str(name) for name, _ in left]
+    count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
+    pattern = "*" if all("/" not in name for name in names) else "**"
+    back = "it" if len(names) == 1 else "them"
+    return f'left {count} on {host}: {_listed(names, len(names))} (outputs=["{pattern}"] brings {back} back)'
+
+
+def _listed(names: Sequence[str], count: int) -> str:
+    shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[:3])
+    return f"{shown} and {count - 3} more" if count > 3 else shown
+
+
+def _fetch_all(
+    connection: HostConnection, folder: str, files: Sequence[RemoteFile], to: Path, transfer: Transfer
+) -> list[Path]:
+    """Many are asked for at once, or each would cost a round trip."""
+    fetched: list[Path] = []
+    under_way: collections.deque[_Fetching] = collections.deque()
+    try:
+        for file in files:
+            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*_safe_parts(file.name))))
+            transfer.add(under_way[-1].reply)
+            if len(under_way) == _AT_ONCE:
+                fetched.append(under_way.popleft().finish())
+        while under_way:
+            fetched.append(under_way.popleft().finish())
+    finally:
+        for fetching in under_way:
+            fetching.give_up()
+    return fetched
+
+
+class _Fetching:
+    """A file on its way, whole or not at all."""
+
+    def __init__(self, connection: HostConnection, path: str, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".part-")
+        self._out, self._temporary, self._target = os.fdopen(handle, "wb"), Path(temporary), target
+        try:
+            self.reply = connection.get(path, self._out)
+        except BaseException:  # Ctrl-C too: half a file must not stay
+            self._remove()
+            raise
+
+    def finish(self) -> Path:
+        """Wait for the rest of it; where it is."""
+        try:
+            self.reply.result(None)
+            self._out.close()
+            self._temporary.replace(self._target)
+        except BaseException:  # as above
+            self.give_up()
+            raise
+        return self._target
+
+    def give_up(self) -> None:
+        """Leave nothing of it."""
+        self.reply.cancel()
+        self._remove()
+
+    def _remove(self) -> None:
+        self._out.close()
+        self._temporary.unlink()
+
+
+# Names that Windows takes for a device, whatever their ending.
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
+
+
+def _safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
+    """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or name.startswith("/") or "\0" in name or (windows and any(map(_is_odd, parts))):
+        raise ClusterfnError(f"the host names a file {name!r}, which would lie outside the chosen folder")
+    return parts
+
+
+def _is_odd(part: str) -> bool:
+    return bool(set(part) & set('\\:*?"<>|')) or part.endswith((".", " ")) or _DEVICES.fullmatch(part) is not None

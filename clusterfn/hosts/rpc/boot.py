@@ -1,0 +1,250 @@
+"""From a transport to an agent that answers: one round trip, through any login shell.
+
+The remote command is the same for every host and user: what varies goes over stdin. Called by `host`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import importlib.resources
+import json
+import os
+import re
+import secrets
+import shlex
+import sys
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, HostError
+from clusterfn.hosts.rpc.failures import error_of
+from clusterfn.hosts.rpc.frames import CHUNK, FrameReader, Header, no_frame, pack
+from clusterfn.hosts.transports import Asker, Stream, Transport
+
+MARKER_S = 10.0
+HELLO_S = 60.0
+HELLO_ID = 1
+NOISE_KEPT = 64 * 1024
+NOISE_SHOWN = 2048
+EVIDENCE_LINES = 20
+
+# Free of "!", newlines, backslashes and single quotes inside, and below 1024 bytes: csh and fish pass it through.
+# The first line that is not empty names the wanted interpreter: an rc file with a `read` eats an empty line instead.
+# Interpreters that are too old leave with 77 before they have read anything.
+_READ_LINES = (
+    "while 1: import os, sys; sys.version_info >= (3, 6) or os._exit(77); "
+    "exec(bytes(iter(lambda: os.read(0, 1)[0], 10)))"
+)
+COMMAND = (
+    "exec /bin/sh -c '"
+    't() { [ -x "$1" ] || return 0; "$1" -E -s -c "' + _READ_LINES + '"; r=$?; '
+    'case $r in 77|126|127) o="$o $1" ;; *) exit $r ;; esac; }; '
+    'while IFS= read -r w && [ -z "$w" ]; do :; done; '
+    'case "$w" in "~/"*) w="$HOME/${w#??}" ;; */*) ;; *) [ "$w" = auto ] || w=$(command -v "$w") ;; esac; '
+    'if [ "$w" = auto ]; then '
+    't "$(command -v python3)"; t /usr/libexec/platform-python; '
+    'case "$SHELL" in *csh) ;; *) '
+    't "$(timeout 5 "$SHELL" -lc "command -v python3" </dev/null 2>/dev/null | grep ^/ | tail -n 1)" ;; esac; '
+    'for d in "$HOME/miniconda3" "$HOME/miniforge3" "$HOME/anaconda3" /opt/conda /opt/miniconda3; do '
+    't "$d/bin/python3"; done; '
+    'else t "$w"; fi; '
+    "echo CLUSTERFN-NO-PYTHON:$o; exit 78'"
+)
+NO_LOGIN = re.compile(r"^This account is (?:currently )?not available", re.MULTILINE)
+NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
+LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
+
+
+@dataclass
+class Opened:
+    """A stream whose agent has said hello; `noise` is how what the login shell printed before it begins."""
+
+    stream: Stream
+    reader: FrameReader
+    hello: Header
+    noise: str = ""
+
+
+def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
+    """Open a stream, start the agent there and say hello.
+
+    Args:
+        asker: As for `Transport.open`.
+
+    Raises:
+        HostError: No Python, no agent, or a root that cannot be used; what the host has printed is the evidence.
+    """
+    wanted = wanted_python(host)
+    stream = transport.open(COMMAND, asker)
+    try:
+        return _start(stream, host, wanted, have)
+    except BaseException:  # Ctrl-C too: nobody else has the stream
+        stream.close()
+        raise
+
+
+def wanted_python(host: Host) -> str:
+    """The interpreter as the remote command reads it: one line."""
+    wanted = host.python or ("local" in (host.scheduler, host.transport) and own_python()) or "auto"
+    if "\n" in wanted or "$" in wanted:
+        raise ConfigError(
+            f"python: {wanted!r} of host {host.name} cannot be used",
+            host=host.name,
+            evidence=[host.source],
+            hint="write an absolute path, one that begins with ~/, or a program's name",
+        )
+    return wanted
+
+
+def own_python() -> str | None:
+    """The interpreter that runs this, for an agent on this machine; None if a program that holds Python runs it."""
+    path = sys.executable or ""
+    usable = os.path.basename(path).startswith(("python", "pypy")) and os.path.isabs(path)
+    return path if usable and not {"$", "\n"} & set(path) else None
+
+
+def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Opened:
+    marker = secrets.token_hex(16)
+    hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
+    printed, rest = _until_marker(stream, b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello, marker)
+    if rest is None:
+        raise _no_agent(host, stream, printed)
+    reader = FrameReader(stream.read, rest)
+    with _Deadline(stream, HELLO_S) as deadline:
+        answer = reader.frame()
+    if answer is None:
+        late = f"did not answer within {HELLO_S:g} s" if deadline.passed else f"ended: {stream.cause()}"
+        raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
+    if answer[0]["id"] != HELLO_ID or not answer[0].get("end"):
+        raise no_frame("it is no answer to the first request", repr(answer[0]).encode())
+    if not answer[0].get("ok"):
+        raise error_of(host, answer[0]["error"])
+    return Opened(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
+
+
+def loader(marker: str) -> bytes:
+    """Two lines for the interpreter: a program that reads the second, which is the agent.
+
+    The marker stands there in two pieces: a shell that reads and prints these lines does not print the marker.
+    """
+    line = agent_line()
+    program = (
+        "import os, sys\n"
+        "sys.path[:] = [folder for folder in sys.path if folder]\n"
+        "import base64, json, zlib\n"
+        "data = b''\n"
+        f"while len(data) < {len(line)}:\n"
+        f"    piece = os.read(0, {len(line)} - len(data))\n"
+        "    if not piece:\n"
+        "        os._exit(1)\n"
+        "    data += piece\n"
+        "sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())\n"
+        "space = {'__name__': 'clusterfn_arrive'}\n"
+        "exec(compile(sources['arrive.py'], 'clusterfn-agent/arrive.py', 'exec'), space)\n"
+        f"space['start'](sources, '{marker[:8]}' '{marker[8:]}')\n"
+    )
+    return f"exec({program!r})\n".encode() + line
+
+
+@functools.cache
+def agent_line() -> bytes:
+    """The agent as one line; made once, for that takes milliseconds."""
+    return line_of(agent_sources())
+
+
+def agent_sources() -> Mapping[str, str]:
+    """The agent's modules: the name of each file, and its text."""
+    files = importlib.resources.files("clusterfn.bridge.agent").iterdir()
+    return {file.name: file.read_text(encoding="utf-8") for file in files if file.name.endswith(".py")}
+
+
+def line_of(sources: Mapping[str, str]) -> bytes:
+    """Modules as the loader reads them."""
+    text = json.dumps(dict(sorted(sources.items()))).encode()
+    return base64.b64encode(zlib.compress(text, 9)) + b"\n"
+
+
+def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, bytes | None]:
+    """What was printed before the marker, and what came after it (None: no marker)."""
+    sought = marker.encode() + b"\n"
+    printed = b""
+    with _Deadline(stream, MARKER_S):
+        with contextlib.suppress(OSError):  # the command is gone already: what it printed tells why
+            stream.write(data)
+        while sought not in printed:
+            piece = stream.read(CHUNK)
+            if not piece:
+                return printed, None
+            printed += piece
+            printed = printed[:NOISE_SHOWN] + printed[NOISE_SHOWN:][-NOISE_KEPT:]
+    before, _, after = printed.partition(sought)
+    return before, after
+
+
+class _Deadline:
+    """Closes the stream when the time has passed: a blocked read then returns."""
+
+    def __init__(self, stream: Stream, seconds: float) -> None:
+        self.passed = False
+        self._stream = stream
+        self._timer = threading.Timer(seconds, self._on_time)
+        self._timer.daemon = True
+
+    def _on_time(self) -> None:
+        self.passed = True
+        self._stream.close()
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+
+def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
+    text = printed.decode(errors="replace")
+    before, found, tried = text.rpartition(NO_PYTHON)
+    evidence = _lines(before if found else text) + _lines(stream.stderr())
+    if found:
+        return _no_python(host, tried.split(), evidence)
+    if NO_LOGIN.search(text):
+        return HostError(
+            f"The account on {host.name} has no login shell (nologin)",
+            host=host.name,
+            evidence=evidence,
+            hint="ask the administrator for a login shell, or use another account: address: user@name",
+        )
+    cause = stream.cause()
+    if cause is None:
+        message = f"The agent on {host.name} did not start within {MARKER_S:g} s"
+    else:
+        message = f"The login shell on {host.name} did not start the agent: {cause}"
+    hint = f"see whether `{_try_it(host)}` prints hello; an rc file must not exit, wait or start another shell for "
+    hint += 'commands: look for "exit" in ~/.bashrc there'
+    return HostError(message, host=host.name, evidence=evidence, hint=hint)
+
+
+def _no_python(host: Host, tried: list[str], evidence: list[str]) -> HostError:
+    looked = host.python or LOOKED_AT
+    unusable = [f"older than 3.6, or does not start: {path}" for path in tried]
+    return HostError(
+        f"No Python of at least 3.6 was found on {host.name}",
+        host=host.name,
+        evidence=[f"looked at: {looked}", *unusable, *evidence],
+        hint=f"name one by python: /path/to/python3 under host {host.name} ({host.source})",
+    )
+
+
+def _try_it(host: Host) -> str:
+    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
+    return f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()][-EVIDENCE_LINES:]

@@ -1,0 +1,362 @@
+"""The link to one host: open requests over one stream, sent again when the stream has broken.
+
+A reader thread gives answers to their requests, and connects anew when the stream ends; a writer thread sends.
+Called by `host`.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
+from clusterfn.hosts.rpc import reconnect, watchdog
+from clusterfn.hosts.rpc.boot import Opened
+from clusterfn.hosts.rpc.failures import error_of
+from clusterfn.hosts.rpc.frames import Header, no_frame
+from clusterfn.hosts.rpc.keepalive import ASK, DEAD
+from clusterfn.hosts.rpc.line import Line
+from clusterfn.hosts.rpc.pending import Register
+from clusterfn.hosts.rpc.requests import Request, Senseless
+from clusterfn.hosts.rpc.sending import Sender
+from clusterfn.hosts.rpc.standing import Standing, State
+from clusterfn.hosts.transports import asking, is_held
+
+PING_ID = 2**31
+LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
+GARBLED = 3  # streams in a row that broke soon, on what was no frame
+SOON_S = 10.0
+_MOST_WAITS = 20
+_CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
+
+
+class Link:
+    """See the module.
+
+    Args:
+        opener: Makes a stream whose agent has said hello.
+        opened: The first one.
+        on_hello: Told the hello of each later agent.
+
+    Attributes:
+        line: The stream as it is now.
+    """
+
+    def __init__(
+        self, host: Host, opener: Callable[[], Opened], opened: Opened, on_hello: Callable[[Header], None]
+    ) -> None:
+        self.host = host
+        self.line = Line(host.name, opened)
+        self._opener = opener
+        self._on_hello = on_hello
+        self._answering: set[int] = set()  # the threads on which no answer can be waited for
+        self._requests = Register()
+        self._sender = Sender(self.line, self._requests.__contains__, self._give_up)
+        self._standing = Standing(host.name)
+        self._tries = reconnect.Tries()
+        self._pid = os.getpid()
+        self._needs_you: AuthenticationError | None = None
+        for loop in (self._read, self._write):
+            name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
+            threading.Thread(target=loop, name=name, daemon=True).start()
+        watchdog.add(self)
+
+    # whoever asks
+
+    def send(self, request: Request[Any]) -> None:
+        """Register the request and have it sent; waits for nothing.
+
+        Raises:
+            HostError: The link is closed, refused for good, or belongs to the parent process.
+            AuthenticationError: It waits for a person to log in again.
+        """
+        self._check()  # before the lock too: in a forked child it may be held for ever
+        with self.line.changed:
+            self._check()
+            number = self._requests.number()
+            request.register(number, self.host.name, self._answering)
+            request.cancel = lambda: self.cancel(number)
+            self._requests.add(request)
+            skipped = self._requests.failed_before(request)
+            if skipped is None and self.line.connected:
+                self._sender.send(request)
+            elif skipped is None:
+                self._requests.unsent.add(number)
+            self.line.changed.notify_all()
+        if skipped is not None:
+            request.fail(skipped)
+
+    def cancel(self, number: int) -> None:
+        """Forget the request of that number, and tell the host to stop it."""
+        if os.getpid() != self._pid:
+            return
+        with self.line.changed:
+            if number not in self._requests:
+                return
+            request = self._requests.remove(number, error_of(self.host, _CANCELLED))
+            if self.line.connected:
+                self._sender.say({"id": self._requests.number(), "do": "stop", "target": number})
+        if request is not None:
+            request.fail(concurrent.futures.CancelledError())
+
+    def close(self) -> None:
+        """End the stream and every open request."""
+        if os.getpid() == self._pid:
+            self._die(HostError(f"The connection to {self.host.name} was closed", host=self.host.name))
+
+    def usable(self) -> bool:
+        """Whether requests can be sent: not closed, not refused for good, not a parent's."""
+        return self.line.over is None and os.getpid() == self._pid
+
+    def answers_here(self) -> bool:
+        """Whether this thread is one that brings answers."""
+        return threading.get_ident() in self._answering
+
+    @property
+    def state(self) -> State:
+        """How it stands."""
+        return self._standing.state
+
+    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+        """Tell `listener` each change, on the reader thread, until the function that this returns is called."""
+        return self._standing.listen(listener)
+
+    def _check(self) -> None:
+        if os.getpid() != self._pid:
+            raise HostError(
+                f"The connection to {self.host.name} belongs to process {self._pid}, which forked this one",
+                host=self.host.name,
+                hint="connect again in this process, or start it with the spawn method",
+            )
+        if self.line.over is not None:
+            raise self.line.over.with_traceback(None)  # or it would grow with each that asks
+        if self._needs_you is not None and not self._is_held():
+            raise self._needs_you.with_traceback(None)
+
+    # the writer thread
+
+    def _write(self) -> None:
+        self._answering.add(threading.get_ident())
+        try:
+            self._sender.run()
+        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
+            self._die(error)
+
+    # the reader thread: answers
+
+    def _read(self) -> None:
+        self._answering.add(threading.get_ident())
+        brief = garbled = 0  # streams in a row
+        try:
+            while self.line.over is None:
+                opened, began = self.line.opened, time.monotonic()
+                broken = self._serve(opened)
+                cause = broken.message if broken else opened.stream.cause() or "the host no longer answered"
+                self.line.lose(opened)
+                brief = brief + 1 if time.monotonic() - began < SOON_S else 0
+                garbled = min(garbled, brief) + 1 if broken else 0
+                if broken and garbled >= GARBLED:
+                    self._die(broken)
+                if self.line.over is None:
+                    self._connect_again(cause, max(0, brief - 1))
+        except BaseException as error:  # noqa: BLE001 - the outermost frame: whoever waits for an answer must hear of it
+            self._die(error)
+
+    def _serve(self, opened: Opened) -> HostError | None:
+        """Until the stream has ended; the error if that is because something came that is no frame."""
+        try:
+            while (frame := opened.reader.frame()) is not None:
+                self.line.pulse.hear(time.monotonic())
+                self._answer(*frame)
+        except OSError:
+            return None
+        except HostError as error:
+            error.host = self.host.name
+            return error
+        return None
+
+    def _answer(self, header: Header, body: bytes) -> None:
+        request = self._requests.get(header["id"])
+        if request is None:
+            if not 0 < header["id"] <= self._requests.last and header["id"] != PING_ID:
+                raise no_frame("it answers what nobody asked", repr(header).encode())
+            return  # the answer to what has been cancelled, or to a ping
+        if header.get("end"):
+            self._end(request, header, body)
+            return
+        try:
+            request.take(header, body)
+        except Senseless as odd:
+            self._give_up(request, self._senseless(request, odd))
+        except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
+            self._give_up(request, error)
+
+    def _end(self, request: Request[Any], header: Header, body: bytes) -> None:
+        error: ClusterfnError | None = None if header.get("ok") else error_of(self.host, header["error"])
+        with self.line.changed:
+            if getattr(error, "kind", "") == "skipped":  # what failed before it says why
+                error = self._requests.failed_before(request) or error
+            self._requests.remove(request.id, error)
+        if error is not None:
+            request.fail(error, header)
+            return
+        try:
+            request.finish(header, body)
+        except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
+            request.fail(self._senseless(request, odd))
+
+    def _give_up(self, request: Request[Any], error: BaseException) -> None:
+        """End the request with an error of this side."""
+        request.fail(error)
+        self.cancel(request.id)
+
+    def _senseless(self, request: Request[Any], odd: BaseException) -> ClusterfnError:
+        return self._in_words(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
+
+    def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
+        """An error of another kind as one of ours."""
+        if isinstance(error, ClusterfnError):
+            return error
+        made = HostError(message, host=self.host.name, evidence=[f"{type(error).__name__}: {error}"])
+        made.__cause__ = error
+        return made
+
+    # the reader thread: another stream
+
+    def _connect_again(self, cause: str, waits: int) -> None:
+        """Once somebody wants something: try until it works, is refused for good, or the link is closed.
+
+        Args:
+            waits: How many pauses there have been: after streams that broke soon, the next is not made at once.
+        """
+        with self.line.changed:
+            self._requests.keep_what_is_sent_again()
+            self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
+        self._standing.now("reconnecting", cause)
+        while self.line.over is None and not self._try_to_connect(waits):
+            waits = min(waits + 1, _MOST_WAITS)
+            if self._needs_you is not None and self._wait_for_a_person():
+                waits = 0
+
+    def _try_to_connect(self, waits: int) -> bool:
+        """Whether there is nothing more to try: it is connected, refused for good, or closed."""
+        with self.line.changed:
+            self.line.changed.wait_for(lambda: self.line.over is not None, reconnect.pause_s(waits))
+        if self.line.over is not None:
+            return True
+        tried = self._tries.once(self._opener)
+        if tried.opened is not None:
+            self._connected_anew(tried.opened)
+        elif tried.refused is not None:
+            self._die(tried.refused)
+        elif tried.needs_a_person:
+            self._needs_you = asking.needs_you(self.host.name)
+        else:
+            self._standing.now("reconnecting", tried.not_yet, self.state.since)
+        return tried.opened is not None or tried.refused is not None
+
+    def _wait_for_a_person(self) -> bool:
+        """A refused login is never tried again by itself: until `clusterfn login` holds a connection, or the end.
+
+        What the host has been asked stays open, for its jobs go on, and so does whoever waits for them. What it has
+        not been asked yet is refused.
+
+        Returns:
+            Whether somebody has logged in since. If not, what was held before the refusal is of no use, or not yet.
+        """
+        assert self._needs_you is not None
+        held_before = self._is_held()
+        self._standing.now("waiting", self._needs_you.message)
+        with self.line.changed:
+            refused = self._requests.take_unsent()
+        for request in refused:
+            request.fail(self._needs_you)
+        while self.line.over is None and not self._is_held():
+            with self.line.changed:
+                # a request that comes now has found one
+                self.line.changed.wait_for(
+                    lambda: self.line.over is not None or bool(self._requests.unsent), LOCAL_LOOK_S
+                )
+        self._needs_you = None
+        if self.line.over is None and not held_before:
+            self._standing.now("reconnecting", "somebody has logged in again")
+        return not held_before
+
+    def _is_held(self) -> bool:
+        """Whether `clusterfn login` holds a connection; not as long as ssh cannot say to which host it would be."""
+        try:
+            return is_held(self.host)
+        except Unreachable:
+            return False
+
+    def _connected_anew(self, opened: Opened) -> None:
+        self._on_hello(opened.hello)
+        with self.line.changed:
+            wanted = self.line.renew(opened)
+            self._sender.forget()
+            self._requests.unsent.clear()
+            skipped = [(each, self._requests.failed_before(each)) for each in self._requests.all()]
+            for request, error in skipped:
+                if error is None:
+                    self._sender.send(request)
+                else:  # the new agent knows nothing of what was cancelled meanwhile
+                    self._requests.remove(request.id, error)
+        for request, error in skipped:
+            if error is not None:
+                request.fail(error)
+        if wanted:
+            self._standing.now("connected")
+        else:
+            self.line.hang_up(opened)
+
+    # the end
+
+    def _die(self, error: BaseException) -> None:
+        """End every open request with the error; none can be made any more."""
+        with self.line.changed:
+            if self.line.over is not None:
+                return
+            over = self.line.over = self._in_words(error, f"The connection to {self.host.name} broke here")
+            if isinstance(over, HostError):
+                over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
+            self.line.connected = False
+            requests = self._requests.take_all()
+            self.line.changed.notify_all()
+        self.line.hang_up(self.line.opened)
+        with self._without_waiting():
+            for request in requests:
+                request.fail(over)
+            self._standing.now("closed", str(over))
+
+    @contextlib.contextmanager
+    def _without_waiting(self) -> Iterator[None]:
+        """A callback that this thread calls now cannot wait for an answer: this thread is to bring it."""
+        here = threading.get_ident()
+        new = here not in self._answering
+        self._answering.add(here)
+        try:
+            yield
+        finally:
+            if new:
+                self._answering.discard(here)
+
+    # the watchdog's thread
+
+    def check(self, now: float) -> None:
+        """Ask for a sign of life when it was quiet; close a stream that gives none."""
+        if os.getpid() != self._pid:  # the stream is the parent's
+            return
+        with self.line.changed:
+            if not self.line.connected:
+                return
+            seen, opened = self.line.pulse.look(now, bool(self._requests)), self.line.opened
+            if seen == ASK:
+                self._sender.say({"id": PING_ID, "do": "ping"})
+        if seen == DEAD:
+            self.line.lose(opened)

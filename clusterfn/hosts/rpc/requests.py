@@ -1,0 +1,384 @@
+"""Open requests: what each sends, what it does with answers, and what it sends again after a reconnect.
+
+A request is made by `host`, registered with the link, and ends exactly once. `take`, `finish` and `fail` are called by
+the link's reader thread; `header` and `chunks` by whoever connects or writes.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, TypeVar, Union
+
+from clusterfn.hosts.rpc.frames import CHUNK, Header, pack
+from clusterfn.hosts.rpc.reply import Reply
+
+T = TypeVar("T")
+Sink = Union[Callable[[bytes], Any], BinaryIO]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a file: `size` bytes from `offset` on. Opened when it is sent, and not kept in memory."""
+
+    path: Path
+    offset: int
+    size: int
+
+
+Data = Union[bytes, memoryview, Path, Part]
+
+
+class Senseless(Exception):
+    """An answer that lacks what belongs there, or has it of another type or size."""
+
+
+def number(header: Header, name: str, below: float = math.inf) -> int:
+    """A whole number of an answer, at least 0.
+
+    Raises:
+        Senseless: It is not there, is none, or is not below `below`.
+    """
+    found = header.get(name)
+    if type(found) is not int or not 0 <= found < below:
+        raise Senseless(f"{name}: {ascii(found)[:80]}")
+    return found
+
+
+def boolean(header: Header, name: str) -> bool:
+    """Yes or no, as an answer says it; raises as `number`."""
+    found = header.get(name)
+    if type(found) is not bool:
+        raise Senseless(f"{name}: {ascii(found)[:80]}")
+    return found
+
+
+class Request(Generic[T]):
+    """One open request. Subclasses say how an answer is read and what a second sending leaves out."""
+
+    def __init__(self, do: str, fields: Header, body: bytes = b"", after: Sequence[Reply[Any]] = ()) -> None:
+        self.do = do
+        self.fields = fields
+        self.body = body
+        self.after = tuple(reply.id for reply in after)
+        self.cancel: Callable[[], None] = lambda: None
+        self.reply = self.make_reply()
+
+    def make_reply(self) -> Reply[T]:
+        return Reply(lambda: self.cancel())
+
+    @property
+    def id(self) -> int:
+        return self.reply.id
+
+    def register(self, number: int, host: str, answering: AbstractSet[int] = frozenset()) -> None:
+        """It is to be sent to this host, by this number; these threads bring the answer."""
+        what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
+        self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering)
+
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        """The request as it is to be sent now, naming only requests that are still open."""
+        after = [number for number in self.after if still_open(number)]
+        return {**self.fields, "id": self.id, "do": self.do, **({"after": after} if after else {})}
+
+    def chunks(self) -> Iterator[bytes] | None:
+        """Frames that follow the request, if it is a transfer; from the start."""
+        return None
+
+    def resend(self) -> bool:
+        """Whether a new agent is to be asked; False: it has been ended here instead."""
+        return True
+
+    def take(self, header: Header, body: bytes) -> None:
+        """An answer before the last."""
+
+    def finish(self, header: Header, body: bytes) -> None:
+        """The last answer."""
+        self.reply.resolve(self.value(header, body))
+
+    def value(self, header: Header, body: bytes) -> T:
+        raise NotImplementedError
+
+    def fail(self, error: BaseException, header: Header | None = None) -> None:
+        self.reply.reject(error)
+
+
+class Plain(Request[T]):
+    """One answer, read by a function."""
+
+    def __init__(
+        self,
+        do: str,
+        fields: Header,
+        read: Callable[[Header, bytes], T],
+        body: bytes = b"",
+        after: Sequence[Reply[Any]] = (),
+    ) -> None:
+        super().__init__(do, fields, body, after)
+        self._read = read
+
+    def value(self, header: Header, body: bytes) -> T:
+        return self._read(header, body)
+
+
+class Upload(Plain[T]):
+    """A request followed by the bytes of one or more sources."""
+
+    def __init__(self, do: str, fields: Header, read: Callable[[Header, bytes], T], sources: Sequence[Data],
+                 after: Sequence[Reply[Any]] = ()) -> None:  # fmt: skip
+        super().__init__(do, fields, read, after=after)
+        self._sources = sources
+        self.reply.size = sum(map(size_of, sources))
+
+    def chunks(self) -> Iterator[bytes]:
+        pieces = (piece for source in self._sources for piece in pieces_of(source))
+        held, self.reply.moved = b"", 0
+        for piece in pieces:
+            held += piece
+            if len(held) > CHUNK:
+                self.reply.moved += CHUNK
+                yield pack({"id": self.id, "do": "chunk"}, held[:CHUNK])
+                held = held[CHUNK:]
+        self.reply.moved += len(held)
+        yield pack({"id": self.id, "do": "chunk", "last": True}, held)
+
+
+def pieces_of(source: Data) -> Iterator[bytes]:
+    """The bytes of a source, a chunk at a time."""
+    if isinstance(source, Path):
+        source = Part(source, 0, sys.maxsize)  # as long as it is by then
+    if not isinstance(source, Part):
+        for start in range(0, len(source), CHUNK):
+            yield bytes(source[start : start + CHUNK])
+        return
+    left = source.size
+    with source.path.open("rb") as file:
+        file.seek(source.offset)
+        while piece := file.read(min(CHUNK, left)):
+            left -= len(piece)
+            yield piece
+
+
+def size_of(source: Data) -> int:
+    """How many bytes a source has now."""
+    if isinstance(source, Part):
+        return source.size
+    return source.stat().st_size if isinstance(source, Path) else len(source)
+
+
+def writer_of(sink: Sink) -> Callable[[bytes], Any]:
+    """A sink as a function."""
+    return sink if callable(sink) else sink.write
+
+
+class Get(Request[int]):
+    """A file's bytes; a second sending begins where the first one broke off."""
+
+    def __init__(
+        self, path: str, sink: Sink, offset: int, after: Sequence[Reply[Any]], on_size: Callable[[int], Any] | None
+    ) -> None:
+        super().__init__("get", {"path": path, "offset": offset}, after=after)
+        self._write = writer_of(sink)
+        self._on_size = on_size
+
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        self.reply.size = None  # each agent says how large the file is when it begins
+        return super().header(still_open)
+
+    def take(self, header: Header, body: bytes) -> None:
+        if self.reply.size is None:
+            self.reply.size = number(header, "size")
+            if self._on_size is not None:
+                self._on_size(self.reply.size)
+        if self.fields["offset"] + len(body) > self.reply.size:
+            raise Senseless(f"more bytes than the {self.reply.size} that it announced")
+        self._write(body)
+        self.fields["offset"] += len(body)
+        self.reply.moved += len(body)
+
+    def value(self, header: Header, body: bytes) -> int:
+        """Its size; it may have become smaller while it was read."""
+        if number(header, "size") != self.fields["offset"]:
+            raise Senseless(f"size: {header['size']}, after {self.fields['offset']} bytes")
+        return int(self.fields["offset"])
+
+
+class Follow(Request[int]):
+    """A file's bytes as they come."""
+
+    def __init__(self, path: str, on_data: Callable[[bytes], Any], offset: int, after: Sequence[Reply[Any]]) -> None:
+        super().__init__("follow", {"path": path, "offset": offset}, after=after)
+        self._on_data = on_data
+
+    def take(self, header: Header, body: bytes) -> None:
+        if number(header, "offset") != self.fields["offset"]:
+            raise Senseless(f"offset: {header['offset']}, after {self.fields['offset']} bytes")
+        self._on_data(body)
+        self.fields["offset"] += len(body)
+
+    def value(self, header: Header, body: bytes) -> int:
+        return int(self.fields["offset"])
+
+
+class Wait(Request[bytes]):
+    """A file that will come, with the ones that belong to it."""
+
+    def __init__(
+        self,
+        path: str,
+        files: Sequence[tuple[str, Sink]],
+        drain: Sequence[Reply[Any]],
+        after: Sequence[Reply[Any]],
+        on_content: Callable[[bytes], Any] | None,
+    ) -> None:
+        names = [name for name, _ in files]
+        super().__init__("wait", {"path": path, "with": names, "offsets": [0] * len(names)}, after=after)
+        self._writers = [writer_of(sink) for _, sink in files]
+        self._drain = tuple(reply.id for reply in drain)
+        self._on_content = on_content
+        self._content: bytes | None = None
+
+    def header(self, still_open: Callable[[int], bool]) -> Header:
+        drain = [number for number in self._drain if still_open(number)]
+        return {**super().header(still_open), "drain": drain}
+
+    def take(self, header: Header, body: bytes) -> None:
+        if "content" in header and self._writers:
+            self._content = body
+            if self._on_content is not None:
+                self._on_content(body)
+            return
+        index = number(header, "file", below=len(self._writers))
+        if self._content is None:
+            raise Senseless(f"file: {index}, before what describes it")
+        self._writers[index](body)
+        self.reply.moved, self.reply.size = self.reply.moved + len(body), number(header, "size")
+        self.fields["offsets"][index] += len(body)
+
+    def value(self, header: Header, body: bytes) -> bytes:
+        if not self._writers:
+            return body
+        if self._content is None:
+            raise Senseless("its end, before its content")
+        return self._content
+
+
+class Still(Request[None]):
+    """Word whenever a file has stopped changing."""
+
+    def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
+        super().__init__("still", {"path": path, "silent_s": silent_s}, after=after)
+        self._on_silent = on_silent
+
+    def take(self, header: Header, body: bytes) -> None:
+        self._on_silent()
+
+    def value(self, header: Header, body: bytes) -> None:
+        return None
+
+
+@dataclass(frozen=True)
+class Spawned:
+    """A process that was started on the host; with `starttime` (None where unknown) its pid names it for ever."""
+
+    pid: int
+    starttime: int | None
+
+
+class SpawnReply(Reply[Spawned]):
+    """The reply to `spawn`.
+
+    Attributes:
+        exited: The raw wait status, once it has ended; None if the agent that knew it is gone.
+    """
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__(cancel)
+        self.exited: Reply[int | None] = Reply(cancel)
+
+    def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:
+        super().register(number, host, asked, answering)
+        self.exited.register(number, host, f"the end of {asked}", answering)
+
+
+class Spawn(Request[Spawned]):
+    """A detached process. Once its pid is known it is never started again."""
+
+    reply: SpawnReply
+
+    def make_reply(self) -> SpawnReply:
+        return SpawnReply(lambda: self.cancel())
+
+    def take(self, header: Header, body: bytes) -> None:
+        starttime = None if header.get("starttime") is None else number(header, "starttime")
+        self.reply.resolve(Spawned(number(header, "pid"), starttime))
+
+    def finish(self, header: Header, body: bytes) -> None:
+        if not self.reply.done():
+            raise Senseless("its end, before its beginning")
+        self.reply.exited.resolve(number(header, "status"))
+
+    def resend(self) -> bool:
+        if self.reply.done():
+            self.reply.exited.resolve(None)
+            return False
+        return True
+
+    def fail(self, error: BaseException, header: Header | None = None) -> None:
+        self.reply.reject(error)
+        self.reply.exited.reject(error)
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look of a `repeat`.
+
+    Attributes:
+        rc: Exit status; negative: the signal; None: killed because it took too long.
+        same: Whether everything is as at the look before.
+        age_s: How old the answer is: another process of this user may have asked.
+    """
+
+    rc: int | None
+    out: str
+    err: str
+    same: bool = False
+    age_s: float = 0.0
+
+
+class Repeating(Reply[None]):
+    """The reply to `repeat`."""
+
+    def stop(self) -> None:
+        """End it; without waiting, and harmless when it has ended."""
+        self.cancel()
+
+
+class Repeat(Request[None]):
+    """A program at intervals."""
+
+    reply: Repeating
+
+    def make_reply(self) -> Repeating:
+        return Repeating(lambda: self.cancel())
+
+    def __init__(self, fields: Header, on_look: Callable[[Look], Any], after: Sequence[Reply[Any]]) -> None:
+        super().__init__("repeat", fields, after=after)
+        self._on_look = on_look
+        self._texts = ("", "")
+
+    def take(self, header: Header, body: bytes) -> None:
+        same, rc, age_s = boolean(header, "same"), header.get("rc"), header.get("age_s")
+        if not (rc is None or type(rc) is int) or not (isinstance(age_s, (int, float)) and 0 <= age_s < math.inf):
+            raise Senseless(f"rc: {ascii(rc)[:80]}, age_s: {ascii(age_s)[:80]}")
+        if not same:
+            end = number(header, "out", below=len(body) + 1)
+            self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
+        self._on_look(Look(rc, *self._texts, same, age_s))
+
+    def value(self, header: Header, body: bytes) -> None:
+        return None

@@ -1,0 +1,55 @@
+"""The bridge's `wire` package, loaded here under the name that it has on a host.
+
+A pickle names the modules of the functions that rebuild it, so both sides must know them by one name:
+`_clusterfn_wire`, and `_clusterfn_wire.cloudpickle` for a second copy of cloudpickle that streams may refer to.
+Called by `payload` and `outcome`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+from types import ModuleType
+
+NAME = "_clusterfn_wire"
+_lock = threading.Lock()
+_FOLDER = Path(__file__).parents[1] / "bridge" / "wire"
+
+
+def part(name: str) -> ModuleType:
+    """One module of the package: `container`, `exceptions`, `pickler`, `stand_ins` or `unpicklable`."""
+    _ensure()
+    return importlib.import_module(f"{NAME}.{name}")
+
+
+def cloudpickle_folder() -> Path:
+    """Where the installed cloudpickle's source lies."""
+    spec = importlib.util.find_spec("cloudpickle")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("cloudpickle is not installed: pip install 'cloudpickle>=3.1'", name="cloudpickle")
+    return Path(spec.origin).parent
+
+
+def _ensure() -> None:
+    with _lock:  # calls may be sent from several threads
+        if NAME not in sys.modules:
+            _load(NAME, _FOLDER)
+        if f"{NAME}.cloudpickle" not in sys.modules:
+            _load(f"{NAME}.cloudpickle", cloudpickle_folder())
+
+
+def _load(name: str, folder: Path) -> None:
+    spec = importlib.util.spec_from_file_location(
+        name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:  # Ctrl-C too: a module that is half loaded must not be found
+        del sys.modules[name]
+        raise

@@ -1,0 +1,92 @@
+"""Asking: one POSIX sh program on the host, whose answer becomes a `Site`. Called by `check` and `init`.
+
+The program is templates/survey.sh. It runs in the environment of the agent, as jobs are started from there; only the
+folders and modules are taken from a login shell, which is where sites set them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from clusterfn.hosts.connection import HostConnection
+from clusterfn.hosts.survey import answers, disks, machine, queues
+from clusterfn.hosts.survey.answers import NOT_THERE, Section
+from clusterfn.hosts.survey.site import Site, Volume
+from clusterfn.scheduler.job_script import fill
+from clusterfn.scheduler.slurm import INHERITED
+
+# What sites call the folders that they give their users; %u is the user. TMPDIR is none: it is emptied.
+CANDIDATES = (
+    "$HOME", "$SCRATCH", "$WORK", "$PSCRATCH", "$CSCRATCH", "$GROUP", "$GROUP_HOME", "$GROUP_SCRATCH", "$PROJECT",
+    "$SCRATCHDIR", "$WORKDIR", "$FASTSCRATCH", "$DATA", "/scratch/%u", "/scratch", "/work/%u", "/data/%u", "/data",
+    "/lustre/%u", "/lustre/scratch/%u", "/lustre/work/%u", "/project/%u", "/fast/%u", "/ssd/%u", "/local/%u",
+)  # fmt: skip
+TIMEOUT_S = 10.0
+_SPARE_S = 20.0
+_NOTHING = Section("", NOT_THERE)
+
+
+def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
+    """What the host offers, in one request.
+
+    Args:
+        connection: To the host; its root is looked at too.
+        timeout_s: How long the login shell, and after it all that is slow, may take; in whole seconds, at least 1.
+
+    Raises:
+        HostError: The host did not answer.
+    """
+    mark = f"clusterfn-{secrets.token_hex(16)}"
+    patience = max(round(timeout_s), 1)
+    facts = connection.facts
+    argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
+    limit = 2 * patience + _SPARE_S
+    answer = connection.run(argv, unset=(*INHERITED, "SINFO_"), timeout_s=limit).result(limit + _SPARE_S)
+    return site(answers.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
+
+
+def site(found: Mapping[str, Section]) -> Site:
+    """The sections of one answer as a Site."""
+    sinfo, sacctmgr = _section(found, "partitions"), _section(found, "accounts")
+    associations = sacctmgr.lines if sacctmgr.rc == 0 else []
+    conda = _section(found, "conda")
+    left = disks.quotas(_section(found, "quotas").lines)
+    return Site(
+        volumes=_volumes(found, left),
+        partitions=None if sinfo.rc == NOT_THERE else queues.partitions(sinfo.lines) if sinfo.rc == 0 else (),
+        accounts=queues.accounts(associations),
+        limits=queues.limits(_section(found, "limits").lines, associations),
+        trouble=_trouble(sinfo),
+        cards=machine.cards(_section(found, "cards")),
+        modules=machine.has_modules(_section(found, "login")),
+        lingering=machine.lingering(_section(found, "logind")),
+        glibc=machine.glibc(_section(found, "library")),
+        conda=conda.lines[-1].strip() if conda.rc == 0 and conda.lines else "",
+        root=disks.volume(_section(found, "root"), left),
+        silent=tuple(_name(each) for each in found.values() if each.rc is None),
+    )
+
+
+def _section(found: Mapping[str, Section], name: str) -> Section:
+    return found.get(name, _NOTHING)
+
+
+def _name(section: Section) -> str:
+    return section.lines[0] if section.name.startswith("volume-") and section.lines else section.name
+
+
+def _trouble(sinfo: Section) -> str:
+    if sinfo.rc in (0, NOT_THERE):
+        return ""
+    return machine.SILENT if sinfo.rc is None else "\n".join(sinfo.lines[-5:]) or f"it ended with status {sinfo.rc}"
+
+
+def _volumes(found: Mapping[str, Section], left: dict[str, disks.Left]) -> tuple[Volume, ...]:
+    """In the order of the candidates; of several names for one folder the first."""
+    named: dict[tuple[str, str], Volume] = {}
+    for section in found.values():
+        volume = disks.volume(section, left) if section.name.startswith("volume-") else None
+        if volume is not None:
+            named.setdefault((volume.device, volume.path), volume)
+    return tuple(named.values())

@@ -1,0 +1,142 @@
+"""Bytes on their way to a host or from it: how many of how many, how fast, how much longer; and how to stop sending.
+
+One for both directions. Knows nothing of jobs. Made by `send`, `mapping`, `tracker` and `job`, and shown by `live`.
+"""
+
+from __future__ import annotations
+
+import collections
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from clusterfn.errors import HostError
+from clusterfn.hosts.connection import HostConnection, Reply
+
+TELL_EVERY_S = 15.0  # where each word is a line that stays
+_LARGE = 10 << 20
+_LONG_S = 2.0  # after which less than that is worth a word too
+_WINDOW_S = 10.0  # of which the rate is the mean
+_UNITS = (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10))
+SENDING = "sending"
+
+
+class Transfer:
+    """Files on their way.
+
+    Args:
+        doing: What is done with them, as the first word of a line: "sending", "receiving its value".
+        replies: The requests that move them.
+        size: Bytes in all, where not every request of it has been made yet.
+    """
+
+    def __init__(self, doing: str, replies: Iterable[Reply[Any]] = (), size: int | None = None) -> None:
+        self.doing = doing
+        self._replies = list(replies)
+        self._size = size
+        self._seen: collections.deque[tuple[float, int]] = collections.deque()
+        self._shown_from: float | None = None
+        self._lock = threading.Lock()
+
+    def add(self, reply: Reply[Any]) -> None:
+        """One more request moves files of it."""
+        self._replies.append(reply)
+
+    @property
+    def size(self) -> int:
+        """Bytes in all, as far as they are known."""
+        return sum(reply.size or 0 for reply in self._replies) if self._size is None else self._size
+
+    @property
+    def moved(self) -> int:
+        """Bytes that have been sent or have come; what the host had already counts as sent."""
+        return sum(reply.size if reply.done() and reply.size else reply.moved for reply in self._replies)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether bytes are still to move."""
+        return self.moved < self.size if self._size is not None else not all(r.done() for r in self._replies)
+
+    def in_words(self) -> str:
+        """Such as "sending 38 of 114 MB, 3.0 MB/s, 25 s left"; "" where there is too little for a word."""
+        amounts = self.amounts()
+        return f"{self.doing} {amounts}" if amounts else ""
+
+    def amounts(self) -> str:
+        """The same without what is done. To be called again and again: the rate is that between the calls."""
+        now, moved, size = time.monotonic(), self.moved, self.size
+        if not size or not self.goes_on or (self.doing != SENDING and not moved):
+            return ""
+        with self._lock:
+            rate = self._rate(now, moved)
+            self._shown_from = now if self._shown_from is None else self._shown_from
+            if size < _LARGE and now - self._shown_from < _LONG_S:
+                return ""
+        amount = _amount(size) if not moved else f"{_amount(moved, size)} of {_amount(size)}"
+        left = f", {_amount(rate)}/s, {_time((size - moved) / rate)} left" if rate else ""
+        return amount + left
+
+    def _rate(self, now: float, moved: int) -> int:
+        """Bytes a second, lately; 0 while that is not known."""
+        if self._seen and moved < self._seen[-1][1]:  # the connection broke, and some is sent again
+            self._seen.clear()
+        if not self._seen or now - self._seen[-1][0] >= 0.2:
+            self._seen.append((now, moved))
+        while now - self._seen[0][0] > _WINDOW_S and len(self._seen) > 2:
+            self._seen.popleft()
+        began, before = self._seen[0]
+        return int((moved - before) / (now - began)) if now - began >= 1.0 else 0
+
+
+class Sending(Transfer):
+    """All that a job needs on its way to the host.
+
+    Args:
+        uploads: What is sent; the last of them makes the job's own folder.
+    """
+
+    def __init__(self, uploads: Sequence[Reply[Any]]) -> None:
+        super().__init__(SENDING, uploads)
+        self.dropped = False
+
+    @property
+    def unsent(self) -> bool:
+        """Whether some of it has not left this machine."""
+        return any(not reply.done() and reply.moved < (reply.size or 0) for reply in self._replies)
+
+    def drop(self, connection: HostConnection, last: str, timeout_s: float) -> bool:
+        """Send no more of it; whether that keeps the job from ever starting.
+
+        Args:
+            last: What is there once all of it has arrived, and without which nothing starts.
+
+        Raises:
+            HostError: All of it had left, and the host does not say whether it has arrived.
+        """
+        if self._replies[-1].done():
+            return False
+        left, self.dropped = not self.unsent, True
+        for reply in reversed(self._replies):
+            reply.cancel()
+        try:
+            (self.dropped,) = [not there for there in connection.have([last]).result(timeout_s)]
+        except HostError:  # what has not left this machine can never be whole there
+            if left:
+                self.dropped = False
+                raise
+        return self.dropped
+
+
+def _amount(size: int, of: int = 0) -> str:
+    """Bytes as a person writes them; as a part `of` others without the unit, which is theirs."""
+    unit, each = next(((unit, each) for unit, each in _UNITS if (of or size) >= each), _UNITS[-1])
+    number = size / each
+    shown = f"{number:.1f}" if unit == "GB" or (number < 10 and not of) else f"{number:.0f}"
+    return shown if of else f"{shown} {unit}"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,90 @@
+"""`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and says why.
+
+Decides anew for each stream, for a ControlMaster comes and goes. Opens nothing itself. Called by `transport_for`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import HostError
+from clusterfn.hosts.transports import hostkeys, openssh
+from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.sshconfig import Settings, jumps, resolve
+
+KLIST_S = 5.0
+
+
+class AutoTransport:
+    """A way to one host by whichever of the two can go it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.via = ""
+        self._mismatch = False
+
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
+        """As the chosen transport does; see `Transport.open`."""
+        reason = self._reason() if openssh.has_ssh() else ""
+        return self._by_ssh(command, reason, asker) if reason else self._by_paramiko(command, asker)
+
+    def _reason(self) -> str:
+        if self._mismatch:
+            return "paramiko and the host know no common algorithm"
+        settings = resolve(self.host)
+        if openssh.has_master(settings):
+            return "a ControlMaster is open"
+        return next((need for hop in (settings, *jumps(self.host, settings)) if (need := needs_ssh(hop))), "")
+
+    def _by_ssh(self, command: str, reason: str, asker: Asker | None) -> Stream:
+        self.via = f"openssh ({reason})"
+        return openssh.OpensshTransport(self.host).open(command, asker)
+
+    def _by_paramiko(self, command: str, asker: Asker | None) -> Stream:
+        from clusterfn.hosts.transports.paramiko import ParamikoTransport, is_mismatch
+
+        self.via = "paramiko"
+        try:
+            return ParamikoTransport(self.host).open(command, asker)
+        except HostError as error:
+            if not is_mismatch(error) or not openssh.has_ssh():
+                raise
+        self._mismatch = True
+        return self._by_ssh(command, self._reason(), asker)
+
+
+def needs_ssh(settings: Settings) -> str:
+    """What the configuration asks for that paramiko cannot do; "" if there is nothing."""
+    if settings.unmet:
+        return f"paramiko does not do {settings.unmet[0]}"
+    key = next((path for path in settings.identity_files if _is_fido(path)), None)
+    if key is not None:
+        return f"{key.name} is a FIDO key"
+    if hostkeys.has_authority_alone(settings):
+        return "an authority vouches for its host key"
+    return "there is a Kerberos ticket" if settings.gssapi and _has_ticket() else ""
+
+
+def _is_fido(path: Path) -> bool:
+    """Whether the key is one of a FIDO device, as its public half says."""
+    try:
+        kind = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").partition(" ")[0]
+    except OSError:
+        return False
+    return kind.startswith("sk-") and path.exists()
+
+
+def _has_ticket() -> bool:
+    """Many systems have GSSAPIAuthentication for every host: it matters to who holds a ticket."""
+    klist = shutil.which("klist")
+    if klist is None:
+        return False
+    try:
+        ran = subprocess.run([klist, "-s"], stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return ran.returncode == 0

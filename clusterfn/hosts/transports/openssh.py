@@ -1,0 +1,241 @@
+"""Hosts by the system's ssh: whatever it can do, and its configuration as it stands. One process per stream.
+
+`-v` tells when the session is open, which keys were shown and offered; what it asks comes to our own process, or it may
+ask nothing. No tunnel of the user's is opened, and a ControlMaster that is open is used. Called by `transport_for`,
+`auto`, and `master`, which makes one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.transports import busy, failures, sshwords
+from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports.askpass import AskPass
+from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.process import PATIENCE_S, ProcessStream
+from clusterfn.hosts.transports.sshconfig import Settings, resolve
+
+KEEPALIVE_S, KEEPALIVES = 15, 3
+LOGIN_S = 30.0
+CHECK_S = 5.0
+LOOK_S = 0.25
+KEPT = 64 * 1024
+LOST_STATUS = 255
+OPEN = re.compile(rb"debug1: (?:Sending command: |mux_client_request_session: master session id: )[^\n]*\n")
+# For an ssh that is a jump host's: it does not get our options, and must not ask in a window either.
+ASK_NOBODY = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "/bin/false"}
+
+
+class OpensshTransport:
+    """A way to one host by the system's ssh."""
+
+    via = "openssh"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
+        """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
+        if not has_ssh():
+            raise ConfigError(
+                f"transport: openssh of host {self.host.name} needs an ssh, and there is none here",
+                host=self.host.name,
+                evidence=[self.host.source],
+                hint="install OpenSSH's client, or use transport: paramiko",
+            )
+        settings = resolve(self.host)
+        return busy.patiently(lambda: self._open(settings, command, asker), _was_dropped, busy.PAUSES_S)
+
+    def _open(self, settings: Settings, command: str, asker: Asker | None) -> Stream:
+        if asker is None or sys.platform == "win32":
+            return started(self.host, settings, OpensshStream(argv(settings, command)))
+        with AskPass(asker, self.host.name) as asking:
+            return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
+
+
+def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
+    """The stream, once its session is open.
+
+    Raises:
+        HostError, ConfigError: It is not, for the reason that ssh told.
+    """
+    try:
+        if stream.wait_open(patience_s(settings)):
+            return stream
+        raise _error(host, settings, stream)
+    except BaseException:  # Ctrl-C too: nobody else has the stream
+        stream.close()
+        raise
+
+
+def _error(host: Host, settings: Settings, stream: OpensshStream) -> Exception:
+    code = stream.code()
+    if code is not None:
+        return sshwords.error_of(host, settings, stream.before(), code, asked=stream.asked)
+    evidence = [line.rstrip() for line in stream.before().splitlines()][-sshwords.EVIDENCE_LINES :]
+    return failures.ended(host, settings, f"not within {patience_s(settings):g} s", evidence)
+
+
+class OpensshStream(ProcessStream):
+    """A running ssh. Until its session is open, what it says is kept apart: it tells why there will be none."""
+
+    def __init__(self, line: Sequence[str], asking: AskPass | None = None) -> None:
+        self._before = b""
+        self._opened = False
+        self._decided = threading.Event()
+        self._asking = asking
+        self._shown = 0
+        if asking is not None:
+            asking.about = self._said_lately
+        super().__init__(line, {**os.environ, **(asking.env if asking else ASK_NOBODY)})
+
+    @property
+    def asked(self) -> bool:
+        """Whether a person could be asked."""
+        return self._asking is not None
+
+    def wait_open(self, timeout_s: float) -> bool:
+        """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
+        deadline = time.monotonic() + timeout_s
+        while not self._decided_soon() and self._process.poll() is None and time.monotonic() < deadline + self._spent_s:
+            pass
+        if self._process.poll() is not None:  # its words may be under way; or a child of it holds the pipe
+            self._decided.wait(LOOK_S)
+        return self._opened
+
+    def _said_lately(self) -> str:
+        """What ssh has said to a person since this was asked: a menu, or that an answer was wrong."""
+        lines = self.before().splitlines()
+        new, self._shown = lines[self._shown :], len(lines)
+        return "\n".join(line for line in new if line.strip() and not sshwords.CHATTER.match(line))
+
+    @property
+    def _spent_s(self) -> float:
+        return self._asking.spent_s if self._asking else 0.0
+
+    def _decided_soon(self) -> bool:
+        if self._asking is None:
+            return self._decided.wait(LOOK_S)
+        self._asking.serve(LOOK_S)
+        return self._decided.is_set()
+
+    def _decide(self) -> None:
+        self._decided.set()
+        if self._asking is not None:
+            self._asking.wake()
+
+    def code(self) -> int | None:
+        """How ssh ended; None if it has not."""
+        return self._process.wait(PATIENCE_S) if self._decided.is_set() else self._process.poll()
+
+    def before(self) -> str:
+        """What ssh said before the session was open."""
+        return self._before.decode(errors="replace")
+
+    def close(self) -> None:
+        self._close(PATIENCE_S if self._opened else 0)
+
+    def cause(self) -> str | None:
+        told = super().cause()
+        if told is None or self._process.returncode != LOST_STATUS:
+            return told
+        self._listener.join(PATIENCE_S)
+        return sshwords.lost(self._said.decode(errors="replace")) or told
+
+    def stderr(self) -> str:
+        return sshwords.without_chatter(super().stderr())
+
+    def _listen(self) -> None:
+        try:
+            super()._listen()
+        finally:
+            self._decide()
+
+    def _hear(self, piece: bytes) -> None:
+        if self._opened:
+            super()._hear(piece)
+            return
+        self._before = (self._before + piece)[-KEPT:]
+        match = OPEN.search(self._before)
+        if match:
+            self._opened = True
+            super()._hear(self._before[match.end() :])
+            self._decide()
+
+
+def has_ssh() -> bool:
+    """Whether there is an ssh on this machine."""
+    return shutil.which("ssh") is not None
+
+
+def patience_s(settings: Settings) -> float:
+    """How long a session may take to open: each connection on the way, and the login."""
+    return settings.timeout_s * (1 + len(settings.proxy_jump)) + LOGIN_S
+
+
+def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
+    """The ssh for a stream that uses a ControlMaster of the user's own, if one is open.
+
+    Args:
+        asks: Whether it may ask for passwords and codes.
+    """
+    # Windows's ssh has no ControlMaster, and stops at a ControlPath
+    mux = ["ControlMaster=no", *(["ControlPath=none"] if sys.platform == "win32" else [])]
+    return line(settings, mux, command, asks=asks)
+
+
+def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = False) -> list[str]:
+    """An ssh with all that is ours. StrictHostKeyChecking is as the user has it; `no` alone is not followed.
+
+    Args:
+        mux: What it is to do with a ControlMaster; these options come first, so that they count.
+        asks: Whether it may ask for passwords and codes; never for a host key.
+    """
+    unsafe = ("false", "ask") if asks else ("false",)
+    options = [
+        *mux,
+        *([] if asks else ["BatchMode=yes"]),
+        "ClearAllForwardings=yes",
+        "ForwardAgent=no",  # whoever is root on the host could use the user's keys; the option above leaves it on
+        f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        f"ServerAliveInterval={KEEPALIVE_S}",
+        f"ServerAliveCountMax={KEEPALIVES}",
+        *(["StrictHostKeyChecking=yes"] if settings.strict in unsafe else []),
+        *settings.instead,
+    ]
+    said = [f"-o{option}" for option in options]
+    return ["ssh", "-T", "-x", "-v", *said, *way(settings), "--", settings.alias, command]
+
+
+def way(settings: Settings) -> list[str]:
+    """The words of an ssh that say where to, but for the name itself."""
+    return [*(["-F", settings.config_file] if settings.config_file else []), *settings.named]
+
+
+def has_master(settings: Settings) -> bool:
+    """Whether a ControlMaster to the host is open, which every ssh may use. Asks only where a ControlPath is set.
+
+    Windows's ssh has none.
+    """
+    if sys.platform == "win32" or not settings.control_path:
+        return False
+    line = ["ssh", *way(settings), "-O", "check", "--", settings.alias]
+    try:
+        ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
+    except subprocess.TimeoutExpired:  # it is there and does not answer: no use
+        return False
+    return ran.returncode == 0
+
+
+def _was_dropped(error: BaseException) -> bool:
+    return isinstance(error.__cause__, sshwords.SshEnded) and error.__cause__.dropped

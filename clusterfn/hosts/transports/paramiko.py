@@ -1,0 +1,355 @@
+"""Hosts by SSH, with paramiko: one connection per stream, strict host keys, no fork.
+
+Imported when a host needs it, for paramiko takes a tenth of a second. paramiko's errors and the socket's are translated
+by one table here; callers see those of `clusterfn.errors` alone. Called by `transport_for`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paramiko
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ClusterfnError, HostError
+from clusterfn.hosts.transports import busy, failures, hostkeys
+from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports.base import Stream
+from clusterfn.hosts.transports.sshconfig import Settings, jumps, refuse_unmet, resolve
+from clusterfn.hosts.transports.sshlogin import log_in
+
+WINDOW = 16 * 2**20
+KEEPALIVE_S, KEEPALIVES = 15, 3
+CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr")
+STDERR_KEPT = 8192
+STATUS_S = 1.0
+HOPS = 8
+LOG = "clusterfn.ssh"
+BUSY_PAUSES_S = busy.PAUSES_S
+# As which paramiko reports a connection that a busy sshd has dropped: a missing banner, or a reset.
+HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
+BROKEN = (OSError, EOFError, paramiko.SSHException)
+FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+
+# At exit paramiko would end all connections before what was registered earlier: what a program still sends would start
+# over on another connection. `host` closes them once that is done.
+atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
+
+logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
+if logging.getLogger(LOG).level == logging.NOTSET:
+    logging.getLogger(LOG).setLevel(logging.WARNING)  # what paramiko tells at INFO is nothing that a user asked for
+
+
+class ParamikoTransport:
+    """A way to one host by SSH."""
+
+    via = "paramiko"
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+
+    def open(self, command: str, asker: Asker | None = None) -> Stream:
+        """Connect, log in, start `command`; see `Transport.open`. A busy sshd that hangs up at once is asked again."""
+        settings = resolve(self.host)
+        hops = connect(self.host, settings, asker)
+        try:
+            return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
+        except BaseException:  # Ctrl-C too: nobody else has the connections
+            close(hops)
+            raise
+
+
+class _Mute(TimeoutError):
+    """A connection was made, and no SSH server has spoken."""
+
+
+class ParamikoStream:
+    """A channel and the connections below it."""
+
+    def __init__(self, channel: paramiko.Channel, hops: list[paramiko.Transport]) -> None:
+        self._channel = channel
+        self._hops = hops
+        self._said = b""
+        self._closed = False
+
+    def read(self, size: int) -> bytes:
+        try:
+            self._listen()
+            return bytes(self._channel.recv(size))
+        except BROKEN:  # recv also sends, to widen the window
+            return b""
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except BROKEN as error:
+            raise BrokenPipeError("the connection was lost") from error
+
+    def close(self) -> None:
+        self._closed = True
+        close(self._hops)
+
+    def cause(self) -> str | None:
+        if self._closed or not self._channel.status_event.wait(STATUS_S) and self._hops[-1].is_active():
+            return None
+        if self._channel.exit_status >= 0:
+            return f"it ended with exit status {self._channel.exit_status}"
+        return "the connection was lost" if not self._hops[-1].is_active() else "it was ended by a signal"
+
+    def stderr(self) -> str:
+        self._listen()
+        return self._said.decode(errors="replace")
+
+    def _listen(self) -> None:
+        while self._channel.recv_stderr_ready():
+            self._said = (self._said + self._channel.recv_stderr(STDERR_KEPT))[-STDERR_KEPT:]
+
+
+def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
+    """A logged-in connection, after those that it goes through; `close` ends them.
+
+    Raises:
+        HostError: As `Transport.open`.
+    """
+    return busy.patiently(
+        lambda: _all_hops(host, settings, asker), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
+    )
+
+
+def _all_hops(host: Host, settings: Settings, asker: Asker | None) -> list[paramiko.Transport]:
+    hops: list[paramiko.Transport] = []
+    try:
+        _connect(host, settings, hops, asker=asker)
+    except BaseException:  # as in `open`
+        close(hops)
+        raise
+    return hops
+
+
+def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:
+    """A channel on which `command` was started."""
+    with _translated(host, settings):
+        channel = ssh.open_session(timeout=settings.timeout_s)
+        channel.exec_command(command)
+    return channel
+
+
+def close(hops: list[paramiko.Transport]) -> None:
+    """End connections, the last one first."""
+    for ssh in reversed(hops):
+        with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
+            ssh.close()
+
+
+def _connect(
+    host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, asker: Asker | None = None
+) -> paramiko.Transport:
+    """A logged-in connection; those that it goes through are put in `hops` before it."""
+    ssh = meet(host, settings, hops, via, asker=asker)
+    with _translated(host, settings):
+        key = ssh.get_remote_server_key()
+        hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
+        log_in(ssh, settings, host.name, asker)
+        ssh.set_keepalive(KEEPALIVE_S)
+    return ssh
+
+
+def meet(
+    host: Host,
+    settings: Settings,
+    hops: list[paramiko.Transport],
+    via: Any = None,
+    kinds: tuple[str, ...] = (),
+    asker: Asker | None = None,
+) -> paramiko.Transport:
+    """A connection that has shown its host key and is not logged in: nobody has looked at the key yet.
+
+    Args:
+        hops: Takes this connection, and before it those that it goes through.
+        via: What to go through; None goes through the jump hosts of `settings`.
+        kinds: The kinds of host key to ask for; empty for all, those that are remembered first.
+        asker: For the logins of the jump hosts.
+    """
+    refuse_unmet(host, settings)
+    if len(hops) > HOPS:
+        raise HostError(f"The way to {host.name} has more than {HOPS} hops", host=host.name, hint="mend its ProxyJump")
+    if via is None and settings.proxy_jump:
+        via = _through(host, settings, hops, asker)
+    with _translated(host, settings):
+        ssh = paramiko.Transport(via or _socket(host, settings), default_window_size=WINDOW)
+        hops.append(ssh)
+        _prepare(ssh, settings)
+        if kinds:
+            options = ssh.get_security_options()
+            options.key_types = [kind for kind in kinds if kind in options.key_types]
+        _greet(ssh, settings)
+    return ssh
+
+
+def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
+    """The first words of both sides. paramiko says alike of one that hangs up and of one that says nothing.
+
+    Raises:
+        EOFError: The other side hung up.
+        _Mute: It said nothing in time.
+    """
+    try:
+        ssh.start_client(timeout=settings.timeout_s)
+    except paramiko.SSHException as error:
+        met = error.__context__
+        if isinstance(met, socket.timeout):
+            raise _Mute("it has sent no greeting") from error
+        if isinstance(met, (EOFError, ConnectionResetError)):
+            raise EOFError(str(error)) from error
+        raise
+    if not ssh.initial_kex_done:  # start_client says nothing of a time that is over
+        raise _Mute("it has sent no greeting")
+
+
+def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], asker: Asker | None) -> paramiko.Channel:
+    """A channel to the host from the last of its jump hosts, each resolved and checked like a host of its own."""
+    via: paramiko.Channel | None = None
+    stops = jumps(host, settings)
+    for here, there in zip(stops, [*stops[1:], settings]):
+        ssh = _connect(host, here, hops, via, asker)
+        with _translated(host, there):
+            via = ssh.open_channel(
+                "direct-tcpip", (there.hostname, there.port), ("127.0.0.1", 0), timeout=there.timeout_s
+            )
+    assert via is not None
+    return via
+
+
+def _prepare(ssh: paramiko.Transport, settings: Settings) -> None:
+    ssh.set_log_channel(LOG)
+    ssh.banner_timeout = settings.timeout_s
+    options = ssh.get_security_options()
+    options.ciphers = [name for name in CIPHERS if name in options.ciphers]
+    known = {entry.kind for entry in hostkeys.known_keys(settings.key_name, settings.known_hosts)}
+    known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
+    options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
+
+
+def _socket(host: Host, settings: Settings) -> Any:
+    if settings.proxy_command:
+        return _proxy(host, settings.proxy_command)
+    error: OSError | None = None
+    family = FAMILIES.get(settings.family, socket.AF_UNSPEC)
+    for info in socket.getaddrinfo(settings.hostname, settings.port, family, socket.SOCK_STREAM):
+        sock = socket.socket(*info[:3])
+        try:
+            sock.settimeout(settings.timeout_s)
+            sock.connect(info[4])
+            _tune(sock)
+            return QuickSocket(sock)
+        except OSError as failed:
+            sock.close()
+            error = failed
+    raise error or OSError("no address")
+
+
+def _proxy(host: Host, command: str) -> socket.socket:
+    """The socket whose other end is the standard input and output of a ProxyCommand."""
+    if sys.platform == "win32":
+        raise HostError("ProxyCommand is not done on Windows", host=host.name, hint="use ProxyJump")
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", f"exec {command}"], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+    )
+    theirs.close()
+    threading.Thread(target=process.wait, name="clusterfn-proxy", daemon=True).start()
+    return ours
+
+
+def _tune(sock: socket.socket) -> None:
+    """No waiting for more to send; and a peer that is gone is noticed after `KEEPALIVE_S * KEEPALIVES` seconds."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    limit = KEEPALIVE_S * KEEPALIVES
+    wanted = {
+        "TCP_KEEPIDLE": KEEPALIVE_S,
+        "TCP_KEEPALIVE": KEEPALIVE_S,
+        "TCP_KEEPINTVL": KEEPALIVE_S,
+        "TCP_KEEPCNT": KEEPALIVES,
+        "TCP_USER_TIMEOUT": limit * 1000,
+    }
+    for name, value in wanted.items():
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class QuickSocket:
+    """A socket that acknowledges at once what it reads: sshd's own Nagle costs 40 ms a round trip otherwise (Linux)."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._quick = getattr(socket, "TCP_QUICKACK", None)
+
+    def recv(self, size: int) -> bytes:
+        data = self._sock.recv(size)
+        if self._quick is not None:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.IPPROTO_TCP, self._quick, 1)
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@contextlib.contextmanager
+def _translated(host: Host, settings: Settings) -> Iterator[None]:
+    """Foreign errors become ours, by the first line of the table that fits."""
+    try:
+        yield
+    except ClusterfnError:
+        raise
+    except BROKEN as error:
+        for kind, make in _TABLE:
+            if isinstance(error, kind):
+                raise make(host, settings, settings.place, [str(error)] if str(error) else []) from error
+        raise
+
+
+def is_mismatch(error: HostError) -> bool:
+    """Whether it says that paramiko and the host know no common algorithm."""
+    return isinstance(error.__cause__, paramiko.ssh_exception.IncompatiblePeer)
+
+
+_Make = Callable[[Host, Settings, str, list[str]], HostError]
+
+
+def _unresolved(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    return failures.unresolved(host, settings, settings.hostname, evidence)
+
+
+def _no_common(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's ssh), or "
+    hint += "let its administrator allow rsa-sha2-256 and aes-ctr"
+    return failures.no_common(host, place, f"paramiko {paramiko.__version__}", evidence, hint)
+
+
+def _no_session(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
+    return failures.no_session(host, settings, evidence)
+
+
+_TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
+    (socket.gaierror, _unresolved),
+    (ConnectionRefusedError, failures.refused),
+    (_Mute, failures.mute),
+    (TimeoutError, failures.silent),
+    (socket.timeout, failures.silent),
+    (paramiko.ssh_exception.IncompatiblePeer, _no_common),
+    (paramiko.ChannelException, _no_session),
+    (EOFError, failures.hung_up),
+    (OSError, failures.not_reached),
+    (paramiko.SSHException, failures.no_server),
+)

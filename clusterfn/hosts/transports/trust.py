@@ -1,0 +1,248 @@
+"""Making a host's key a known one: fetched over the way that a connection would take, written as ssh would write it.
+
+Decides nothing and asks nobody: that is the command's part. The only module that writes to known_hosts. Nobody is
+logged in on the host itself; jump hosts before it are checked and logged in as ever. Called by `clusterfn trust`.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, HostError, HostKeyError
+from clusterfn.hosts.transports import hostkeys, openssh, sshwords
+from clusterfn.hosts.transports.hostkeys import Known
+from clusterfn.hosts.transports.sshconfig import Settings, jumps, resolve
+
+KINDS = (
+    ("ssh-ed25519",),
+    ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
+    ("rsa-sha2-512", "rsa-sha2-256"),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One key that a host has shown."""
+
+    kind: str
+    blob: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        return hostkeys.fingerprint(self.blob)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.fingerprint}"
+
+
+@dataclass(frozen=True)
+class Met:
+    """A host on the way, the keys that it showed, and what is remembered of it (markers left out).
+
+    Attributes:
+        trusted: The remembered line that fits, if one does.
+    """
+
+    settings: Settings
+    shown: tuple[Shown, ...]
+    known: tuple[Known, ...]
+
+    @property
+    def trusted(self) -> Known | None:
+        blobs = {key.blob for key in self.shown}
+        return next((entry for entry in self.known if entry.blob in blobs), None)
+
+
+def stops(host: Host) -> list[Settings]:
+    """Each host that the way to `host` meets, the nearest first, itself last."""
+    there = resolve(host)
+    before = jumps(host, there)
+    # the first is reached as its own configuration says, each further one through those before it
+    chained = [replace(hop, proxy_jump=there.proxy_jump[:at]) if at else hop for at, hop in enumerate(before)]
+    return [*chained, there]
+
+
+def meet(host: Host, settings: Settings) -> Met:
+    """Fetch the keys of one stop.
+
+    Raises:
+        HostError: There is no way to it, or a jump host before it is not trusted.
+        HostKeyError: It showed a key that is marked as revoked.
+    """
+    shown = tuple(_shown(host, settings))
+    entries = hostkeys.known_keys(settings.key_name, settings.known_hosts)
+    for key in shown:
+        revoked = next((each for each in entries if each.marker == "@revoked" and each.blob == key.blob), None)
+        if revoked is not None:
+            raise hostkeys.revoked_error(settings, host.name, f"{key} by {settings.place}", revoked.place)
+    return Met(settings, shown, tuple(entry for entry in entries if not entry.marker))
+
+
+def _shown(host: Host, settings: Settings) -> list[Shown]:
+    fetch = _by_ssh if openssh.has_ssh() else _by_paramiko
+    found: list[Shown] = []
+    missing: HostError | None = None
+    for kinds in KINDS:
+        try:
+            found += fetch(host, settings, kinds)
+        except HostError as error:
+            if type(error) is not HostError or error.__cause__ is None:
+                raise
+            missing = error  # it has no key of that kind
+    if not found and missing is not None:
+        raise missing
+    return found
+
+
+def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Shown]:
+    """ssh itself goes there and writes the key into an empty file of ours; it tries no login."""
+    with tempfile.TemporaryDirectory(prefix="clusterfn-") as folder:
+        file = Path(folder) / "known_hosts"
+        line = ["ssh", *_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
+        try:
+            ran = subprocess.run(
+                line,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=openssh.patience_s(settings),
+                env={**os.environ, **openssh.ASK_NOBODY},
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise sshwords.error_of(host, settings, _text(error.stderr), -1) from error
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    if not lines:
+        raise sshwords.error_of(host, settings, _text(ran.stderr), ran.returncode)
+    return [Shown(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
+
+
+def _text(data: bytes | None) -> str:
+    return (data or b"").decode(errors="replace")
+
+
+def _options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str]:
+    options = [
+        "BatchMode=yes",
+        "PreferredAuthentications=none",
+        "ControlMaster=no",
+        "ControlPath=none",
+        "ClearAllForwardings=yes",
+        "ForwardAgent=no",
+        f"ConnectTimeout={max(1, round(settings.timeout_s))}",
+        "StrictHostKeyChecking=no",
+        f'UserKnownHostsFile="{file}"',
+        "GlobalKnownHostsFile=/dev/null",
+        "HashKnownHosts=no",
+        "UpdateHostKeys=no",
+        "VerifyHostKeyDNS=no",
+        "NoHostAuthenticationForLocalhost=no",
+        f"HostKeyAlgorithms={','.join(kinds)}",
+        *(["KnownHostsCommand=none"] if any(each.startswith("knownhostscommand") for each in settings.unmet) else []),
+        *settings.instead,
+    ]
+    through = ["-J", ",".join(settings.proxy_jump)] if settings.proxy_jump else []
+    return ["-T", "-x", "-v", *(f"-o{option}" for option in options), *through]
+
+
+def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Shown]:
+    from clusterfn.hosts.transports import paramiko
+
+    hops: list[Any] = []
+    try:
+        key = paramiko.meet(host, settings, hops, kinds=kinds).get_remote_server_key()
+        return [Shown(key.get_name(), key.asbytes())]
+    finally:
+        paramiko.close(hops)
+
+
+def remember(host: Host, met: Met, keys: Sequence[Shown]) -> Path:
+    """Write keys into the user's first known_hosts file, in place of what was remembered; the file.
+
+    Raises:
+        ConfigError: There is no such file in the configuration, or a line must be changed by hand.
+    """
+    if not met.settings.user_known_hosts:
+        raise ConfigError(
+            f"The ssh configuration of host {host.name} names no file for host keys",
+            host=host.name,
+            hint="set UserKnownHostsFile for it, say to ~/.ssh/known_hosts",
+        )
+    file = met.settings.user_known_hosts[0]
+    _forget(host, met)
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = file.read_bytes() if file.exists() else b""
+    text = "" if before.endswith(b"\n") or not before else "\n"
+    text += "".join(f"{_name(met.settings)} {key.kind} {base64.b64encode(key.blob).decode()}\n" for key in keys)
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "wb") as opened:
+        opened.write(text.encode())
+    return file
+
+
+def _name(settings: Settings) -> str:
+    if not settings.hash_known_hosts:
+        return settings.key_name
+    salt = secrets.token_bytes(20)
+    digest = hmac.new(salt, settings.key_name.encode(), hashlib.sha1).digest()
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+def _forget(host: Host, met: Met) -> None:
+    """Take the remembered lines out, and leave what they say of other hosts. All can be, or none is."""
+    rest: dict[Path, list[str]] = {}
+    for entry in met.known:
+        name, _, number = entry.place.rpartition(":")
+        path = Path(name)
+        text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        lines = rest.setdefault(path, text.splitlines(keepends=True))
+        left = _without(lines[int(number) - 1], met.settings.key_name)
+        if left is None or path not in met.settings.user_known_hosts:
+            raise HostKeyError(
+                f"{entry.place} holds another key of {met.settings.place}, and is not ours to change",
+                host=host.name,
+                evidence=[f"remembered: {entry.kind} {hostkeys.fingerprint(entry.blob)}"],
+                hint="take the line out yourself, or ask who maintains that file",
+            )
+        lines[int(number) - 1] = left
+    for path, lines in rest.items():
+        _replace(path, "".join(lines))
+
+
+def _without(line: str, name: str) -> str | None:
+    """The line without that name, empty if it has no other; None if a pattern stands for it."""
+    names = line.split()[0].split(",")
+    if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
+        return ""
+    left = [each for each in names if each.lower() != name]
+    if len(left) == len(names) or hostkeys.matches(",".join(left), name):
+        return None
+    return line.replace(line.split()[0], ",".join(left), 1)
+
+
+def _replace(path: Path, text: str) -> None:
+    """The file as a whole or not at all; what it was stays beside it as .old, as ssh-keygen does."""
+    target = path.resolve()
+    beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
+            opened.write(text.encode(errors="surrogateescape"))
+        beside.chmod(target.stat().st_mode & 0o777)
+        old = target.with_name(target.name + ".old")
+        old.write_bytes(target.read_bytes())
+        old.chmod(0o600)
+        beside.replace(target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            beside.unlink()

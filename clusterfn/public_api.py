@@ -1,0 +1,112 @@
+"""Where the user's code calls ours: a keyword that is unknown is refused with the one that is near, and an error that
+comes from below shows the user's frames without ours.
+
+`edge` decorates the public functions that send or wait. Imports `errors` and `options` alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from clusterfn.config import options
+from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+R = TypeVar("R")
+_OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_WE_CALL = ("cloudpickle", "cryptography", "paramiko", "yaml")
+
+
+def edge(function: Callable[P, R]) -> Callable[P, R]:
+    """The function with the same signature, at the edge.
+
+    Raises:
+        ConfigError: When it is called with a keyword that it does not have.
+    """
+    known = _keywords(function)
+    *_, around, name = f".{function.__qualname__}".split(".")
+    called = around if name == "__init__" else name
+
+    def at_the_edge(*args: P.args, **kwargs: P.kwargs) -> R:
+        __tracebackhide__ = True  # for IPython and pytest
+        try:
+            _refuse_unknown(called, kwargs, known)
+            return function(*args, **kwargs)
+        except BaseException as error:  # every kind is passed on
+            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
+
+    def items_at_the_edge(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+        __tracebackhide__ = True
+        try:
+            _refuse_unknown(called, kwargs, known)
+            yield from function(*args, **kwargs)  # type: ignore[misc]
+        except BaseException as error:  # as above
+            raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
+
+    outside: Any = items_at_the_edge if inspect.isgeneratorfunction(function) else at_the_edge
+    outside.__code__ = outside.__code__.replace(co_name=name)  # which a traceback shows
+    return functools.wraps(function)(outside)
+
+
+def _refuse_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
+    for keyword, value in given.items():
+        if known is not None and keyword not in known:
+            raise options.unknown(f"{called}() has", keyword, value, known)
+
+
+def _keywords(function: Callable[..., Any]) -> list[str] | None:
+    """Those that it has; None if it takes any."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    nameless = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
+    return [each.name for each in parameters if each.kind not in nameless and each.name != "self"]
+
+
+def without_frames_of_clusterfn(error: BaseException) -> BaseException:
+    """The error with the user's frames alone, and without what we met on the way: its message says it all."""
+    if os.environ.get("CLUSTERFN_DEBUG"):
+        return error
+    if _has_the_users(error):  # such as those of a function that we were given
+        return error.with_traceback(_linked(error.__traceback__))
+    of_a_job = isinstance(error, (JobError, MapError, SweepError))  # its cause is the user's
+    if isinstance(error, ClusterfnError) and not of_a_job and not _has_the_users(error.__cause__):
+        error.__cause__, error.__suppress_context__ = None, True
+    met = error.__context__
+    while met is not None and met.__traceback__ is not None and not _has_the_users(met):
+        error.__context__ = met = met.__context__
+    return error.with_traceback(None)
+
+
+def _linked(first: TracebackType | None) -> TracebackType | None:
+    """These frames without ours."""
+    kept: list[TracebackType] = []
+    while first is not None:
+        if not first.tb_frame.f_code.co_filename.startswith(_OURS):
+            kept.append(first)
+        first = first.tb_next
+    for before, after in zip(kept, [*kept[1:], None]):
+        before.tb_next = after
+    return kept[0] if kept else None
+
+
+def _has_the_users(error: BaseException | None) -> bool:
+    frames = traceback.walk_tb(error.__traceback__) if error is not None else ()
+    return any(_is_the_users(frame.f_code.co_filename) for frame, _ in frames)
+
+
+def _is_the_users(file: str) -> bool:
+    if file.startswith(_OURS):
+        return False
+    _, installed, package = file.rpartition(f"-packages{os.sep}")
+    return package.split(os.sep)[0] not in _WE_CALL if installed else not file.startswith(_LIBRARY)

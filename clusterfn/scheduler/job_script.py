@@ -1,0 +1,115 @@
+"""job.sh, and every quoting of a value for a shell: nowhere else does a text become part of a shell line.
+
+Pure: templates are read from the package, values are put in, nothing is written or run. Called by `dispatch`, which
+sends the script with the job, and by whoever else must quote.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib import resources
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host, JobSpec
+
+_HOLE = re.compile(r"@@([a-z]+)")
+_MODULE_ERRORS = "module.err"
+
+
+def quote(value: str) -> str:
+    """`value` as one word of a POSIX shell.
+
+    Raises:
+        ValueError: It has a NUL, which no shell can pass on.
+
+    Example:
+        >>> quote("it's")
+        '\\'it\\'"\\'"\\'s\\''
+    """
+    if "\0" in value:
+        raise ValueError(f"a NUL in {value!r}")
+    return shlex.quote(value)
+
+
+def command_line(argv: Iterable[str]) -> str:
+    """These words as one line for a POSIX shell."""
+    return " ".join(quote(word) for word in argv)
+
+
+def job_script(job: JobSpec) -> str:
+    """The script that runs this job, the same for every scheduler."""
+    return fill(
+        "job.sh",
+        {
+            "id": job.id,
+            "python": quote(job.host_python),
+            "supervise": quote(posixpath.join(job.bridge, layout.SUPERVISE)),
+            "job": _folder(job),
+            "element": fill("element.sh", {"job": _folder(job)}).rstrip("\n") if job.group else "",
+            "returned": str(layout.EXIT_RETURNED),
+            "published": str(layout.EXIT_PUBLISHED),
+            "queued": str(layout.EXIT_QUEUED),
+            "again": str(layout.EXIT_AGAIN),
+            "lines": _before_python(job.host, _module_lines(job), job.host.prolog),
+        },
+    )
+
+
+def _before_python(host: Host, loading: Iterable[str], prolog: Sequence[str]) -> str:
+    """The host's own lines, each checked, around the loading of its modules."""
+    helpers = [fill("lines.sh", {}).rstrip("\n")] if host.setup or prolog else []
+    begun = ["clusterfn_stage=prolog"] if prolog else []
+    return "\n".join([*helpers, *_checked(host.setup), *loading, *begun, *_checked(prolog)])
+
+
+def _checked(lines: Sequence[str]) -> list[str]:
+    """Lines that end the script when one of these fails. Those of one block may share a command."""
+    run = '{ eval "$clusterfn_line"; clusterfn_ran "$?"; }'
+    text = [f"! clusterfn_whole {quote(line)} || {run}" for line in lines]
+    return [*text, f'[ -z "$clusterfn_line" ] || {run}'] if lines else []
+
+
+def _folder(job: JobSpec) -> str:
+    """The word for the job's folder; for an element of a group, its own in it."""
+    folder = layout.job_dir(job.root, job.id)
+    return f'{quote(posixpath.join(folder, layout.ELEMENTS, ""))}"$clusterfn_element"' if job.group else quote(folder)
+
+
+def _module_lines(job: JobSpec) -> list[str]:
+    folder = layout.job_dir(job.root, job.id)
+    said = f"{_folder(job)}/{_MODULE_ERRORS}" if job.group else quote(posixpath.join(folder, _MODULE_ERRORS))
+    return _loading([*job.host.modules, *job.modules], said)
+
+
+def _loading(modules: Iterable[str], said: str) -> list[str]:
+    """Lines that load these modules, each once; `said` is the word for the file with what `module` says."""
+    names = list(dict.fromkeys(modules))
+    if not names:
+        return []
+    return [fill("modules.sh", {"said": said}).rstrip("\n"), *(f"load_module {quote(name)}" for name in names)]
+
+
+def modules_check(host: Host, mark: str) -> str:
+    """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
+
+    The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
+    after a module those with a similar name. The `prolog:` of a SLURM host is left out: it is meant for the compute
+    nodes.
+    """
+    prolog = () if host.scheduler == "slurm" else host.prolog
+    lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)
+    return fill("modules_check.sh", {"mark": mark, "lines": lines})
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """A template with its @@holes filled; what is put in is not searched for holes again."""
+    return _HOLE.sub(lambda hole: values[hole[1]], _template(template))
+
+
+@cache
+def _template(name: str) -> str:
+    return resources.files("clusterfn.templates").joinpath(name).read_text(encoding="utf-8")
