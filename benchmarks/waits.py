@@ -2,7 +2,7 @@
 
 A request that is sent while an answer of trip n is the last that was waited for is answered in trip n + 1; so what is
 sent together costs one, and what nobody waits for costs none. Of a connection's own trips a proxy tells. Changes the
-library's methods while it is installed. Called by `round_trips`.
+library's methods while it is installed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Wheels as large as those of PyTorch, with as many files, of which nothing but the size is real.
 
 What is said of their sizes was read from the Python package index: torch 2.8.0 and what it needs for CUDA 12.8, 3.9 GB
-in 16 wheels. Their libraries unpack to 1.6 times the archive. Called by `environments`.
+in 16 wheels. Their libraries unpack to 1.6 times the archive.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The whole comparison, in less than ten minutes. Called by `python -m benchmarks peers`."""
+"""The whole comparison, in less than ten minutes."""
 
 from __future__ import annotations
 

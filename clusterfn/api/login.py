@@ -1,6 +1,6 @@
 """`login()` and `logout()`: one login for all programs of this user, from a script, a notebook or the command line.
 
-The work is done by `transport`; here a host gets its name. Called by users and the CLI.
+The work is done by `transport`; here a host gets its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A session: cards, cores and an interpreter on a host, held for many calls, each still in a process of its own.
 
-On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor. It starts with the first
-call, and again with the next one after it has ended. Called by users.
+On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor. It starts with the
+first call, and again with the next one after it has ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a function and processes that it starts find: clusterfn, and in `__main__` the names that came with the call.
 
 Whatever multiprocessing pickles by name is looked for there, in the worker and in its spawned children. Also says when
-a fork follows CUDA, which does not survive one. Loads nothing and decides nothing; called by `worker`.
+a fork follows CUDA, which does not survive one. Loads nothing and decides nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""File descriptors that a function does not close by accident, and that programs which it starts do not hold.
-
-Called by `worker`.
-"""
+"""File descriptors that a function does not close by accident, and that programs which it starts do not hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What the function's process does with GPUs, compared with what its job asked for.
 
 gpus=1 must not compute on the CPU unnoticed, and who forgot gpus=1 should be told. Nothing is imported for this: the
-user's own `import torch` is watched, and its build is read from its version.py before it is loaded. Called by `worker`.
+user's own `import torch` is watched, and its build is read from its version.py before it is loaded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the table of CUDA's errors says that an exception passes. Called by `worker`, in the environment's Python."""
+"""Whether the table of CUDA's errors says that an exception passes."""
 
 from __future__ import annotations
 

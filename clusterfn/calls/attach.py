@@ -1,7 +1,6 @@
 """Finds jobs again, from any process and any machine: `attach(id)` and `jobs()`.
 
 The ledger remembers on which host a job was started from here; the hosts themselves know the rest.
-Called by users and the CLI.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Has `attach` know what stands on the host before it returns: how large the files are that tell of a job or a group
-is asked beside its other questions, and as much is waited for. Concludes nothing. Called by `lookup` and `mapping`.
+is asked beside its other questions, and as much is waited for. Concludes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`resume=`: finds the job whose checkpoint a call is to begin with, before anything is sent.
 
-The host makes the copy when the job begins (`bridge/supervisor/checkpoint.py`). Called by `dispatch`.
+The host makes the copy when the job begins (`bridge/supervisor/checkpoint.py`).
 """
 
 from __future__ import annotations

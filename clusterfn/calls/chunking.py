@@ -2,7 +2,7 @@
 
 Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
 large enough that files do not grow with items: at most a quarter of an element's even share, and no more than half an
-hour of work by what the items took so far, which only the element knows. Called by `mapping` and `gathering`.
+hour of work by what the items took so far, which only the element knows.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     a function and its arguments  ->  which host, which environment  ->  bytes  ->  the host  ->  a Job
 
-Nothing is sent before all of it is known to be right. How a thing is done stands elsewhere; here stands in which order.
-Called by `decorator`, `executor` and the CLI.
+Nothing is sent before all of it is known to be right. How a thing is done stands elsewhere; here stands in which
+order.
 """
 
 from __future__ import annotations

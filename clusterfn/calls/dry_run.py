@@ -1,4 +1,4 @@
-"""What a call would send and run, as text for a person: `f.script(...)`. Sends nothing. Called by `dispatch`."""
+"""What a call would send and run, as text for a person: `f.script(...)`. Sends nothing."""
 
 from __future__ import annotations
 

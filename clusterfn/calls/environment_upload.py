@@ -1,7 +1,7 @@
 """Brings an environment's archives to a host that lacks them, and starts its builder there: nothing twice.
 
 The host fetches what it can reach, and is sent the rest. The builder goes on by itself; a job waits for it on the
-host. Called by `send`, and by the CLI where an environment is built before any job wants it.
+host.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     train(clusterfn.File("data/x.csv"), clusterfn.Directory("models"))
 
 Here they are `pathlib.Path`s to the original, so `f.local(File("x"))` works; inside a job they are paths to the same
-content. Says what would travel (`Shipment`), sends nothing. Called by users and by `payload`.
+content. Says what would travel (`Shipment`), sends nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Has the host conclude the items of a group that nobody will run: asks the scheduler why, and says what stands there.
 
-Only the host concludes (`supervise.py bury`); nothing is decided here but what it is to be told. Called by `gathering`.
+Only the host concludes (`supervise.py bury`); nothing is decided here but what it is to be told.
 """
 
 from __future__ import annotations

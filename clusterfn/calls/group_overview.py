@@ -1,7 +1,4 @@
-"""What a whole group comes to: a table of its items, and the one error where none of them returned.
-
-Called by `group`.
-"""
+"""What a whole group comes to: a table of its items, and the one error where none of them returned."""
 
 from __future__ import annotations
 

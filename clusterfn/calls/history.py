@@ -1,6 +1,6 @@
 """A small file of this user's own that remembers on which host a job was started from here.
 
-A convenience for `attach`: the hosts know their jobs without it. Called by `dispatch` and `lookup`.
+A convenience for `attach`: the hosts know their jobs without it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a call asks for: its own words, completed by its host's defaults, and refused where they contradict each other.
 
-Asks no host. Called by `dispatch`.
+Asks no host.
 """
 
 from __future__ import annotations

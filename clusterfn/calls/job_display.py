@@ -1,7 +1,6 @@
 """Shows a job in the thread that waits for it: a status line, its output as it comes, and what Ctrl-C means.
 
-Output is printed here and not by the reader thread, because redirect_stdout and notebooks look at who prints. Called by
-`dispatch` and the CLI; the only part of the library that prints.
+Output is printed here and not by the reader thread, because redirect_stdout and notebooks look at who prints.
 """
 
 from __future__ import annotations

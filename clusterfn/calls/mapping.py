@@ -1,8 +1,6 @@
 """The story of a map, from top to bottom, as `dispatch` tells that of one call.
 
-    function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
-
-Called by `decorator` and `group`.
+function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """An outcome that a host published, as a value or an exception.
 
-The only place that knows which kind of outcome is which class of error. Reads no file and asks no host. Called by
-`job`.
+The only place that knows which kind of outcome is which class of error. Reads no file and asks no host.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A call as bytes: the function and its arguments, the modules and files they need, and the large buffers apart.
 
 Everything that cannot travel is found here, before anything is sent, and named by its path. Sends nothing.
-Called by `dispatch`; `decorator` asks how a decorated function is pickled.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many calls of one function as bytes: the function once, the arguments of each call apart, large buffers once for all.
 
-What cannot travel is named by the index of its item before anything is sent. Sends nothing. Called by `mapping`.
+What cannot travel is named by the index of its item before anything is sent. Sends nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Asks a running job's supervisor where the job is, by a file beside the job, and waits for the answer beside that.
 
-Works wherever the job runs, as far as its folder is seen there. Called by `job`.
+Works wherever the job runs, as far as its folder is seen there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Starts elements of a group: spawned or submitted, as its scheduler has it, and tells what was refused.
-
-Called by `gathering`, which follows them.
-"""
+"""Starts elements of a group: spawned or submitted, as its scheduler has it, and tells what was refused."""
 
 from __future__ import annotations
 

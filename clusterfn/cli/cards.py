@@ -1,7 +1,4 @@
-"""The cards of a machine without a scheduler: asked of the host in one round trip, and written as two tables.
-
-Called by `gpus`.
-"""
+"""The cards of a machine without a scheduler: asked of the host in one round trip, and written as two tables."""
 
 from __future__ import annotations
 

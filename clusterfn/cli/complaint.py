@@ -1,4 +1,4 @@
-"""How an error reads on the command line, and which exit code it is. Prints nothing. Called by `main` and `check`."""
+"""How an error reads on the command line, and which exit code it is. Prints nothing."""
 
 from __future__ import annotations
 

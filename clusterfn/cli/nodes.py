@@ -1,7 +1,4 @@
-"""The cards of a cluster's nodes, and the jobs that wait for cards: asked of SLURM, and written as two tables.
-
-Called by `gpus`.
-"""
+"""The cards of a cluster's nodes, and the jobs that wait for cards: asked of SLURM, and written as two tables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a command is about: `file.py::function ARGS` as a function and its arguments, and a host.
 
 The file is imported under its own name, as `import` from its folder would, so that what it defines travels by name and
-its `if __name__ == "__main__"` part stays unread. Called by `calls`, `jobs` and `steps`.
+its `if __name__ == "__main__"` part stays unread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What to write instead of a mistake that many make in clusterfn.yml. Called by `clusterfn.config`: texts."""
+"""What to write instead of a mistake that many make in clusterfn.yml."""
 
 from __future__ import annotations
 

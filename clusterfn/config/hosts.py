@@ -1,7 +1,7 @@
 """The keys of one host in clusterfn.yml, each with its check: a tree of `yamlfile.Value` becomes a `Host`.
 
-Called by `clusterfn.config`. Nothing is read from the disk or the network here, and no key is accepted that nothing
-obeys. docs/reference/configuration.md describes the same keys; a test compares the two.
+Nothing is read from the disk or the network here, and no key is accepted that nothing obeys.
+docs/reference/configuration.md describes the same keys; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a user writes as `@cluster(...)`, read into plain facts: names, types, and what to write instead of a mistake.
 
-Called by `spec` and `config`. Imports `errors` and `units` alone.
+Imports `errors` and `units` alone.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `free_memory` says how much of it this machine has left.
 
-Called by `options` and, through `spec`, by whoever reads or shows an amount. Imports `errors` alone.
+Imports `errors` alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adding one host to clusterfn.yml as text: every line, comment and order that is there stays.
 
 The new text is parsed by `clusterfn.config` first, written aside and renamed: the file is the old one or the new one.
-Decides nothing about the host; asks nobody. Called by `clusterfn init`.
+Decides nothing about the host; asks nobody.
 """
 
 from __future__ import annotations

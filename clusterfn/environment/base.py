@@ -1,6 +1,6 @@
 """The seam to environments: which interpreter runs the function, and what makes its environment complete.
 
-An environment says what to do on a host and reads the answers; it sends nothing itself. Called by `session`.
+An environment says what to do on a host and reads the answers; it sends nothing itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which build of PyTorch for CUDA a host's driver and cards can run: the table, and the choice from it.
 
 The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A card, a driver or a
-PyTorch that is newer than the table is never refused because of that. Called by `built` before a lock is solved.
+PyTorch that is newer than the table is never refused because of that.
 """
 
 from __future__ import annotations

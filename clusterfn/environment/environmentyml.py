@@ -1,7 +1,6 @@
 """environment.yml or requirements.txt → `Specification`, with file and line in every complaint.
 
 Exports of a whole environment are recognised: their builds fit one platform only, so they are lifted and that is said.
-Called by `built`; it reads the file, and .condarc where the file names no channel.
 """
 
 from __future__ import annotations

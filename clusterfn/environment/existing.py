@@ -1,6 +1,6 @@
 """Environments that are already on the host: an interpreter, a venv, a conda environment, or this very one.
 
-Nothing is built. Called by `session` through `environment.base`.
+Nothing is built.
 """
 
 from __future__ import annotations

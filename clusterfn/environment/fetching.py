@@ -1,7 +1,7 @@
 """Packages of a lock brought to this machine: into this user's cache, each named by its SHA-256, which is checked.
 
-For hosts that cannot fetch by themselves. The way a host does it is the way it is done here: the builder's own `fetch`.
-Sends nothing. Called by `shipping`.
+For hosts that cannot fetch by themselves. The way a host does it is the way it is done here: the builder's own
+`fetch`. Sends nothing.
 """
 
 from __future__ import annotations

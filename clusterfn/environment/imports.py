@@ -1,6 +1,6 @@
 """Without any specification: the caller's Python and the installed versions of what the function's modules import.
 
-Nothing is imported here: the installed projects tell of themselves. Called by `environments`.
+Nothing is imported here: the installed projects tell of themselves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """From what a call names to an environment that can be made on a host: its specification, the cards, the lock.
 
-Reads files here and starts the solver where a lock is missing; asks no host, the facts are given to it. Called by
-`session`.
+Reads files here and starts the solver where a lock is missing; asks no host, the facts are given to it.
 """
 
 from __future__ import annotations

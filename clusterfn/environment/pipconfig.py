@@ -1,7 +1,4 @@
-"""Where the caller's pip finds packages: asked of pip itself, so that its files, variables and defaults count.
-
-Called by `solving`, and only when something is solved.
-"""
+"""Where the caller's pip finds packages: asked of pip itself, so that its files, variables and defaults count."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which interpreter has conda-lock, and which conda solves: the user's own, or what we install for it.
 
 In this order: this interpreter; that of `conda-lock` in PATH; a virtual environment in the user's cache, which is made
-on first need. Called by `solving`, and only when something is solved.
+on first need.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The wheel by which a host's old Python reads .conda packages, from the table in `zstd.yml`. Called by `shipping`."""
+"""The wheel by which a host's old Python reads .conda packages, from the table in `zstd.yml`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Calls tried again, but only where trying again can help: a table of errors says where (`known`).
 
 An error after which this process cannot use CUDA any more is never tried again here; its note says that a new process
-may succeed. Called by users.
+may succeed.
 """
 
 from __future__ import annotations

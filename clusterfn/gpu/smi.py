@@ -1,7 +1,7 @@
 """What nvidia-smi says of the cards that this process may see. Asks in a few seconds or not at all; raises SmiFailed.
 
 CUDA_VISIBLE_DEVICES decides which cards these are and in which order, as it does for CUDA (numbers in PCI order, as
-clusterfn sets it). A program that hung is not asked again for a minute. Called by `cards`.
+clusterfn sets it). A program that hung is not asked again for a minute.
 """
 
 from __future__ import annotations

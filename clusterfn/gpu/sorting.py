@@ -1,6 +1,6 @@
 """What kind of failure an exception is: CUDA's, the driver's, another RuntimeError, or anything else.
 
-Reads the exception's type and text and decides nothing else. Called by `guards` and `retry`.
+Reads the exception's type and text and decides nothing else.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The bridge as files with a hash: what is sent once to every host, and found there again by name.
 
-Reads the library's own source and the installed cloudpickle's; touches no host. Called by `dispatch`.
+Reads the library's own source and the installed cloudpickle's; touches no host.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The host's builder of environments as seen from here: its commands with their answers, and a build's own words.
 
-Makes and removes nothing itself. Called by `shipping`, `tracker`'s callers and the CLI.
+Makes and removes nothing itself.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which environment a call means on its host: one that is there, one to be made, or, without a word, whichever fits.
 
-Asks the host each thing once per process; makes nothing there. Called by `session`.
+Asks the host each thing once per process; makes nothing there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a host is asked before an environment is made for it: where environments lie, and what its cards are.
 
-Sends nothing but these questions. Called by `session`; `shipping` brings what was found necessary.
+Sends nothing but these questions.
 """
 
 from __future__ import annotations

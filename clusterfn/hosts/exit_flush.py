@@ -1,7 +1,4 @@
-"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed.
-
-Called by whoever sends requests of that kind.
-"""
+"""What a program waits for when it ends: jobs that it has just sent must have been started, and folders be removed."""
 
 from __future__ import annotations
 

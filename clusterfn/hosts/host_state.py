@@ -1,6 +1,6 @@
 """What this process knows of one host: the connection, what lies there already, and which interpreters were found.
 
-Asks the host each thing once. Sends no job. Called by `dispatch`, `tracker` and the CLI.
+Asks the host each thing once. Sends no job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """One look at a host's scheduler for all of this process's jobs there, often at first and rarely later.
 
 It tells each job's listener what was seen and concludes nothing: a job that squeue does not list, or a squeue that
-fails, may still run. `witness` weighs it. Called by `tracker`, and
-by the connection's reader whenever an answer comes; it never blocks and starts no thread.
+fails, may still run. `witness` weighs it.
 """
 
 from __future__ import annotations

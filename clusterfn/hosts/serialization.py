@@ -2,7 +2,6 @@
 
 A pickle names the modules of the functions that rebuild it, so both sides must know them by one name:
 `_clusterfn_wire`, and `_clusterfn_wire.cloudpickle` for a second copy of cloudpickle that streams may refer to.
-Called by `payload` and `outcome`.
 """
 
 from __future__ import annotations

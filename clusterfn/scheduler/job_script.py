@@ -1,7 +1,6 @@
 """job.sh, and every quoting of a value for a shell: nowhere else does a text become part of a shell line.
 
-Pure: templates are read from the package, values are put in, nothing is written or run. Called by `dispatch`, which
-sends the script with the job, and by whoever else must quote.
+Pure: templates are read from the package, values are put in, nothing is written or run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How SLURM is asked for cards: their number and their type; for a size, the smallest type that has it.
 
-SLURM knows no sizes: the host's `cards:` says them. Pure. Called by `slurm`, and by `demand` before anything is sent.
+SLURM knows no sizes: the host's `cards:` says them. Pure.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What SLURM's nodes have of cards, which are free, and which jobs wait for some: as scontrol and squeue print it.
 
-Pure, like all of `scheduler`. Called by `clusterfn gpus`, and by `cards` for the types that there are.
+Pure, like all of `scheduler`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """What SLURM allows one user: array sizes, jobs at a time, the time of a partition; as its own tools print it.
 
-Pure, like all of `scheduler`. Called by `slurm` alone. A tool that a site does not have limits
-nothing.
+Pure, like all of `scheduler`. A tool that a site does not have limits nothing.
 """
 
 from __future__ import annotations

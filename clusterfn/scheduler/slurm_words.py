@@ -1,7 +1,6 @@
 """What the words of SLURM mean: states, reasons to wait, refusals of sbatch, and how a job ended.
 
-Tables, and the functions that look things up in them. Called by `slurm` alone. Nothing here fails on a word that it
-does not know.
+Tables, and the functions that look things up in them. Nothing here fails on a word that it does not know.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """kill -9 of whoever works on a test's own box: only there, so that nobody else's processes can be met.
 
-Every process in the box's network namespace is the test's. Called by the tests of cards.
+Every process in the box's network namespace is the test's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Two users who share a box of cards: their clients, their jobs, and what both sides say of these at the end.
-
-Called by the tests of cards, which say what goes wrong meanwhile.
-"""
+"""Two users who share a box of cards: their clients, their jobs, and what both sides say of these at the end."""
 
 from __future__ import annotations
 

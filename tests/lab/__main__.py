@@ -1,7 +1,6 @@
 """`python -m tests.lab up | down | status | torch`: builds the test hosts on this machine, as root on Debian.
 
-Called by the Makefile. `up` may be repeated: what is there stays, what died is started, a lab of older sources is
-replaced.
+`up` may be repeated: what is there stays, what died is started, a lab of older sources is replaced.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lab's Unix accounts and their homes: useradd, start-up files, small and read-only homes.
 
-Called by `up` and `down`. Names start with "cf" and homes lie in the lab; an account of such a name that lives
-elsewhere is not ours and is left alone.
+Names start with "cf" and homes lie in the lab; an account of such a name that lives elsewhere is not ours and is left
+alone.
 """
 
 from __future__ import annotations

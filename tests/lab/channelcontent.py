@@ -1,7 +1,7 @@
 """What lies in the lab's channel: Pythons of this machine, wheels from PyPI as conda packages, and toys.
 
-Called by `channel` in its tools' interpreter. The toys have what real packages do to an installer: prefixes in texts
-and binaries, entry points, a post-link script, and PyTorch builds that the machine's CUDA chooses among.
+The toys have what real packages do to an installer: prefixes in texts and binaries, entry points, a post-link script,
+and PyTorch builds that the machine's CUDA chooses among.
 """
 
 from __future__ import annotations

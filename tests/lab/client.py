@@ -1,7 +1,4 @@
-"""The client's side of the lab: keys, certificates and their authorities, known_hosts files, and the ssh_config.
-
-Called by `hosts.build` before it starts an sshd, for some need what is signed here.
-"""
+"""The client's side of the lab: keys, certificates and their authorities, known_hosts files, and the ssh_config."""
 
 from __future__ import annotations
 

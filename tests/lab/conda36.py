@@ -1,7 +1,7 @@
 """A real conda of 2017 for hosts of the lab: `python -m tests.lab.conda36` makes it once, in about 20 s.
 
-conda 4.3.16 in an environment of the lab's Python 3.6, from PyPI; owned by root, for whoever has no right to it must be
-able to use it too. Called by tests that want an old installer.
+conda 4.3.16 in an environment of the lab's Python 3.6, from PyPI; owned by root, for whoever has no right to it must
+be able to use it too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Conda packages from files in memory, and a channel's index: both formats, with what installers read in them.
 
-Called by `channel`. `zstandard` is imported late: only the channel's own tools have it. Archives are the same bytes
-each time, so that a channel made again has the same hashes.
+`zstandard` is imported late: only the channel's own tools have it. Archives are the same bytes each time, so that a
+channel made again has the same hashes.
 """
 
 from __future__ import annotations

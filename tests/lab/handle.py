@@ -1,7 +1,4 @@
-"""What a test holds of the lab: `Lab`, read from lab.json. It builds nothing; it asks, runs ssh, and breaks things.
-
-Called by tests/conftest.py (the fixture `lab`), by tests and by the benchmarks.
-"""
+"""What a test holds of the lab: `Lab`, read from lab.json. It builds nothing; it asks, runs ssh, and breaks things."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The lab's hosts: one sshd each on 127.0.0.1, own port, key and PATH.
 
-Called by `up`. A host's PATH is its own bin folder, then a folder of links to the machine's programs without any
-python, scheduler or nvidia-smi: so a host has just what it is said to have.
+A host's PATH is its own bin folder, then a folder of links to the machine's programs without any python, scheduler or
+nvidia-smi: so a host has just what it is said to have.
 """
 
 from __future__ import annotations

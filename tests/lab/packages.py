@@ -1,6 +1,6 @@
 """Debian packages the lab needs: say what is missing, install just that, start none of its services.
 
-Called by `up`. Nothing is upgraded and nothing is removed on `down`: a package may be used by others by then.
+Nothing is upgraded and nothing is removed on `down`: a package may be used by others by then.
 """
 
 from __future__ import annotations

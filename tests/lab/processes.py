@@ -1,7 +1,6 @@
 """Daemons of the lab: start one, know it again by pid and start time, stop it; and the facts of lab.json.
 
-Called by the builders (hosts, slurm) and by the handle the tests get. A pid alone is never trusted: it may have been
-reused.
+A pid alone is never trusted: it may have been reused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Interpreters every account of the lab can run: python/3.X/bin/python, from pyenv or from PATH.
 
-Called by `up`. An interpreter under a home nobody else may enter is copied and made relocatable (patchelf); another
-one is linked.
+An interpreter under a home nobody else may enter is copied and made relocatable (patchelf); another one is linked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The lab's SLURM: munged, slurmctld and two slurmd on this machine, apart from any other SLURM or munge.
 
-Called by `up`. The daemons find each other through slurm/slurm.conf and a munge socket of their own; users of host
-"slurm" get SLURM_CONF from its sshd.
+The daemons find each other through slurm/slurm.conf and a munge socket of their own; users of host "slurm" get
+SLURM_CONF from its sshd.
 """
 
 from __future__ import annotations

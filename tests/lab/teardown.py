@@ -1,7 +1,4 @@
-"""Taking the lab down: what would go, and making it go. Nothing that the lab did not make is touched.
-
-Called by `python -m tests.lab down`, and by `up` when the lab that is there was built by other sources.
-"""
+"""Taking the lab down: what would go, and making it go. Nothing that the lab did not make is touched."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The environment with PyTorch, FAISS and training frameworks that jobs of the lab may use: envs/torch, made on demand.
 
-Called by `python -m tests.lab torch` (and so by `make test`). pip finds the build it is configured for; without a CPU
-build nearby, plain torch is several gigabytes.
+pip finds the build it is configured for; without a CPU build nearby, plain torch is several gigabytes.
 """
 
 from __future__ import annotations

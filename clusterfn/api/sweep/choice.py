@@ -1,7 +1,4 @@
-"""Where the configurations of a sweep come from: a grid or a list of which some are chosen, or a study.
-
-Called by `story`.
-"""
+"""Where the configurations of a sweep come from: a grid or a list of which some are chosen, or a study."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What makes a sweep the same as one before: its function, configurations, seed and way of scoring. Pure.
 
-Written as the first line of a journal, and compared with it by whoever goes on. Called by `story`.
+Written as the first line of a journal, and compared with it by whoever goes on.
 """
 
 from __future__ import annotations

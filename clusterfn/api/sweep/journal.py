@@ -1,6 +1,6 @@
 """The journal of a sweep: a JSON line for each decision, on the disk before the next step; one writer at a time.
 
-Whoever opens it again learns from it what has been done. Judges nothing. Called by `story`.
+Whoever opens it again learns from it what has been done. Judges nothing.
 """
 
 from __future__ import annotations

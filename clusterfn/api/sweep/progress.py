@@ -1,6 +1,6 @@
 """What a sweep says while it runs: a line for each configuration that ends, or one line on a terminal.
 
-Prints by `live`, as `progress` does for a group. Called by `story` and `running`.
+Prints by `live`, as `progress` does for a group.
 """
 
 from __future__ import annotations

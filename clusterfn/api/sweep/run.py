@@ -2,8 +2,6 @@
 
 Those that finished in an earlier run are taken from journal and cache, a group that still runs is followed, the rest
 is sent.
-
-Called by `story`.
 """
 
 from __future__ import annotations

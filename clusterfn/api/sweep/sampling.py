@@ -1,6 +1,6 @@
 """Which of the configurations are tested: all, a seeded sample of the grid, or seeded draws. Pure.
 
-The same seed chooses the same ones, in every process. Called by `story`.
+The same seed chooses the same ones, in every process.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a result is worth, in which order results come, and which of them are suspiciously alike. Pure.
-
-Called by `story` and `result`.
-"""
+"""What a result is worth, in which order results come, and which of them are suspiciously alike. Pure."""
 
 from __future__ import annotations
 

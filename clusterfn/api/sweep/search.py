@@ -1,8 +1,6 @@
 """The story of a sweep, from top to bottom.
 
-    configurations -> which of them -> journal -> batches, each a group of `map` -> ranking, or one error
-
-Called by users.
+configurations -> which of them -> journal -> batches, each a group of `map` -> ranking, or one error
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The configurations that there are: a grid as the product of its values, or a list written out. Pure.
 
-Each has an index, so that none has to be built to be counted or chosen. Called by `sampling` and `story`.
+Each has an index, so that none has to be built to be counted or chosen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Values on this machine's disk, each in a file of its own that is whole or not there.
 
 Serves the cache, where a file is named by what was called with what, and the journal, where it is named by the
-configuration. What cannot be read costs a line and is computed again. Called by `story`.
+configuration. What cannot be read costs a line and is computed again.
 """
 
 from __future__ import annotations

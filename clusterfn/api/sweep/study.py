@@ -1,6 +1,6 @@
 """A study of Optuna's as what chooses configurations: it is asked for a round of them, and told how each ended.
 
-Optuna itself is only touched where the user has made a study, and so has it. Called by `story`.
+Optuna itself is only touched where the user has made a study, and so has it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Whether logind ends what this user runs when he logs out, as its files say; its bus is not asked, which may hang.
 
-Reads only. Called by `facts`.
+Reads only.
 """
 
 import glob

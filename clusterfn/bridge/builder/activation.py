@@ -1,6 +1,6 @@
 """What an environment's activation scripts set (`etc/conda/activate.d/*.sh`), found once, so that no job runs them.
 
-The scripts run in a shell with the environment's prefix; variables that differ after them are told. Called by `story`.
+The scripts run in a shell with the environment's prefix; variables that differ after them are told.
 """
 
 import os

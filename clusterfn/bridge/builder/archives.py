@@ -1,7 +1,7 @@
 """The files of an archive, one after another: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
-Reads; writes nothing. An archive may hold anything: names that lead elsewhere and things that are no files are refused.
-Called by `packages`.
+Reads; writes nothing. An archive may hold anything: names that lead elsewhere and things that are no files are
+refused.
 """
 
 import bz2

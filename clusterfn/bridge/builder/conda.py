@@ -1,7 +1,4 @@
-"""What a conda package says about its files, and where they go: paths.json, has_prefix, noarch, entry points.
-
-Called by `packages` (`describe`) and `layouts` (`place`).
-"""
+"""What a conda package says about its files, and where they go: paths.json, has_prefix, noarch, entry points."""
 
 import json
 import os

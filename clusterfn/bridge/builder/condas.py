@@ -1,9 +1,9 @@
 """The host's own conda fills the prefix (`installer: conda`): any from 4.3 on, a mamba or a micromamba.
 
 What it gets was checked by us: an old conda takes a file whose hash is not the one it was told. It gets `.tar.bz2`
-alone, a `.conda` packed anew, which before 4.7 none can read and some later ones cannot offline; in a package cache and
-a home of its own, for conda's cache has no locks and its settings are for somebody else. Wheels, and packages that
-this conda is too old for, are left to our own linker. Called by `story`.
+alone, a `.conda` packed anew, which before 4.7 none can read and some later ones cannot offline; in a package cache
+and a home of its own, for conda's cache has no locks and its settings are for somebody else. Wheels, and packages that
+this conda is too old for, are left to our own linker.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """Gets one archive from its address into a file of the host, resumed where it broke off, and checks its SHA-256.
 
-Knows nothing of packages' contents. Called by `packages`.
+Knows nothing of packages' contents.
 """
 
 import base64

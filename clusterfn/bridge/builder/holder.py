@@ -1,7 +1,7 @@
 """Which process this is to others that share its file system, and whether one of them still lives.
 
 A builder keeps one beat, `builds/.beats/<token>`: who it is, and a count that goes up. Whoever waits for it counts on
-its own clock since the count last changed. No flock: NFS and Lustre may not have it. Called by `lock` and `store`.
+its own clock since the count last changed. No flock: NFS and Lustre may not have it.
 """
 
 import json

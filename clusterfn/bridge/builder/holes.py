@@ -1,8 +1,7 @@
 """Finds what a purging file system took from an environment, and links it again from the packages.
 
-By names and sizes, nothing is read: `stat` of 14000 files takes a tenth of a second on a local disk. A package that has
-lost files itself is unpacked again; if its archive cannot be had, the client is told which it must send.
-Called by `main`.
+By names and sizes, nothing is read: `stat` of 14000 files takes a tenth of a second on a local disk. A package that
+has lost files itself is unpacked again; if its archive cannot be had, the client is told which it must send.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Lists and removes environments and packages, and sweeps what dead builders left.
 
 Nothing that a job uses is removed: it is taken aside, its leases are looked at once more, and it goes back if there is
-one. Called by `main` and `story`.
+one.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Which archives of a plan are not here, and which of these the host cannot fetch: asked by the client before it sends.
 
-A short request for each package to the servers that answer, side by side. Called by `main`.
+A short request for each package to the servers that answer, side by side.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""The layout of a whole environment, from its plan and the manifests of its packages.
-
-Called by `story`, `holes` and `node`.
-"""
+"""The layout of a whole environment, from its plan and the manifests of its packages."""
 
 import os
 

@@ -1,7 +1,7 @@
 """One at a time: a folder with numbered files, of which the highest names the holder; an empty name holds nothing.
 
 A number is never used again, so a lock that was taken from a dead holder cannot be taken from the one after him by
-mistake. Works where link(2) works, or rename of folders. Called by `story`, `packages` and `housekeeping`.
+mistake. Works where link(2) works, or rename of folders.
 """
 
 import os

@@ -1,7 +1,7 @@
 """An environment as one archive, for file systems that hate small files: packed once, unpacked once on each node.
 
 The archive is made for its final path on the nodes (`<node root>/envs/<id>`, the same everywhere), so nothing is
-rewritten there. Called by `main`.
+rewritten there.
 """
 
 import hashlib

@@ -1,7 +1,6 @@
 """All archives of a plan, fetched and unpacked side by side: what is missing in `pkgs/` is there when this is done.
 
-Each archive is fetched and unpacked by one builder, also where several build different environments. Called by `story`
-and `holes`.
+Each archive is fetched and unpacked by one builder, also where several build different environments.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Large archives come in pieces, so that a line that breaks costs one piece: `blobs/<sha256>.pieces/<n>-of-<count>`.
 
-Joins them once all are there. Called by `packages`.
+Joins them once all are there.
 """
 
 import os

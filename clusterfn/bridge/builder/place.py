@@ -1,7 +1,7 @@
 """Where everything in an environment comes from, and putting one thing in its place.
 
 A `Layout` is computed from the packages alone, so the same one that makes an environment finds what is missing in it
-and mends it. Called by `layouts`, `pyc`, `story`, `holes` and `node`.
+and mends it.
 """
 
 import errno

@@ -1,6 +1,6 @@
 """plan.json: what is to be built, as the client wrote it. Checked here, because its names become paths.
 
-Pure but for reading the file. Called by `main`.
+Pure but for reading the file.
 """
 
 import json

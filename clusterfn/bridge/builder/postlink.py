@@ -1,7 +1,7 @@
 """Runs the post-link scripts of conda packages (`bin/.<name>-post-link.sh`), as conda does, at the final path.
 
-A script that fails fails the build: what it was to make is missing. Pre-link scripts are not run: conda has given
-them up. Called by `story`.
+A script that fails fails the build: what it was to make is missing. Pre-link scripts are not run: conda has given them
+up.
 """
 
 import os

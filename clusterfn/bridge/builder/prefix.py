@@ -1,7 +1,4 @@
-"""Writes the environment's prefix where a package has a placeholder, and the first lines of scripts. Pure.
-
-Called by `place`, `conda` and `wheel`.
-"""
+"""Writes the environment's prefix where a package has a placeholder, and the first lines of scripts. Pure."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 """Lines that say how far a build is: to this process's own output, and to a file that other builders copy.
 
-Losing them must not matter: the client may be gone, the disk full. Called by `story` and whatever works for it.
+Losing them must not matter: the client may be gone, the disk full.
 """
 
 import json

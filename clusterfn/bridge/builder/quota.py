@@ -1,7 +1,4 @@
-"""What the user's own quota leaves on a file system, as `quota` or `lfs quota` says it; nothing where neither does.
-
-Called by `space`.
-"""
+"""What the user's own quota leaves on a file system, as `quota` or `lfs quota` says it; nothing where neither does."""
 
 import os
 import subprocess

@@ -1,7 +1,4 @@
-"""Runs a program of the new environment: its Python, or a package's script; or the host's conda.
-
-Called by `verify`, `postlink`, `activation` and `condas`.
-"""
+"""Runs a program of the new environment: its Python, or a package's script; or the host's conda."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""Scripts that start an entry point: `name = module:attribute`. Pure; called by `conda` and `wheel`."""
+"""Scripts that start an entry point: `name = module:attribute`. Pure."""
 
 import configparser
 import re

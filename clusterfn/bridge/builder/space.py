@@ -2,7 +2,7 @@
 
 A refusal must be right, so unknown sizes are taken from the low end of what was seen: for a wheel of CUDA libraries
 1.6 times its archive, for conda packages 2.5 times, a file for each 100 KB. A disk that fills all the same is told
-where it happens. Called by `packages`.
+where it happens.
 """
 
 import os

@@ -2,7 +2,6 @@
 
 The environment is made aside and shown at its final path by a symbolic link while it is compiled, scripted and
 verified, so that whatever embeds the prefix embeds the right one; then READY is written, and one rename puts it there.
-Called by `main`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Brings what was written to the disk, so that what is READY survives a crash of the machine. Called by `story`."""
+"""Brings what was written to the disk, so that what is READY survives a crash of the machine."""
 
 import ctypes
 import os

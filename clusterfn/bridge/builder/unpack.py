@@ -1,7 +1,7 @@
 """One archive becomes one folder `pkgs/<sha256>`: its files, dated by now, and their manifest.
 
 Made aside and renamed, so that a package is whole or absent. Symbolic links are made last: nothing is written through
-one. Called by `packages`.
+one.
 """
 
 import os

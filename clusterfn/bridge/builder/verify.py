@@ -1,7 +1,4 @@
-"""Whether an environment works: its own Python starts, is the right one, and imports what was asked for.
-
-Called by `story`, with the environment already at its final path.
-"""
+"""Whether an environment works: its own Python starts, is the right one, and imports what was asked for."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""Where the files of a wheel go: site-packages, scripts, headers, data; and what pip wants to know of them.
-
-Called by `packages` (`describe`) and `layouts` (`place`).
-"""
+"""Where the files of a wheel go: site-packages, scripts, headers, data; and what pip wants to know of them."""
 
 import base64
 import csv

@@ -1,6 +1,6 @@
 """Reads zstd, which Python has had only since 3.14: by its own module, by `zstandard`, or by the program `zstd`.
 
-Chooses once; streams, never a whole file in memory. Called by `archives` and `main`.
+Chooses once; streams, never a whole file in memory.
 """
 
 import importlib

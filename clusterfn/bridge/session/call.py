@@ -1,7 +1,6 @@
 """One call of a session, from its fork to its published end, laid out in `calls/<n>` as a job's only attempt is.
 
 It judges its process as a supervisor does its worker, and leaves none behind: cards and memory are the next call's.
-Called by `serve`.
 """
 
 from __future__ import annotations

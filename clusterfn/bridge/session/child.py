@@ -1,7 +1,4 @@
-"""A call in a process of its own: forked, it runs the call as a worker does; its parent hears how far it came.
-
-Called by `call`.
-"""
+"""A call in a process of its own: forked, it runs the call as a worker does; its parent hears how far it came."""
 
 from __future__ import annotations
 

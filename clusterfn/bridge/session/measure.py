@@ -1,6 +1,6 @@
 """What one call of a session uses: the memory of its processes, and the session's cards while it runs.
 
-Called by `call`. A process that asks about the cards is a child of the session's, and none of the call's.
+A process that asks about the cards is a child of the session's, and none of the call's.
 """
 
 from __future__ import annotations

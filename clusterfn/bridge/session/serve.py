@@ -1,6 +1,6 @@
 """Takes the calls of a session in their order, until it is closed or nobody has called for so long.
 
-Called by `worker` in the place of a job's function. A call comes as a whole folder, `calls/<n>`, by one rename.
+A call comes as a whole folder, `calls/<n>`, by one rename.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Waits until something may have come into a folder: at once where the kernel tells, else by looking ever less often.
-
-Called by `serve`.
-"""
+"""Wait until something may have come into a folder: by inotify, or else by looking less and less often."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A module that starts threads which a fork would cut off, or that opens a card, is left to the calls; so is one that
 cannot be loaded. Each is tried in a process of its own first. (OpenBLAS's threads are none of these: it ends them
-itself before every fork, which is why they are counted after one.) Called by `serve`.
+itself before every fork, which is why they are counted after one.)
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Lets a job in, or into the queue: the first thing that a supervisor does where there is no scheduler.
 
 Nothing of the job exists then, neither claim nor attempt. What it takes is held by marks, which its worker inherits.
-Only one on the machine is at the door at a time, so that who came first is let in first. Called by `main`, and by
-`element` between two items.
+Only one on the machine is at the door at a time, so that who came first is let in first.
 """
 
 import os

@@ -2,7 +2,7 @@
 lets it pass, because an agent starts jobs in the order in which they were sent, but their supervisors race.
 
 It has let those before it pass, so nobody needs to look at them. Reads /proc; where that has no list of children,
-nobody waits. Called by `admission`.
+nobody waits.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Cards of this machine, held by marks: as many as a job asks for or none, and never one that somebody else uses.
-
-Called by `admission`.
-"""
+"""Cards of this machine, held by marks: as many as a job asks for or none, and never one that somebody else uses."""
 
 from ..supervisor import nvidia
 from . import names

@@ -1,6 +1,6 @@
 """The rule between a group and everybody else: while another user waits for cards, a group has at most half of them.
 
-Pure. Called by `admission` and `plan`.
+Pure.
 """
 
 TYPE_CHECKING = False

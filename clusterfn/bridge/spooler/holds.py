@@ -1,7 +1,7 @@
 """The journal of one user on one machine: who was let in when and with which cards, who waits, who gave back.
 
 One JSON line each, appended whole; docs/reference/job-directory.md describes them. It is for people and for tests that
-judge the queue from outside: nothing here reads it, and a full disk does not end a job. Called by `admission`.
+judge the queue from outside: nothing here reads it, and a full disk does not end a job.
 """
 
 import json

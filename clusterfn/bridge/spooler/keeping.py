@@ -1,7 +1,6 @@
 """Which free cards are kept for those who wait: as many as can be of use to them, and none that another needs more.
 
-A matching of cards and places, one place for each card that somebody waits for, by augmenting paths. Pure; called by
-`room`.
+A matching of cards and places, one place for each card that somebody waits for, by augmenting paths. Pure.
 """
 
 TYPE_CHECKING = False

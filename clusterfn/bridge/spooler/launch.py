@@ -1,7 +1,4 @@
-"""Starts processes of their own for the queue: a spooler, and the script of a job whose turn it is.
-
-Called by `admission`, `spool`, `status`, and by every supervisor that ends.
-"""
+"""Starts processes of their own for the queue: a spooler, and the script of a job whose turn it is."""
 
 import os
 import signal

@@ -1,7 +1,4 @@
-"""This machine as its queue sees it: its name, its clock since it was started, what it has. Reads only.
-
-Called by everything in the spooler.
-"""
+"""This machine as its queue sees it: its name, its clock since it was started, what it has. Reads only."""
 
 import os
 import re

@@ -2,7 +2,7 @@
 
 `Sockets` binds abstract unix sockets, which also tell who holds one and wake who waits for it. `Files` locks files in
 /tmp, for jobs in network namespaces of their own, where abstract names are not seen. Knows nothing of what the names
-mean (`names` does). Called by `admission`, `cards` and `spool`.
+mean (`names` does).
 """
 
 import _socket  # the C half alone: `socket` costs 4 ms to import

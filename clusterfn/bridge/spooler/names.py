@@ -9,8 +9,7 @@ spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
 door                                             whoever is being let in just now
 
-Every user of the machine can read them, and could lie by them. Called by `admission`, `plan` and `spool`, and by
-whoever shows who holds what.
+Every user of the machine can read them, and could lie by them.
 """
 
 from collections import namedtuple

@@ -2,8 +2,8 @@
 
 There is a line for each kind of card that is asked for, and one for jobs without cards, each first come first served.
 Who is first in its line and finds no room reserves all that it needs, in all lines; others may pass it only with what
-would be left then. Jobs with cards come one after another: who finds a stranger on a card takes another, which the next
-must not have taken meanwhile. Called by `spool`.
+would be left then. Jobs with cards come one after another: who finds a stranger on a card takes another, which the
+next must not have taken meanwhile.
 """
 
 from . import fairness, words

@@ -1,6 +1,6 @@
 """What is left of a machine for one user, while jobs are let in and reserved for one after another. Pure.
 
-Cards are counted by name, everything else by amount. Called by `admission` and `plan`.
+Cards are counted by name, everything else by amount.
 """
 
 from . import keeping

@@ -1,7 +1,7 @@
 """What is to be told of one user's queue on this machine: a line for each job that waits.
 
 The spooler writes the reasons; whoever asks also sees that a spooler is there. Started through the agent
-(`supervise.py queue ROOT`), and called by `listing` and `spool`.
+(`supervise.py queue ROOT`).
 """
 
 import json

@@ -1,7 +1,7 @@
 """Tickets: jobs that wait, each a file in the queue of one user on one machine.
 
 Written by the supervisor that found no room, removed once the job is claimed; whoever dies in between leaves either a
-ticket or a claim. Reads and writes these files alone. Called by `admission`, `spool`, `status` and `after`.
+ticket or a claim. Reads and writes these files alone.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Why a job waits, for people. Pure, but for the names of users; called by `admission` and `spool`."""
+"""Why a job waits, for people. Pure, but for the names of users."""
 
 from ..supervisor.nvidia import user_name
 from .room import CARDS, CORES, MEMORY, OWN

@@ -1,6 +1,6 @@
 """One attempt's folder and everything that is written there: owner, events, heartbeat, outcome.
 
-Holds the rules that give one job one outcome: a new attempt fences all before it. Called by `main`, `run`, `after`.
+Holds the rules that give one job one outcome: a new attempt fences all before it.
 """
 
 import json

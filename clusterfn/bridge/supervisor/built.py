@@ -1,7 +1,7 @@
 """Has a job's environment there before its worker starts: whole already, or made now by the builder.
 
 The builder is the bridge's own `build.py`; it waits for another's build of the same environment and goes on after one
-that died, so every job may start one. Called by `run`.
+that died, so every job may start one.
 """
 
 import json

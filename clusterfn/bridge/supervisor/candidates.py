@@ -1,4 +1,4 @@
-"""The cards among which a job's may be chosen; refuses it if there are too few. Called by `admission`."""
+"""The cards among which a job's may be chosen; refuses it if there are too few."""
 
 from ..layout import UNSATISFIABLE
 from .eligible import asked, eligible, hint, in_words

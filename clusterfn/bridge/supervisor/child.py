@@ -1,4 +1,4 @@
-"""Starts the worker by fork and exec, with three pipes. Decides nothing; called by `run`."""
+"""Starts the worker by fork and exec, with three pipes. Decides nothing."""
 
 import json
 import os

@@ -2,8 +2,7 @@
 
 `claims/<chunk>` names the first element that took it, its first item and how many they are; `claims/<chunk>.2` the one
 that took it over, and so on; the last one has it. It may be taken over once that element has ended for good, or has
-given it back: then the last claim is nobody's.
-`done/<chunk>` stands when each of its items has a line in a journal. Called by `element` and `grouped`.
+given it back: then the last claim is nobody's. `done/<chunk>` stands when each of its items has a line in a journal.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """Which CPUs the worker may use on a machine without a scheduler: as many as asked, other jobs' left alone if possible.
 
-A CPU in use is marked by an abstract unix socket, seen by everybody on the machine and gone with its holder. Nothing is
-refused: with too few free ones, jobs share. Called by `run`.
+A CPU in use is marked by an abstract unix socket, seen by everybody on the machine and gone with its holder. Nothing
+is refused: with too few free ones, jobs share.
 """
 
 import _socket  # the C half alone: `socket` costs 4 ms to import

@@ -1,7 +1,7 @@
 """Whether the environment's PyTorch runs on the cards that the job was given, before the function does: one kernel.
 
 Asked once for each environment, node and driver. What the cards are is written down, so that the next environment for
-this partition is chosen for them. Called by `run`.
+this partition is chosen for them.
 """
 
 import json

@@ -1,8 +1,8 @@
 """The life of one element of a group: it claims chunks, runs their items one by one, and takes over from the dead.
 
 To everybody else it is a job: `main` has claimed it and fenced its earlier attempts, `after` concludes it if this
-process dies. Between two items it may give way to another user who waits for cards: then it gives back what it has
-and waits in the queue like a job that has not begun. Called by `main`; what is left when no element is, `grouped` ends.
+process dies. Between two items it may give way to another user who waits for cards: then it gives back what it has and
+waits in the queue like a job that has not begun.
 """
 
 import errno

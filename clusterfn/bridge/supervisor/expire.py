@@ -3,10 +3,9 @@
 A job that has ended goes when its `keep:` is over, one that nobody started after a day. A SLURM job without an outcome
 goes once SLURM has not listed it for as long as its `keep:`. A job stays while a living one names it in `resume=`.
 Large arguments, files, modules and bridges are dated by the agent whenever a client relies on them, at the latest an
-hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for as
-long as jobs are kept, is nobody's. It is renamed first and looked at once more: a client that came meanwhile finds it
-again, or sends it anew.
-Called by `main` when a job is over, and by a client (`supervise.py clean`).
+hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for
+as long as jobs are kept, is nobody's. It is renamed first and looked at once more: a client that came meanwhile finds
+it again, or sends it anew.
 """
 
 import glob

@@ -1,8 +1,7 @@
 """How much a job's cards are used while it runs: one nvidia-smi at a time, never waited for, given up when it hangs.
 
 A job has its cards to itself, so what is in use on a card is the job's. What cannot be known stays None; where there
-is no nvidia-smi nothing is said of it. Reads only; called by `run`, which keeps the asking processes out of the job's
-own: they are not counted, not ended with the tree, and not waited for.
+is no nvidia-smi nothing is said of it. Reads only.
 """
 
 import os

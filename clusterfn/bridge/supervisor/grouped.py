@@ -1,7 +1,4 @@
-"""A group as a whole: what has become of its items, its one outcome, and the end of what nobody will run any more.
-
-Called by `element` when it ends, by `listing`, and by a client through `main` (`bury`).
-"""
+"""A group as a whole: what has become of its items, its one outcome, and the end of what nobody will run any more."""
 
 import json
 import os

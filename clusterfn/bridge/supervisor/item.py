@@ -1,7 +1,4 @@
-"""One item of a group: run as the attempt of a job is, by the same `Run`, and told in the element's journal.
-
-Called by `element`, which is what an item has for an attempt: its folder, its heartbeat, its right to publish.
-"""
+"""One item of a group: run as the attempt of a job is, by the same `Run`, and told in the element's journal."""
 
 import errno
 import os

@@ -1,6 +1,6 @@
 """A job as the bridge sees it: its folder, its spec, and which submission this process belongs to.
 
-Names and reads; writes nothing. Called by everything in the supervisor.
+Names and reads; writes nothing.
 """
 
 import json

@@ -1,7 +1,7 @@
 """One writer's account of the items that it ran: a line when one begins, one when it has ended, the values beside it.
 
-Each attempt of an element has its own; all of them together say what has become of a group. Knows nothing of processes.
-Called by `element` and `item`, and read by `chunks` and `grouped`.
+Each attempt of an element has its own; all of them together say what has become of a group. Knows nothing of
+processes.
 """
 
 import errno

@@ -1,7 +1,4 @@
-"""From how the worker ended to a verdict: what it reported, or what its silence means. Pure but for a look at the disk.
-
-Called by `run`.
-"""
+"""Turn how the worker ended into a verdict: what it reported, or what its silence means. It reads only the disk."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """What an attempt has used so far, written down while it runs: whoever concludes it for a dead supervisor tells that.
 
 One line, rewritten in place and not synced, ever less often until it is every five seconds: it costs next to nothing,
-and what it loses with a machine is seconds of it. Called by `run`; read by `after` and `chunks`.
+and what it loses with a machine is seconds of it.
 """
 
 import json

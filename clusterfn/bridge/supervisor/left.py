@@ -1,4 +1,4 @@
-"""What a function leaves in its folder. Called by `run`, between the function's end and its result."""
+"""What a function leaves in its folder."""
 
 import os
 

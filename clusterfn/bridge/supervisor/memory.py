@@ -1,8 +1,8 @@
 """How much memory a job's processes use together, and whether the kernel ended one for it.
 
-Pages that processes share are counted once, but only when it matters: the cheap sum comes first, and the kernel's exact
-account (which walks page tables) is asked for when that sum is over the limit or over the peak so far. Reads /proc,
-decides nothing. Called by `run`.
+Pages that processes share are counted once, but only when it matters: the cheap sum comes first, and the kernel's
+exact account (which walks page tables) is asked for when that sum is over the limit or over the peak so far. Reads
+/proc, decides nothing.
 """
 
 import os

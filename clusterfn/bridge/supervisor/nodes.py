@@ -1,7 +1,7 @@
 """A job on several nodes: the attempt on the first one, which starts the others by srun, and ends when one fails.
 
 One job keeps one outcome: the value is the first node's, the error that of the node that failed first. What ends the
-attempt ends srun, and what runs on the others sees within a second that it has ended. Called by `main`.
+attempt ends srun, and what runs on the others sees within a second that it has ended.
 """
 
 import json

@@ -1,6 +1,6 @@
 """What nvidia-smi says about the cards of this machine.
 
-Reads only; called by whoever gives cards out or shows them, and by `cuda`.
+Reads only.
 """
 
 import os

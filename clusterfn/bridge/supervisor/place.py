@@ -1,6 +1,6 @@
 """Where an attempt runs, as its event "starting" keeps it: the machine, its driver, and the environment.
 
-Reads, decides nothing. Called by `run` and `element`.
+Reads, decides nothing.
 """
 
 import os

@@ -2,8 +2,7 @@
 
 link(2) of a finished temporary decides; its return value is not believed (over NFS a resent LINK answers EEXIST
 although it won), the temporary's count of links is. Where links are refused, the rename of a folder that holds the file
-decides: it fails when another's stands there. Knows nothing of jobs; called by `attempt`,
-`after`, `main`, `nodes` and `watch`.
+decides: it fails when another's stands there. Knows nothing of jobs.
 """
 
 import errno

@@ -1,6 +1,6 @@
 """Moves the worker's output from a pipe to a file: all bytes as they are, up to a limit, and says what it did not keep.
 
-A full disk does not end the function: what cannot be written is counted. Called by `run`.
+A full disk does not end the function: what cannot be written is counted.
 """
 
 import os

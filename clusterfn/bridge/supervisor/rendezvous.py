@@ -1,7 +1,6 @@
 """Where the nodes of one job meet: the variables that `torch.distributed` reads, as torchrun sets them.
 
-The address is the first node's, the port one that is free there. PyTorch does the rest. Called by `nodes` on the first
-node and by `node` on each other.
+The address is the first node's, the port one that is free there. PyTorch does the rest.
 """
 
 import os

@@ -1,7 +1,7 @@
 """What `retries=` has run again: which causes pass, how often, what is said of it, and which cards failed.
 
 An attempt that was followed by another says so in its outcome (`retried`), so the count outlives every supervisor.
-Reads outcomes, writes nothing. Called by `main`, `after`, `attempt`, `element` and `item`.
+Reads outcomes, writes nothing.
 """
 
 from ..layout import LOST, NODE, PREEMPTED, RAISED, SUPERSEDED

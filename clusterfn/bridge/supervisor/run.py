@@ -1,6 +1,6 @@
 """One attempt from its start to its published end: starts the worker, listens to it, ends what it leaves behind.
 
-Called by `main`. What a death means is said by `judge`, what ends a job from outside by `watch`.
+What a death means is said by `judge`, what ends a job from outside by `watch`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Whether a job has stopped doing anything: it prints nothing, and its processes use no CPU time worth the name.
 
-A thread that wakes up to look for work does not count as work. Decides nothing but that; called by `run`.
+A thread that wakes up to look for work does not count as work. Decides nothing but that.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What Linux offers and Python does not: prctl. No decisions here; called by `main` and in the worker before exec."""
+"""What Linux offers and Python does not: prctl. No decisions here."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""Sees one attempt through, from its start to its verdict. Publishes nothing; called by `main`, `item` and `node`."""
+"""Sees one attempt through, from its start to its verdict. Publishes nothing."""
 
 from .verdict import Verdict
 

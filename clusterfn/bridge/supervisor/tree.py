@@ -2,7 +2,7 @@
 
 While the supervisor lives, its descendants are complete, because it adopts orphans. After its death they are found by
 the tag in their environment, and on a bare host by the session that job.sh leads. Not reached then: a process that has
-both a clean environment and a session of its own. Never touches another user's processes. Called by `run` and `after`.
+both a clean environment and a session of its own. Never touches another user's processes.
 """
 
 import os

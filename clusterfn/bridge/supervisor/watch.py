@@ -1,6 +1,6 @@
 """Looks, while a job waits or runs, at everything that may end it from outside: signals, a request, another's verdict.
 
-Also keeps the heart beating. Says what it finds by raising `Verdict`; ends nothing itself. Called by `run`.
+Also keeps the heart beating. Says what it finds by raising `Verdict`; ends nothing itself.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The file format of payload.pkl and value.pkl: one JSON line, a pickle, and the buffers that stand beside it.
 
 The versions in the JSON line are compared before anything is unpickled: byte code of another minor version can end the
-process without a word. Knows nothing of jobs. Called by the worker and by `payload` and `outcome`.
+process without a word. Knows nothing of jobs.
 """
 
 from __future__ import annotations

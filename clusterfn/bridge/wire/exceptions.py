@@ -1,7 +1,7 @@
 """An exception with its whole chain as plain records, and back.
 
 Each exception of the chain (cause, context, members of a group) is one record, so that one odd constructor does not
-lose the others. Called by the worker (`to_records`, `summary`) and by `outcome` (`from_records`).
+lose the others.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How indexes of FAISS travel: as faiss itself writes them; those that it cannot write, as flat ones.
 
-An index on a card is written as its copy in the processor's memory. Called by `pickler` alone, and by what it wrote.
+An index on a card is written as its copy in the processor's memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The caller's logging inside a job: what its root logger would show on a terminal is shown on the job's stderr.
 
-Handlers do not travel, only a level and a format. Called by `payload` (`describe`) and by the worker (`show`). Imports
-`logging` for nobody who has not: it costs a job that logs nothing some milliseconds.
+Handlers do not travel, only a level and a format. Imports `logging` for nobody who has not: it costs a job that logs
+nothing some milliseconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """cloudpickle, with the few types that must travel in their own way.
 
 numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1; for torch and
-faiss see `tensors` and `indexes`; classes of the caller's `__main__` come back as the caller's own. Called by
-`container` and `exceptions`.
+faiss see `tensors` and `indexes`; classes of the caller's `__main__` come back as the caller's own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The text of functions, for a call between two minor versions of Python: found, proved to be what runs, and compiled.
 
 A text counts only if compiling it here gives the very byte code of the function: that tells the lambdas of one line
-apart, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing of
-pickles. Called by `statement`, which does the same for classes, and by `crossing`.
+apart, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing
+of pickles.
 """
 
 from __future__ import annotations

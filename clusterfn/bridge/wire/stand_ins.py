@@ -1,6 +1,6 @@
 """What arguments and decorated functions become inside a job.
 
-A payload refers to these by name, so nothing of the library itself is needed to load it. Called by unpickling alone.
+A payload refers to these by name, so nothing of the library itself is needed to load it.
 """
 
 from __future__ import annotations

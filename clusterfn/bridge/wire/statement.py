@@ -2,7 +2,7 @@
 
 A class is more than its functions: what `@dataclass`, `Enum` and `NamedTuple` make of it is another thing in each
 version. So its statement travels and is executed there, decorators and all; nothing else of the file is. Knows nothing
-of pickles. Called by `crossing`.
+of pickles.
 """
 
 from __future__ import annotations

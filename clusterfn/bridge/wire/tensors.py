@@ -1,8 +1,7 @@
 """How torch's tensors travel: as dtype, shape and the bytes of their memory, and always to the processor's memory.
 
 A tensor on a card would not load where there is none, and another process's card is nobody's to fill. Modules,
-parameters and optimisers need nothing of their own: pickle takes them apart to tensors. Called by `pickler` alone, and
-by what it wrote.
+parameters and optimisers need nothing of their own: pickle takes them apart to tensors.
 """
 
 from __future__ import annotations

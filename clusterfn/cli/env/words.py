@@ -1,4 +1,4 @@
-"""The words of `clusterfn env`. Called by `cli.parser`."""
+"""The words of `clusterfn env`."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     address → host key → login → what the host offers → clusterfn.yml → first.py → check
 
-Each part is a module beside this one, which tells the story. Whatever is in place is said to be, and left as it is: the
-command may be given again after Ctrl-C or a failure. Called by `cli.parser`.
+Each part is a module beside this one, which tells the story. Whatever is in place is said to be, and left as it is:
+the command may be given again after Ctrl-C or a failure.
 """
 
 from __future__ import annotations

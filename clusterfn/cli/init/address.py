@@ -1,6 +1,6 @@
 """From a word that a person types to a host: its address, its name in clusterfn.yml, and how ssh understands them.
 
-Opens no connection. Called by `init`.
+Opens no connection.
 """
 
 from __future__ import annotations

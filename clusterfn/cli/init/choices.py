@@ -1,6 +1,6 @@
 """From what a host offers to the lines of clusterfn.yml: proposed with a reason, asked about where there is a choice.
 
-Asks the person, never the host. Called by `init` with what `clusterfn.hosts.survey` has found.
+Asks the person, never the host.
 """
 
 from __future__ import annotations

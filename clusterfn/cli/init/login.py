@@ -1,6 +1,6 @@
 """From an address whose host key is known to a connection: by a key, which may be made, and put there, on the way.
 
-Each thing that was done is noted at once, so that Ctrl-C can tell of it. Called by `init`.
+Each thing that was done is noted at once, so that Ctrl-C can tell of it.
 """
 
 from __future__ import annotations

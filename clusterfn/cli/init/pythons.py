@@ -1,7 +1,7 @@
 """Which Python is to run functions on a host: its own of the caller's minor version, or one where people put them.
 
 Builds the question (POSIX sh) and reads the answer; what is found is tried before it is told. Makes nothing: where
-there is none, a call has one made for what its function imports. Called by `init`.
+there is none, a call has one made for what its function imports.
 """
 
 from __future__ import annotations

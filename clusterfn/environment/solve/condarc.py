@@ -1,7 +1,6 @@
 """The user's .condarc, as far as a solver needs it: which channels, and where they are.
 
-Called by `program` for the stand-in (a real conda reads its own) and by `environment.environmentyml` for a file that
-names no channel. PyYAML is imported late.
+PyYAML is imported late.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From a transport to an agent that answers: one round trip, through any login shell.
 
-The remote command is the same for every host and user: what varies goes over stdin. Called by `host`.
+The remote command is the same for every host and user: what varies goes over stdin.
 """
 
 from __future__ import annotations

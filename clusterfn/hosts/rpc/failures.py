@@ -1,4 +1,4 @@
-"""What an agent's error frame is called here: one table, applied once. Called by `boot` and `requests`."""
+"""What an agent's error frame is called here: one table, applied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the other end of a stream still lives, judged by what was heard and when. Pure. Called by `link`."""
+"""Whether the other end of a stream still lives, judged by what was heard and when. Pure."""
 
 from __future__ import annotations
 

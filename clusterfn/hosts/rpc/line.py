@@ -1,4 +1,4 @@
-"""The stream to a host as it is now: one after another, and at last none. Called by `link` and `sending`."""
+"""The stream to a host as it is now: one after another, and at last none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The link to one host: open requests over one stream, sent again when the stream has broken.
 
 A reader thread gives answers to their requests, and connects anew when the stream ends; a writer thread sends.
-Called by `host`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The open requests of a link by their numbers, and what became of those that others come after.
 
-Whoever calls holds the link's lock. Called by `link`.
+Whoever calls holds the link's lock.
 """
 
 from __future__ import annotations

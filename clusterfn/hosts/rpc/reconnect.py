@@ -1,4 +1,4 @@
-"""One try to reach a host again, what it means, and how long to wait before. Called by `link`."""
+"""One try to reach a host again, what it means, and how long to wait before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What goes out over a link, and in which order: requests before the chunks of transfers, which take turns.
-
-Called by `link`, whose writer thread runs it.
-"""
+"""What goes out over a link, and in which order: requests before the chunks of transfers, which take turns."""
 
 from __future__ import annotations
 

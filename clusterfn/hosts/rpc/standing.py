@@ -1,4 +1,4 @@
-"""How a link stands, and who is told when that changes. Called by `link`."""
+"""How a link stands, and who is told when that changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks at all links of a process every few seconds, in one thread. Called by `link`."""
+"""Looks at all links of a process every few seconds, in one thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking: one POSIX sh program on the host, whose answer becomes a `Site`. Called by `check` and `init`.
+"""Asking: one POSIX sh program on the host, whose answer becomes a `Site`.
 
 The program is templates/survey.sh. It runs in the environment of the agent, as jobs are started from there; only the
 folders and modules are taken from a login shell, which is where sites set them.

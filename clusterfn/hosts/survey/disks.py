@@ -1,4 +1,4 @@
-"""df, quota and lfs quota read into volumes. Pure; called by `ask`."""
+"""df, quota and lfs quota read into volumes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvidia-smi, logind, the C library and the modules of the login shell, read. Pure; called by `ask`."""
+"""nvidia-smi, logind, the C library and the modules of the login shell, read. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""sinfo, sacctmgr and scontrol read into partitions, accounts and limits. Pure; called by `ask`."""
+"""sinfo, sacctmgr and scontrol read into partitions, accounts and limits. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Byte streams to hosts: `base` is the seam, `transport_for` chooses the implementation. Called by `host` alone."""
+"""Byte streams to hosts: `base` is the seam, `transport_for` chooses the implementation."""
 
 from __future__ import annotations
 

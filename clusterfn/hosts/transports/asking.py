@@ -1,7 +1,7 @@
 """The one place that asks a person: on the terminal itself, or through a notebook's own channel; never on stdin.
 
 A pipe, cron, a process in the background or a kernel whose front end cannot ask has no person: `person()` is None. The
-answers are passed on and kept nowhere. Called by `host` and the command line; the transports get an `Asker`.
+answers are passed on and kept nowhere.
 """
 
 from __future__ import annotations

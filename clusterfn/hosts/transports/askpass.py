@@ -1,7 +1,7 @@
 """Answers what an ssh of ours asks: it starts a small program (SSH_ASKPASS), which asks this process over a socket.
 
 Passwords, codes and passphrases only: a question to be answered by yes or no, such as that for an unknown host key, is
-refused. Not on Windows. Called by `openssh` and `master`.
+refused. Not on Windows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Asking a busy sshd again: it drops some of many new connections (MaxStartups). Called by `paramiko` and `openssh`."""
+"""Asking a busy sshd again: it drops some of many new connections (MaxStartups)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What can go wrong on the way to a host by SSH, in words: the same ones whichever transport has met it.
 
-Makes errors and raises none. Called by the tables of `paramiko`, `sshlogin` and `sshwords`.
+Makes errors and raises none.
 """
 
 from __future__ import annotations

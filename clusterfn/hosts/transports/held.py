@@ -1,7 +1,7 @@
 """Which connections are held for this user: one record for each, a small file that only its owner can read.
 
 A record is a claim, not a fact: who wants to use the connection finds out whether it is there, and forgets the record
-if it is not. Holds and opens nothing itself. Called by `master`, `holding` and `reuse`.
+if it is not. Holds and opens nothing itself.
 """
 
 from __future__ import annotations

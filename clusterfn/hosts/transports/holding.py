@@ -1,4 +1,4 @@
-"""Holding a connection by a process of our own (`holder`), and streams through it. Called by `reuse` and `logins`."""
+"""Holding a connection by a process of our own (`holder`), and streams through it."""
 
 from __future__ import annotations
 

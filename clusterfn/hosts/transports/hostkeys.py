@@ -1,7 +1,6 @@
 """Whether a host is the one that it was before: known_hosts, read strictly. Nothing is added to it here.
 
-Called by `paramiko` with the key that the host has just shown, by `sshwords` for the errors, and by `trust`, which
-alone writes. Only text and bytes here: no paramiko.
+Only text and bytes here: no paramiko.
 """
 
 from __future__ import annotations

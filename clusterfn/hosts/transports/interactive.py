@@ -1,7 +1,7 @@
 """The steps of a login that need a person: keyboard-interactive (codes, menus) and password, with paramiko.
 
 Each question is asked once; a wrong answer is asked for again as often as ssh would (NumberOfPasswordPrompts) or the
-server allows. Asked in the thread that connects: the person's Ctrl-C comes there. Called by `sshlogin`.
+server allows. Asked in the thread that connects: the person's Ctrl-C comes there.
 """
 
 from __future__ import annotations

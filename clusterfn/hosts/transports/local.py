@@ -1,6 +1,6 @@
 """This machine as a host: the command runs in /bin/sh, in a session of its own. POSIX only.
 
-Called by `transport_for`. The session keeps the terminal's Ctrl-C away from the agent.
+The session keeps the terminal's Ctrl-C away from the agent.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Logging in once for all programs of this user: what `clusterfn login` and `logout` do.
 
 Two ways of holding a connection: a ControlMaster of the system's ssh (`master`) where there can be one, else a process
-of our own (`holding`). Called by `reuse`, and by the package's `login` and `logout`.
+of our own (`holding`).
 """
 
 from __future__ import annotations

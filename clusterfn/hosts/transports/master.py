@@ -1,7 +1,7 @@
 """Holding a connection by a ControlMaster of our own: the system's ssh, in the background, its socket in our folder.
 
 It ends itself when nobody has used it for the host's `login_ttl` (ControlPersist), or when the connection dies. Not on
-Windows, whose ssh has no ControlMaster. Called by `holding` and `reuse`.
+Windows, whose ssh has no ControlMaster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A key of one's own: made here, and put among those that a host takes, with the password typed once.
 
-Nothing that lies there already is overwritten, here or on the host. What a person types goes from `asking` to the host,
-inside the connection, after the host's key was checked, and is kept nowhere. Called by `clusterfn init`.
+Nothing that lies there already is overwritten, here or on the host. What a person types goes from `asking` to the
+host, inside the connection, after the host's key was checked, and is kept nowhere.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Hosts by the system's ssh: whatever it can do, and its configuration as it stands. One process per stream.
 
-`-v` tells when the session is open, which keys were shown and offered; what it asks comes to our own process, or it may
-ask nothing. No tunnel of the user's is opened, and a ControlMaster that is open is used. Called by `transport_for`,
-`auto`, and `master`, which makes one.
+`-v` tells when the session is open, which keys were shown and offered; what it asks comes to our own process, or it
+may ask nothing. No tunnel of the user's is opened, and a ControlMaster that is open is used.
 """
 
 from __future__ import annotations

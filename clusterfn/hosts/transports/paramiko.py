@@ -1,7 +1,7 @@
 """Hosts by SSH, with paramiko: one connection per stream, strict host keys, no fork.
 
-Imported when a host needs it, for paramiko takes a tenth of a second. paramiko's errors and the socket's are translated
-by one table here; callers see those of `clusterfn.errors` alone. Called by `transport_for`.
+Imported when a host needs it, for paramiko takes a tenth of a second. paramiko's errors and the socket's are
+translated by one table here; callers see those of `clusterfn.errors` alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The pipes of one local process as a stream. Knows no command of its own. Called by `local` and `openssh`.
+"""The pipes of one local process as a stream. Knows no command of its own.
 
 The process has a session of its own: the terminal's Ctrl-C does not reach it, and it cannot ask on the terminal.
 """

@@ -1,8 +1,8 @@
 """A held connection before a new one, and nobody asked twice: the rule that stands above all transports by SSH.
 
 A stream goes through the connection that `clusterfn login` holds, if there is one. Else the host's own transport opens
-it; but where that, or the login that was held, has needed a person, it is not tried again without one: no host sees
-a login of which it is known that it cannot succeed. Called by `transport_for`.
+it; but where that, or the login that was held, has needed a person, it is not tried again without one: no host sees a
+login of which it is known that it cannot succeed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The folder of this user's sockets and records of held connections: the user's alone, and on this machine alone.
 
 It has a short, fixed name, for a socket's path may have 104 bytes, and a login in one window is to be found by a
-program that was started without that window's variables. Called by `held`, `askpass` and `master`.
+program that was started without that window's variables.
 """
 
 from __future__ import annotations

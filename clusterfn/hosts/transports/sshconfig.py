@@ -2,7 +2,6 @@
 
 `ssh -G` answers where there is an ssh (4 ms, no connection); else `sshfile` reads the same files by the same rules.
 What paramiko cannot do is kept as `Settings.unmet`: `paramiko` refuses it by name, `auto` takes ssh itself for it.
-Called by the transports, `trust` and the command line.
 """
 
 from __future__ import annotations

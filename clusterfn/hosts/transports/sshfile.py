@@ -1,7 +1,7 @@
 """ssh_config(5) read without an ssh: the options of one host, by the rules that OpenSSH's own reader follows.
 
 Include (globs, nested, relative to ~/.ssh), Host, Match, `Match final`, quotes and trailing comments are done. What
-only ssh itself can decide is refused by file and line. Opens no connection, expands no tokens. Called by `sshconfig`.
+only ssh itself can decide is refused by file and line. Opens no connection, expands no tokens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logging in: by keys, then by what only a person can give, if one can be asked. Called by `paramiko`."""
+"""Logging in: by keys, then by what only a person can give, if one can be asked."""
 
 from __future__ import annotations
 

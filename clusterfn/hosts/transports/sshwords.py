@@ -1,7 +1,7 @@
 """What the system's ssh says when it fails, as errors of clusterfn: one table, anchored on whole lines of ssh's own.
 
-ssh is run with -v: its `debug1:` lines tell which keys were shown and offered. Reads text, and known_hosts for the line
-of a changed key; starts nothing. Called by `openssh` and `trust`.
+ssh is run with -v: its `debug1:` lines tell which keys were shown and offered. Reads text, and known_hosts for the
+line of a changed key; starts nothing.
 """
 
 from __future__ import annotations

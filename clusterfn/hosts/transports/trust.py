@@ -1,7 +1,7 @@
 """Making a host's key a known one: fetched over the way that a connection would take, written as ssh would write it.
 
 Decides nothing and asks nobody: that is the command's part. The only module that writes to known_hosts. Nobody is
-logged in on the host itself; jump hosts before it are checked and logged in as ever. Called by `clusterfn trust`.
+logged in on the host itself; jump hosts before it are checked and logged in as ever.
 """
 
 from __future__ import annotations
