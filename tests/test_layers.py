@@ -184,6 +184,16 @@ def test_the_agent_knows_itself_alone_and_stays_small(name):
     assert max((each.end_lineno - each.lineno + 1 for each in functions), default=0) <= 60
 
 
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith("environment/solve/")])
+def test_the_solver_imports_itself_by_relative_names(name):
+    """Its interpreter may have no clusterfn: it runs as the package `clusterfn_solve`."""
+    modules = [
+        getattr(each, "module", None) or "" for each, _ in statements(tree(name)) if not getattr(each, "level", 0)
+    ]
+
+    assert not [each for each in modules if each.startswith("clusterfn")]
+
+
 @pytest.mark.parametrize("name", [name for name in OURS if not name.startswith("cli/")])
 def test_nothing_prints_outside_the_command(name):
     assert "print" not in {node.func.id for node in calls(name) if isinstance(node.func, ast.Name)}

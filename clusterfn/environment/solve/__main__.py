@@ -1,5 +1,5 @@
 """`python -m clusterfn.environment.solve`: one job from stdin, answers on stdout; see `program`."""
 
-from clusterfn.environment.solve.program import main
+from .program import main
 
 main()

@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clusterfn.environment.solve import condarc, shelf
+from . import condarc, shelf
 
 _MINORS = range(8, 20)
 _DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
