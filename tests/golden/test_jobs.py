@@ -21,6 +21,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root.mkdir(mode=0o700)
     with tarfile.open(MADE) as archive:
         archive.extractall(root)
+    for spec in root.glob("jobs/*/spec.json"):  # the root of a job is named there
+        spec.write_text(spec.read_text().replace("/home/ann/made/root", str(root)))
     config = tmp_path / "clusterfn.yml"
     config.write_text(f"hosts:\n  here:\n    scheduler: local\n    root: {root}\n")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(config))
