@@ -19,9 +19,9 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.environment import fetching, zstd
-from clusterfn.environment.lock import Package
-from clusterfn.environment.making import Made
+from clusterfn.environment import download
+from clusterfn.environment.lock import LockedPackage
+from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
@@ -78,7 +78,7 @@ def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> Non
         )
 
 
-def for_job(session: Session, made: Made, job: Job[Any], say: Say) -> Shipped:
+def for_job(session: Session, made: LockedEnvironment, job: Job[Any], say: Say) -> Shipped:
     """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
     aloud = _seldom(say)
 
@@ -91,7 +91,7 @@ def for_job(session: Session, made: Made, job: Job[Any], say: Say) -> Shipped:
     return ship(session, made, say, show)
 
 
-def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool:
+def build(session: Session, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
@@ -116,7 +116,7 @@ def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool
     return True
 
 
-def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipped:
+def ship(session: Session, made: LockedEnvironment, say: Say, on_progress: Progress) -> Shipped:
     """Put on the stream what the host lacks of it, and the start of its builder.
 
     Args:
@@ -138,7 +138,7 @@ def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipp
     return Shipped([*sent, planned], _start(session, made, plan, planned))
 
 
-def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Build | None:
+def _start(session: Session, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> Build | None:
     """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
@@ -154,7 +154,9 @@ def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Bui
     return build
 
 
-def _submit(session: Session, made: Made, argv: Sequence[str], log: str, planned: Reply[bool], build: Build) -> None:
+def _submit(
+    session: Session, made: LockedEnvironment, argv: Sequence[str], log: str, planned: Reply[bool], build: Build
+) -> None:
     name = layout.job_name("environment", made.id)
     start = session.scheduler.errand(job_script.command_line(argv), name, log, session.host.making.partition or "")
     ran = session.connection.run(start.argv, cwd=made.root, unset=start.unset, after=[planned])
@@ -176,13 +178,15 @@ def _submitted(session: Session, name: str, reply: Reply[Completed], build: Buil
         build.when_over(lambda: session.unwatch(name))
 
 
-def _lacking(session: Session, made: Made) -> Told:
+def _lacking(session: Session, made: LockedEnvironment) -> Told:
     """What the host lacks, and which of it it cannot reach."""
     document = _document(session, made, session.host.making.fetch_on != "client", {})
     return environment_builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
 
 
-def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package], list[Package]]:
+def _divide(
+    session: Session, made: LockedEnvironment, lacking: Told
+) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """What the host fetches, and what is sent."""
     wheel = _zstd(session)
     wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
@@ -191,7 +195,7 @@ def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package],
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
-def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
+def _in_words(session: Session, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
     count = len(made.lock.on(made.platform))
     parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
@@ -199,11 +203,13 @@ def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequenc
     return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
 
 
-def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
+def _send(
+    session: Session, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
+) -> Iterator[Reply[Any]]:
     """Each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
     sending = _Sending(on_progress)
-    for sha256, path in fetching.fetch(packages, fetched):
+    for sha256, path in download.download_packages(packages, fetched):
         for place, data in _parts(session, made.root, sha256, path):
             sent = session.connection.put(place, data, mode=_GROUP_READS)
             sending.add(sent)
@@ -248,7 +254,7 @@ class _Sending:
             self._on_progress({"stage": SENDING, "done": self._count, "of": self._of, "text": amounts})
 
 
-def _often(on_progress: Progress, stage: str) -> fetching.Progress:
+def _often(on_progress: Progress, stage: str) -> download.Progress:
     """Told not more than twice a second, but for the end."""
     due = [0.0]
 
@@ -272,7 +278,7 @@ def _seldom(say: Say) -> Progress:
     return tell
 
 
-def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _document(session: Session, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
     """plan.json, as decision 14 describes it; what only people want to know stands there too."""
     wheel = _zstd(session)
     return {
@@ -297,11 +303,11 @@ def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int
     }
 
 
-def _zstd(session: Session) -> Package | None:
+def _zstd(session: Session) -> LockedPackage | None:
     facts = session.connection.facts
-    return zstd.wheel(facts.version, facts.platform.partition("-")[2])
+    return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
 
 
-def _entry(package: Package) -> dict[str, Any]:
+def _entry(package: LockedPackage) -> dict[str, Any]:
     names = ("name", "version", "build", "manager", "file", "url", "sha256")
     return {name: getattr(package, name) for name in names}

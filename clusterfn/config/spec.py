@@ -200,7 +200,7 @@ class Interpreter:
     Attributes:
         path: Absolute path there.
         version: (major, minor).
-        activation: Variables that make it the environment's own (PATH and the like), see `Environment.activation`.
+        activation: Variables that make it complete (PATH and others), see `ExistingEnvironment.activation`.
     """
 
     path: str

@@ -40,7 +40,7 @@ def version(text: str) -> Version:
 
 
 @dataclass(frozen=True)
-class Cards:
+class GpuCapabilities:
     """What is known of the cards that a job will get.
 
     Attributes:
@@ -55,7 +55,7 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Build:
+class TorchBuild:
     """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the cards that they have code for."""
 
     cuda: str
@@ -84,10 +84,10 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Table:
+class CudaTable:
     """All rows, and what drivers they need."""
 
-    builds: tuple[Build, ...]
+    builds: tuple[TorchBuild, ...]
     drivers: Mapping[str, str]
     ships: Mapping[str, str]
     companions: Mapping[str, Mapping[str, str]]
@@ -114,7 +114,7 @@ class Table:
     def _newest_card(self) -> Version:
         return max(version(card) for row in self.builds for card in row.cards)
 
-    def runs(self, row: Build, capability: str) -> bool:
+    def runs(self, row: TorchBuild, capability: str) -> bool:
         """Whether that build runs on such a card; one that is newer than the table gets what the newest card gets."""
         if self.is_ahead(capability):
             return self._newest_card in map(version, row.cards)
@@ -132,7 +132,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TorchChoice:
     """A build of PyTorch that fits.
 
     Attributes:
@@ -151,7 +151,7 @@ class Choice:
 
 
 @functools.lru_cache(maxsize=8)
-def table(more: Path | None = None) -> Table:
+def load_table(more: Path | None = None) -> CudaTable:
     """The table, its rows after those of a file of the user's.
 
     Raises:
@@ -170,10 +170,10 @@ def table(more: Path | None = None) -> Table:
     )
 
 
-def _read(path: Path) -> Table:
+def _read(path: Path) -> CudaTable:
     content: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     rows = tuple(
-        Build(
+        TorchBuild(
             str(row["cuda"]),
             version(str(row["torch"][0])),
             _or_none(row["torch"][1]),
@@ -184,7 +184,7 @@ def _read(path: Path) -> Table:
         for row in content["builds"]
     )
     date = str(content.get("date", ""))
-    return Table(
+    return CudaTable(
         rows,
         dict(content.get("drivers", {})),
         dict(content.get("ships", {})),
@@ -198,7 +198,7 @@ def _or_none(value: object) -> Version | None:
 
 
 @dataclass(frozen=True)
-class Wish:
+class TorchRequest:
     """What the user wrote about PyTorch.
 
     Attributes:
@@ -213,7 +213,7 @@ class Wish:
     said_by: str = ""
     companions: Mapping[str, str] = field(default_factory=dict)
 
-    def admits(self, minor: Version, known: Table) -> bool:
+    def admits(self, minor: Version, known: CudaTable) -> bool:
         """Whether a minor version of PyTorch is among those that are wanted."""
         for name, rows in known.companions.items():
             fitting = [
@@ -230,9 +230,12 @@ class Wish:
         return max(named, default=())
 
 
-def choose(
-    cards: Cards, torch: str | Wish | None = None, known: Table | None = None, host: str | None = None
-) -> Choice:
+def choose_build(
+    cards: GpuCapabilities,
+    torch: str | TorchRequest | None = None,
+    known: CudaTable | None = None,
+    host: str | None = None,
+) -> TorchChoice:
     """The newest PyTorch among those wanted that has a build for these GPUs, and the best of its builds.
 
     The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
@@ -247,13 +250,13 @@ def choose(
         EnvironmentBuildError: No build fits; it names the numbers and what would work.
 
     Example:
-        >>> choose(Cards("575.57.08", ("8.6",)), "2.7.1").cuda
+        >>> choose_build(GpuCapabilities("575.57.08", ("8.6",)), "2.7.1").cuda
         '12.8'
-        >>> choose(Cards("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
+        >>> choose_build(GpuCapabilities("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
         '2.7'
     """
-    known = known or table()
-    wish = torch if isinstance(torch, Wish) else Wish(torch or "")
+    known = known or load_table()
+    wish = torch if isinstance(torch, TorchRequest) else TorchRequest(torch or "")
     wanted = [minor for minor in known.minors() if wish.admits(minor, known)]
     for minor in wanted:
         fitting = [row for row in _rows(known, minor, wish.cuda) if _fits(known, row, cards)]
@@ -267,36 +270,38 @@ def choose(
     raise _refusal(known, wanted, cards, host, wish)
 
 
-def _beyond(known: Table, torch: Version, cards: Cards) -> Choice:
+def _beyond(known: CudaTable, torch: Version, cards: GpuCapabilities) -> TorchChoice:
     """A PyTorch of which the table knows nothing: the driver's own CUDA, from the Python package index."""
     own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
     warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
     because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
-    return Choice(max(own, key=version, default=""), "", "", because, (warning,))
+    return TorchChoice(max(own, key=version, default=""), "", "", because, (warning,))
 
 
-def _unlisted(known: Table, wish: Wish, cards: Cards) -> Choice:
+def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> TorchChoice:
     """A build that the user names and the table does not know: only the driver could speak against it."""
     because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
     because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
     warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: its first job on a GPU will tell"
-    return Choice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
+    return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
 
 
-def _rows(known: Table, torch: Version, cuda: str = "") -> list[Build]:
+def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[TorchBuild]:
     """The builds of that version, for that CUDA or any; the user's own rows replace those of the table."""
-    rows: dict[str, Build] = {}
+    rows: dict[str, TorchBuild] = {}
     for row in known.builds:
         if row.has(torch) and cuda in ("", row.cuda):
             rows.setdefault(row.cuda, row)
     return list(rows.values())
 
 
-def _fits(known: Table, row: Build, cards: Cards) -> bool:
+def _fits(known: CudaTable, row: TorchBuild, cards: GpuCapabilities) -> bool:
     return known.runs_driver(row.cuda, cards.driver) and all(known.runs(row, each) for each in cards.capabilities)
 
 
-def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool, bool, bool, Version]:
+def _rank(
+    known: CudaTable, row: TorchBuild, cards: GpuCapabilities, torch: Version
+) -> tuple[bool, bool, bool, Version]:
     """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
     own, number = known.own_driver(row.cuda), version(row.cuda)
     within = not own or version(cards.driver) >= version(own)
@@ -304,7 +309,9 @@ def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool,
     return row.users, within, within and row.is_default(torch), nearest
 
 
-def _chosen(known: Table, row: Build, torch: Version, cards: Cards, wish: Wish) -> Choice:
+def _chosen(
+    known: CudaTable, row: TorchBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
+) -> TorchChoice:
     own, warnings = known.own_driver(row.cuda), []
     if own and version(cards.driver) < version(own):
         warnings.append(
@@ -318,15 +325,15 @@ def _chosen(known: Table, row: Build, torch: Version, cards: Cards, wish: Wish) 
     because = f"CUDA {row.cuda} for PyTorch {_text(torch)}{asked}: driver {cards.driver} (at least "
     because += f"{known.least_driver(row.cuda) or 'unknown'}){cards_text}{_said_by(cards)}"
     index = "" if row.is_default(torch) else INDEX + tag_of(row.cuda)
-    return Choice(row.cuda, _text(torch), index, because, tuple(warnings))
+    return TorchChoice(row.cuda, _text(torch), index, because, tuple(warnings))
 
 
-def _said_by(cards: Cards) -> str:
+def _said_by(cards: GpuCapabilities) -> str:
     return f", as {cards.source}" if cards.source else ""
 
 
 def _refusal(
-    known: Table, wanted: Sequence[Version], cards: Cards, host: str | None, wish: Wish
+    known: CudaTable, wanted: Sequence[Version], cards: GpuCapabilities, host: str | None, wish: TorchRequest
 ) -> EnvironmentBuildError:
     numbers = wish.versions if len(wanted) > 1 else _text(wanted[0]) if wanted else wish.versions
     torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
@@ -341,7 +348,7 @@ def _refusal(
     )
 
 
-def _why_not(known: Table, torch: Version, cards: Cards, wish: Wish) -> Iterator[str]:
+def _why_not(known: CudaTable, torch: Version, cards: GpuCapabilities, wish: TorchRequest) -> Iterator[str]:
     rows = _rows(known, torch, wish.cuda)
     if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
         yield f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"
@@ -355,7 +362,7 @@ def _why_not(known: Table, torch: Version, cards: Cards, wish: Wish) -> Iterator
             yield f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
 
 
-def _what_would(known: Table, cards: Cards) -> str:
+def _what_would(known: CudaTable, cards: GpuCapabilities) -> str:
     for minor in known.minors():
         rows = [row for row in _rows(known, minor) if _fits(known, row, cards)]
         if rows:
@@ -367,23 +374,23 @@ def _what_would(known: Table, cards: Cards) -> str:
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 
 
-def fits(torch: str, build: str, cards: Cards, known: Table | None = None) -> bool:
+def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | None = None) -> bool:
     """Whether a build of PyTorch for a version of CUDA runs on these cards; true for one that the table lacks."""
-    known, minor = known or table(), version(torch)[:2]
+    known, minor = known or load_table(), version(torch)[:2]
     rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
     if not rows:
         return not known.least_driver(build) or version(cards.driver) >= version(known.least_driver(build))
     return _fits(known, rows[0], cards)
 
 
-def newest(driver: str, known: Table | None = None) -> str:
+def newest_cuda(driver: str, known: CudaTable | None = None) -> str:
     """The newest version of CUDA that a driver has itself.
 
     Example:
-        >>> newest("575.57.08")
+        >>> newest_cuda("575.57.08")
         '12.9'
     """
-    known = known or table()
+    known = known or load_table()
     own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]
     majors = [f"{major}.0" for major, least in known.drivers.items() if version(least) <= version(driver)]
     return max([*own, *majors], key=version, default="")
@@ -403,7 +410,7 @@ def _text(torch: Version) -> str:
     return ".".join(map(str, torch))
 
 
-def companions(torch: str, known: Table | None = None) -> dict[str, str]:
+def companions(torch: str, known: CudaTable | None = None) -> dict[str, str]:
     """The versions of torchvision and torchaudio that belong to a PyTorch, as specifications; empty if not known.
 
     Example:
@@ -411,5 +418,5 @@ def companions(torch: str, known: Table | None = None) -> dict[str, str]:
         {'torchvision': '0.22.*', 'torchaudio': '2.7.*'}
     """
     minor = _text(version(torch)[:2])
-    found = ((name, rows.get(minor)) for name, rows in (known or table()).companions.items())
+    found = ((name, rows.get(minor)) for name, rows in (known or load_table()).companions.items())
     return {name: f"{value}.*" for name, value in found if value}

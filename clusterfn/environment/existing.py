@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterfn.config.spec import EnvironmentSpec, Interpreter
-from clusterfn.environment import telling
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 KINDS = ("python", "venv", "prefix", "conda")
@@ -35,20 +34,48 @@ done
 echo "none of these can be executed: $*" >&2
 exit 127
 """
+# Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON.
+# The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
+# is installed on the machine has no part in it.
+_DESCRIBE = r"""
+import importlib.util, json, os, subprocess, sys
+folder, real = os.path.dirname(sys.executable), os.path.realpath
+named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
+conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
+source = 'for f in "$1"/etc/conda/activate.d/*.sh; do [ -r "$f" ] && . "$f"; done >/dev/null 2>&1; exec env -0'
+shell = next((each for each in ("/bin/bash", "/bin/sh") if os.path.exists(each)), "/bin/sh")
+def activated(prefix):
+    start = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": os.path.basename(prefix), "CONDA_SHLVL": "1",
+             "HOME": os.path.expanduser("~"), "PATH": os.path.join(prefix, "bin") + ":/usr/bin:/bin"}
+    try:
+        ran = subprocess.run([shell, "-c", source, "sh", prefix], env=start, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    pairs = [line.partition("=") for line in os.fsdecode(ran.stdout).split("\0")]
+    ours = set(start) | {"PWD", "OLDPWD", "SHLVL", "_"}
+    return {name: value for name, separator, value in pairs if separator and name not in ours}
+has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
+print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+                  "missing": missing,
+                  "conda": conda, "venv": sys.prefix != sys.base_prefix,
+                  "set": activated(sys.prefix) if has_scripts else {}}))
+"""
 _CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
 
 
-def names_one(text: str | None) -> bool:
+def is_existing(text: str | None) -> bool:
     """Whether `environment=` names something that is there, or nothing; else it is a specification.
 
     Example:
-        >>> names_one("conda:torch"), names_one("environment.yml")
+        >>> is_existing("conda:torch"), is_existing("environment.yml")
         (True, False)
     """
     return text is None or text == "current" or text.partition(":")[0] in KINDS
 
 
-def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
+def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
     """What `environment=` means; None is this interpreter on `local`, else the host's own of the caller's version.
 
     Raises:
@@ -76,8 +103,8 @@ def _current(scheduler: str) -> EnvironmentSpec:
     return EnvironmentSpec("current", "")
 
 
-class Existing:
-    """An environment that somebody made.
+class ExistingEnvironment:
+    """An environment that is on the host already.
 
     Args:
         spec: Which one.
@@ -93,7 +120,7 @@ class Existing:
         return ":".join([self.spec.kind, self.spec.value, *self.needed])
 
     def probe(self) -> Sequence[str]:
-        program = f"needed = {list(self.needed)!r}\n{telling.PROGRAM}"
+        program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
         return ["/bin/sh", "-c", _FIND, "sh", program, *self._candidates()]
 
     def _candidates(self) -> list[str]:

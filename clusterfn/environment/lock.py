@@ -1,7 +1,7 @@
 """A lock: which archives make an environment, with a hash of each. The file has conda-lock's own format (version 1).
 
-Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solving` makes locks, `built` has
-them built on hosts.
+Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solver` makes locks, and the
+host's builder has them built.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
 _PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
 _SHOWN = 100  # characters of what a message repeats
-_AGAIN = "restore it from version control, or delete it to have it solved anew"
+_AGAIN = "restore it from version control, or delete it to have it solved again"
 
 
 @dataclass(frozen=True)
-class Package:
+class LockedPackage:
     """One archive.
 
     Attributes:
@@ -57,19 +57,19 @@ class Package:
 
 
 @dataclass(frozen=True)
-class Lock:
+class EnvironmentLock:
     """The content of a lock file.
 
     Attributes:
-        custom: Of its metadata; what `solving` wrote there.
+        custom: Of its metadata; what `solver` wrote there.
     """
 
     path: Path
-    packages: tuple[Package, ...]
+    packages: tuple[LockedPackage, ...]
     platforms: tuple[str, ...]
     custom: Mapping[str, str] = field(default_factory=dict)
 
-    def on(self, platform: str) -> tuple[Package, ...]:
+    def on(self, platform: str) -> tuple[LockedPackage, ...]:
         """The packages for a platform, in the order of the file."""
         return tuple(each for each in self.packages if each.platform == platform)
 
@@ -105,7 +105,7 @@ class Lock:
 
 
 def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What the lock's metadata is to say, for `Lock.custom`."""
+    """What the lock's metadata is to say, for `EnvironmentLock.custom`."""
     told = {f"{VIRTUAL}{platform}": _joined(packages) for platform, packages in virtual.items()}
     return {INPUT: input_hash, **told}
 
@@ -114,19 +114,19 @@ def _joined(packages: Mapping[str, str]) -> str:
     return ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
 
 
-def read(path: Path) -> Lock:
+def read_lock(path: Path) -> EnvironmentLock:
     """The lock in a file.
 
     Raises:
         LockError: It is none, or names something that cannot be built on a host by its hash.
     """
     try:
-        return parse(path.read_bytes(), path)
+        return parse_lock(path.read_bytes(), path)
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
 
 
-def parse(data: bytes, path: Path) -> Lock:
+def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
     """The lock in a file's content. Raises: LockError, as `read` does."""
     tree = _tree(data, path)
     try:
@@ -140,7 +140,7 @@ def parse(data: bytes, path: Path) -> Lock:
         metadata = tree["metadata"]
         custom = metadata.get("custom_metadata")
         told = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
-        return Lock(path, packages, tuple(map(_text, metadata["platforms"])), told)
+        return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), told)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is no lock of conda-lock: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
 
@@ -151,9 +151,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
+def _refuse_twins(packages: Iterable[LockedPackage], path: Path) -> None:
     """Two branches of version control that were merged without a conflict leave two versions of a package."""
-    seen: dict[tuple[str, str, str], Package] = {}
+    seen: dict[tuple[str, str, str], LockedPackage] = {}
     for each in packages:
         other = seen.setdefault((each.platform, each.manager, each.name), each)
         if other is not each:
@@ -183,7 +183,7 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
     return tree
 
 
-def _package(told: Mapping[str, Any], path: Path) -> Package:
+def _package(told: Mapping[str, Any], path: Path) -> LockedPackage:
     url, manager, platform = _text(told["url"]), _text(told["manager"]), _text(told["platform"])
     name, version = _text(told["name"]), _text(told["version"])
     file = unquote(urlsplit(url).path).rpartition("/")[2]
@@ -197,7 +197,7 @@ def _package(told: Mapping[str, Any], path: Path) -> Package:
             f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
             hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
-    return Package(name, version, build, manager, file, url, sha256, platform)
+    return LockedPackage(name, version, build, manager, file, url, sha256, platform)
 
 
 def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> str:
@@ -220,8 +220,8 @@ def _build(file: str, name: str, version: str, path: Path) -> str:
     return stem.rpartition("-")[2]
 
 
-def write(path: Path, data: bytes) -> None:
-    """Beside, then renamed: nobody reads half a lock.
+def write_lock(path: Path, data: bytes) -> None:
+    """Write a lock beside its path and rename it, so that no reader sees half of it.
 
     Raises:
         LockError: The folder cannot be written.
@@ -236,7 +236,7 @@ def write(path: Path, data: bytes) -> None:
         raise LockError(f"the lock cannot be written: {path}: {error.strerror}") from error
 
 
-def differences(before: Lock, after: Lock, platform: str) -> str:
+def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str) -> str:
     """What changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
     old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
     changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
@@ -246,7 +246,7 @@ def differences(before: Lock, after: Lock, platform: str) -> str:
     return "; ".join(parts) or "the packages are the same"
 
 
-def _change(old: Package, new: Package) -> str:
+def _change(old: LockedPackage, new: LockedPackage) -> str:
     if old.version != new.version:
         return f"{old.version} -> {new.version}"
     return f"{old.version} {old.build} -> {new.build}" if old.build != new.build else "from another archive"

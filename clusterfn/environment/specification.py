@@ -6,8 +6,8 @@
     "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
 
 torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch itself makes builds for each CUDA, and none for
-conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environmentyml` reads the same from a file,
-`imports` from what a function imports; `solving` makes a lock of it.
+conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file,
+`imports` from what a function imports; `solver` makes a lock of it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.environment import cuda, making
-from clusterfn.environment.lock import Package
+from clusterfn.environment import cuda, torch_build
+from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError, HostError
 from clusterfn.hosts.connection import Reply
 from clusterfn.hosts.host_state import Session
@@ -65,8 +65,8 @@ def environments(session: Session, root: str) -> list[Built]:
 
 
 def _built(told: Told) -> Built:
-    packages = [Package(*each, *[""] * 4) for each in told["packages"]]
-    torch = making.torch_of(packages, cuda.table())
+    packages = [LockedPackage(*each, *[""] * 4) for each in told["packages"]]
+    torch = torch_build.find_torch(packages, cuda.load_table())
     return Built(
         told["id"], told["about"], told["python"], torch.cuda if torch else None, told["bytes"], told["files"],
         told["built"], told["used"], tuple(told["used_by"]),

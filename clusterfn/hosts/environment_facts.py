@@ -10,9 +10,9 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
-from clusterfn.environment import making
-from clusterfn.environment.cuda import Cards
-from clusterfn.environment.making import Made, Say
+from clusterfn.environment import resolve, torch_build
+from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.resolve import LockedEnvironment, Say
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
@@ -25,15 +25,17 @@ _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[
 _CARDS = ["--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
 
 
-def made(session: Session, spec: Specification, gpus: int, caller: tuple[int, int], say: Say) -> Made:
+def made(session: Session, spec: Specification, gpus: int, caller: tuple[int, int], say: Say) -> LockedEnvironment:
     """The environment of a specification on the session's host.
 
     Raises:
-        LockError, EnvironmentBuildError, ConfigError: As `making.make`.
+        LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
     told = facts(session)
     try:
-        return making.make(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller, say)
+        return resolve.resolve_environment(
+            spec, session.host, told, cards(session, told["root"]) if gpus else None, caller, say
+        )
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
@@ -42,7 +44,7 @@ def made(session: Session, spec: Specification, gpus: int, caller: tuple[int, in
 def stale(session: Session, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
     """Why the lock that is there does not do for the session's host; "" if it does."""
     told = facts(session)
-    return making.stale(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller)
+    return resolve.why_stale(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller)
 
 
 def facts(session: Session) -> dict[str, str]:
@@ -73,28 +75,30 @@ def root(session: Session) -> str:
     return posixpath.normpath(found)
 
 
-def cards(session: Session, environments: str) -> Cards:
+def cards(session: Session, environments: str) -> GpuCapabilities:
     """What is known of the cards that a job of this host gets: from clusterfn.yml, the machine, or an earlier job."""
-    return known_cards(session, environments) or making.unknown_cards(session.host)
+    return known_cards(session, environments) or torch_build.unknown_gpus(session.host)
 
 
-def known_cards(session: Session, environments: str) -> Cards | None:
+def known_cards(session: Session, environments: str) -> GpuCapabilities | None:
     """The same, without a guess."""
     if session.host.making.driver:
-        return making.unknown_cards(session.host)
+        return torch_build.unknown_gpus(session.host)
     return _remembered(session, environments) if session.host.scheduler == "slurm" else _asked(session)
 
 
-def _asked(session: Session) -> Cards | None:
+def _asked(session: Session) -> GpuCapabilities | None:
     argv = ["/bin/sh", "-c", 'command -v nvidia-smi >/dev/null && exec nvidia-smi "$@"', "sh", *_CARDS]
     answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
     rows = [line.split(", ") for line in answer.out.decode("utf-8", "replace").splitlines() if line.count(", ") == 1]
     if answer.rc != 0 or not rows:
         return None
-    return Cards(rows[0][0].strip(), _capabilities(row[1] for row in rows), f"nvidia-smi says on {session.host.name}")
+    return GpuCapabilities(
+        rows[0][0].strip(), _capabilities(row[1] for row in rows), f"nvidia-smi says on {session.host.name}"
+    )
 
 
-def _remembered(session: Session, environments: str) -> Cards | None:
+def _remembered(session: Session, environments: str) -> GpuCapabilities | None:
     """What the last job on the partition saw."""
     partition = session.host.slurm.get("partition")
     name = partition.get("gpu", "") if isinstance(partition, dict) else partition or ""
@@ -102,7 +106,9 @@ def _remembered(session: Session, environments: str) -> Cards | None:
     text = remote_files.read_text(session.connection, path)
     try:
         told: dict[str, Any] = json.loads(text) if text else {}
-        return Cards(told["driver"], _capabilities(told["capabilities"]), f"the last job saw on {told['node']}")
+        return GpuCapabilities(
+            told["driver"], _capabilities(told["capabilities"]), f"the last job saw on {told['node']}"
+        )
     except (ValueError, KeyError, TypeError):
         return None
 

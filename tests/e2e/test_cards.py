@@ -19,7 +19,7 @@ import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
 from clusterfn.config import load
-from clusterfn.environment.making import specification
+from clusterfn.environment.resolve import read_specification
 from clusterfn.hosts.environment_facts import known_cards, made
 from clusterfn.hosts.host_state import CALLER, Session, open_session
 from tests.e2e.conftest import MINOR, Hosts, give_to
@@ -79,7 +79,7 @@ class Site:
 
     def chosen(self, gpus: int) -> str:
         """The CUDA of the environment that a call would get."""
-        spec = specification("environment.yml", ())
+        spec = read_specification("environment.yml", ())
         return made(self.session, spec, gpus, CALLER, lambda _: None).cuda
 
     def submissions(self) -> int:
@@ -137,7 +137,7 @@ def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
 
     assert slurm.submissions() == 1
     said = capsys.readouterr().err
-    assert "driver 525.60.13" in said and "where nobody has seen them: the first job on a card will tell" in said
+    assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU will tell" in said
     told = json.loads((slurm.root / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
     known = known_cards(slurm.session, str(slurm.root))

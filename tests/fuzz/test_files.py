@@ -117,7 +117,7 @@ def test_options_are_taken_or_refused(options: Any) -> None:
 @fuzzed(data=damaged(LOCKS), weight=0.2)
 def test_a_lock_is_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(LockError):
-        lock = locks.parse(data, Path("x.conda-lock.yml"))
+        lock = locks.parse_lock(data, Path("x.conda-lock.yml"))
         for platform in (*lock.platforms, "linux-64"):
             assert len(lock.id(platform)) == 64 and lock.virtual_packages(platform) is not None
             lock.python(platform)

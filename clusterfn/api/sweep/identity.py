@@ -28,11 +28,11 @@ def code_of(function: Callable[..., Any], options: Options) -> str | None:
 def _environment(options: Options) -> tuple[str | None, tuple[str, ...]]:
     """What the decorator says; of a file what it asks for, as the same file may ask for something else tomorrow."""
     text = options.environment
-    if options.packages or existing.names_one(text):
+    if options.packages or existing.is_existing(text):
         return text, options.packages
-    from clusterfn.environment import making  # it, and what it needs, takes time to import
+    from clusterfn.environment import resolve  # it, and what it needs, takes time to import
 
-    return making.specification(text, ()).input_hash, ()
+    return resolve.read_specification(text, ()).input_hash, ()
 
 
 def describe(space: Grid | Listed) -> dict[str, dict[str, Any]]:

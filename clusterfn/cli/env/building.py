@@ -9,7 +9,7 @@ from clusterfn.calls import environment_upload
 from clusterfn.cli import screen
 from clusterfn.cli.env import showing, which
 from clusterfn.config.spec import Resources
-from clusterfn.environment.making import Made
+from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts
 from clusterfn.hosts.environment_builder import Told
@@ -42,7 +42,7 @@ def build(given: argparse.Namespace) -> int:
     return 0
 
 
-def _result(session: Session, made: Made, new: bool) -> str:
+def _result(session: Session, made: LockedEnvironment, new: bool) -> str:
     ready = showing.ready(session, made.prefix)
     size = f"{len(ready['packages'])} packages, {screen.size(ready['bytes'])}, {ready['files']} files"
     what = f"Python {ready['python']}, {size}"

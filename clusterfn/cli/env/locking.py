@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from clusterfn.cli import screen
 from clusterfn.cli.env import which
 from clusterfn.config.spec import Resources
-from clusterfn.environment import cuda, making, solving
-from clusterfn.environment.lock import Lock
-from clusterfn.environment.making import Made
-from clusterfn.environment.solving import Target
+from clusterfn.environment import cuda, resolve, solver, torch_build
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.resolve import LockedEnvironment
+from clusterfn.environment.solver import SolveTarget
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_facts
@@ -35,7 +35,7 @@ def lock(given: argparse.Namespace) -> int:
     return 0
 
 
-def _made(session: Session, spec: Specification, gpus: int | None) -> Made:
+def _made(session: Session, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.enough(Resources(gpus=gpus or 0))
     made = environment_facts.made(session, spec, _cards(session, gpus), CALLER, which.say)
     if made.why:
@@ -52,11 +52,11 @@ def _cards(session: Session, gpus: int | None) -> int:
     )
 
 
-def _row(found: Lock, host: str, platform: str) -> list[str]:
+def _row(found: EnvironmentLock, host: str, platform: str) -> list[str]:
     packages = found.on(platform)
     python = next(each.version for each in packages if each.name == "python")
-    torch = making.torch_of(packages, cuda.table())
-    identity = found.id(platform)[: making.ID_DIGITS]
+    torch = torch_build.find_torch(packages, cuda.load_table())
+    identity = found.id(platform)[: resolve.ID_DIGITS]
     built_for = torch.cuda or "none" if torch else "-"
     return [found.path.name, host, platform, identity, str(len(packages)), python, built_for]
 
@@ -84,11 +84,11 @@ def _for_platform(given: argparse.Namespace, words: which.Words) -> int:
     if given.platform not in _PLATFORMS:
         raise ConfigError(f"{given.platform!r} is no platform of hosts", hint=f"one of {', '.join(_PLATFORMS)}")
     spec = which.specification(words.file, given.packages, None)
-    target = Target(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
+    target = SolveTarget(given.platform, "", None, f"{CALLER[0]}.{CALLER[1]}")
     if given.check:
-        there = solving.current(spec, target) is not None
+        there = solver.current_lock(spec, target) is not None
         which.say(f"the lock of {spec.title} is {'up to date' if there else 'out of date'} for {given.platform}")
         return int(not there)
-    found = solving.lock_for(spec, target, which.say)
+    found = solver.lock_for(spec, target, which.say)
     print(screen.table(_HEAD, [_row(found, "-", given.platform)]))
     return 0

@@ -11,7 +11,7 @@ from clusterfn.calls import job_display
 from clusterfn.cli import target
 from clusterfn.config import advice
 from clusterfn.config.spec import Host
-from clusterfn.environment import making
+from clusterfn.environment import resolve
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts
@@ -65,16 +65,16 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
             hint=f"name the host first: clusterfn env build {host} --packages …",
         )
     if file or packages:
-        return making.specification(file, packages)
+        return resolve.read_specification(file, packages)
     of_host = where.environment if where else None
     if of_host and advice.names_a_file(of_host):
-        return making.specification(of_host, ())
+        return resolve.read_specification(of_host, ())
     if not Path(USUAL_FILE).is_file():
         raise ConfigError(
             f"no file is named, and there is no {USUAL_FILE} here",
             hint="name one: clusterfn env build FILE, or --packages python=3.11 numpy",
         )
-    return making.specification(USUAL_FILE, ())
+    return resolve.read_specification(USUAL_FILE, ())
 
 
 def one(word: str, session: Session) -> Built:
@@ -98,7 +98,7 @@ def one(word: str, session: Session) -> Built:
 
 def _id_of_file(word: str, session: Session) -> str:
     """Of the lock as it stands: nothing is solved for a question."""
-    spec = making.specification(word, ())
+    spec = resolve.read_specification(word, ())
     why = environment_facts.stale(session, spec, 0, CALLER)
     if why:
         raise ConfigError(f"{word} is not locked: {why}", hint=f"clusterfn env lock {word} {session.host.name}")

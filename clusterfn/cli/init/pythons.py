@@ -12,7 +12,7 @@ from pathlib import Path
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config.advice import names_a_file
 from clusterfn.environment import existing
-from clusterfn.environment.existing import CALLER, Existing
+from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.environment_choice import Wanted
@@ -66,7 +66,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
 
 def _own(connection: HostConnection) -> str | None:
     """The one that is used where none is named, if it is there; nothing is made."""
-    environment = Existing(existing.parse(None, "bare"))
+    environment = ExistingEnvironment(existing.parse_existing(None, "bare"))
     answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     try:
         return environment.verification(answer.rc, answer.out, answer.err).path
@@ -101,7 +101,7 @@ def _try(session: Session, text: str) -> None:
     """Raises ConfigError where that is no environment, or is not there."""
     if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
         return
-    existing.parse(text, "bare")
+    existing.parse_existing(text, "bare")
     try:
         session.environment(Wanted(text))
     except EnvironmentBuildError as error:

@@ -3,5 +3,5 @@
 It runs in whatever interpreter has conda-lock, which need not have clusterfn: nothing here imports the rest of the
 library, and modules import each other by relative names, as the package may have another name there. Never imported
 into the caller's process, but for `condarc`, which needs nothing: py-rattler may end a process by a signal.
-`environment.solving` starts it; `program` says what it reads and answers.
+`environment.solver` starts it; `program` says what it reads and answers.
 """

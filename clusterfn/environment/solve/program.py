@@ -13,7 +13,7 @@ The job:
 The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
 the same} where a channel or an index does not answer; all else goes to stderr.
 
-The cures of conda-lock's and py-rattler's faults stand here and in `standin`; docs/upstream.md lists them.
+The cures of conda-lock's and py-rattler's faults stand here and in `stand_in_conda`; docs/upstream.md lists them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import condarc, shelf
+from . import condarc, local_index
 
 _MINORS = range(8, 20)
 _DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
@@ -49,11 +49,11 @@ _NO_ANSWER = re.compile(
 )
 
 
-class Failed(Exception):
+class NoSolution(Exception):
     """There is no solution; the message is the solver's."""
 
 
-class Unreachable(Exception):
+class ChannelUnreachable(Exception):
     """A channel or an index does not answer, so it is not known whether there is one; the message is the solver's."""
 
 
@@ -94,9 +94,9 @@ def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     _cure(job, folder)
     try:
         return {"solved": solve(job, folder)}
-    except Failed as failure:
+    except NoSolution as failure:
         return {"failed": str(failure)}
-    except Unreachable as failure:
+    except ChannelUnreachable as failure:
         return {"unreachable": str(failure)}
 
 
@@ -104,18 +104,18 @@ def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
     """The lock for the wanted Python, or else for the nearest: platform -> version of Python.
 
     Raises:
-        Failed: Nothing solves, with any Python.
-        Unreachable: That cannot be told.
+        NoSolution: Nothing solves, with any Python.
+        ChannelUnreachable: That cannot be told.
     """
     wanted = job["python"]
     try:
         return _attempt(job, folder, f"python {wanted}.*" if wanted else None)
-    except Failed as failure:
+    except NoSolution as failure:
         if wanted is None:
             raise
         try:
             found = _attempt(job, folder, "python")
-        except Failed:
+        except NoSolution:
             raise failure from None
         return _nearest(job, folder, int(wanted.split(".")[1]), found)
 
@@ -127,7 +127,7 @@ def _nearest(job: dict[str, Any], folder: Path, wanted: int, found: dict[str, st
         if 0 < abs(minor - wanted) <= distance:
             try:
                 return _attempt(job, folder, f"python 3.{minor}.*")
-            except Failed:
+            except NoSolution:
                 continue
     return found
 
@@ -163,8 +163,10 @@ def environment_yml(job: dict[str, Any], python: str | None) -> str:
     """The job as a file for conda-lock. JSON's strings are YAML's."""
     conda = [*([[python, ""]] if python else []), *job["conda"]]
     pip = ["  - pip:", *(f"    {_item(line)}" for line in job["pip"])] if job["pip"] else []
-    places = [shelf.index_address(number) if _is_shelved(url) else url for number, url in enumerate(job["indexes"])]
-    places += [shelf.index_address(len(places) + number) for number in range(len(job["find_links"]))]
+    places = [
+        local_index.index_address(number) if _is_shelved(url) else url for number, url in enumerate(job["indexes"])
+    ]
+    places += [local_index.index_address(len(places) + number) for number in range(len(job["find_links"]))]
     return "\n".join([
         f"channels: {json.dumps(job['channels'])}",
         f"platforms: {json.dumps(job['platforms'])}",
@@ -200,7 +202,7 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
 
 def _stand_in(folder: Path) -> str:
     """An executable that is our conda."""
-    code = Path(__file__).with_name("standin.py")
+    code = Path(__file__).with_name("stand_in_conda.py")
     if os.name == "nt":
         path = folder / "conda.bat"
         path.write_text(f'@"{sys.executable}" "{code}" %*\n', encoding="utf-8")
@@ -213,7 +215,7 @@ def _stand_in(folder: Path) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Every way in which a solver says that there is no solution, as `Failed`; or why it cannot tell."""
+    """Every way in which a solver says that there is no solution, as `NoSolution`; or why it cannot tell."""
     import requests
     from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
     from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
@@ -223,13 +225,13 @@ def _failures() -> Iterator[None]:
     except subprocess.CalledProcessError as error:
         raise _failure(_message(error)) from error
     except requests.RequestException as error:
-        raise Unreachable(str(error)) from error
+        raise ChannelUnreachable(str(error)) from error
     except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
         raise _failure(_DUMMY.sub("the specification", str(error))) from error
 
 
-def _failure(message: str) -> Failed | Unreachable:
-    return (Unreachable if _NO_ANSWER.search(message) else Failed)(message)
+def _failure(message: str) -> NoSolution | ChannelUnreachable:
+    return (ChannelUnreachable if _NO_ANSWER.search(message) else NoSolution)(message)
 
 
 def _message(error: subprocess.CalledProcessError) -> str:
@@ -252,7 +254,7 @@ def _finished(job: dict[str, Any]) -> dict[str, str]:
     lock.metadata.sources = [job["source"]]
     lock.metadata.custom_metadata = job["custom"]
     for package in lock.package:
-        package.url = shelf.own_address(package.url)
+        package.url = local_index.own_address(package.url)
     write_conda_lock_file(lock, path, metadata_choices=set())
     return {package.platform: package.version for package in lock.package if package.name == "python"}
 
@@ -266,9 +268,9 @@ def _cure(job: dict[str, Any], folder: Path) -> None:
         for name, value in condarc.proxies(found).items():
             os.environ.setdefault(name, value)
     _know_manylinux()
-    places = [shelf.Index(url) for url in job["indexes"]]
-    everything = shelf.Shelf([*places, *(shelf.Links(place) for place in job["find_links"])])
-    shelf.put_up(everything, lambda file, server: _doing(job, f"{file} from {server}"))
+    places = [local_index.Index(url) for url in job["indexes"]]
+    everything = local_index.LocalIndexes([*places, *(local_index.Links(place) for place in job["find_links"])])
+    local_index.serve_local_indexes(everything, lambda file, server: _doing(job, f"{file} from {server}"))
 
 
 def _know_manylinux() -> None:

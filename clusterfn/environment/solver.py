@@ -26,9 +26,9 @@ import clusterfn.environment.solve
 from clusterfn.bridge.builder.fetch import masked
 from clusterfn.config import places
 from clusterfn.environment import lock as locks
-from clusterfn.environment import toolbox
-from clusterfn.environment.lock import Lock
-from clusterfn.environment.pipconfig import PipConfig, pip_config
+from clusterfn.environment import solver_install
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.pip_config import PipConfig, pip_config
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import LockError
 
@@ -50,7 +50,7 @@ _START = (
 
 
 @dataclass(frozen=True)
-class Target:
+class SolveTarget:
     """The host that an environment is for.
 
     Attributes:
@@ -66,52 +66,52 @@ class Target:
     python: str
 
 
-def current(spec: Specification, target: Target) -> Lock | None:
+def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
     """The lock that is there and fits; None if one has to be made.
 
     Raises:
         LockError: What is there cannot be read.
     """
     path = lock_path(spec, target)
-    found = locks.read(path) if path.exists() else None
-    return found if found and not why_not(found, spec, target) else None
+    found = locks.read_lock(path) if path.exists() else None
+    return found if found and not why_lock_unusable(found, spec, target) else None
 
 
-def lock_for(spec: Specification, target: Target, say: Say, anew: str = "") -> Lock:
+def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: str = "") -> EnvironmentLock:
     """The lock of a specification for a host.
 
     Args:
         spec: What is wanted.
         target: Where it is to run.
         say: Is told in sentences what is done and why.
-        anew: Why the lock that is there does not do, for a reason that only the caller knows; "" for no such.
+        other_reason: Why the lock that is there does not do, for a reason that only the caller knows; "" for no such.
 
     Raises:
         LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
     """
     path = lock_path(spec, target)
-    before = locks.read(path) if path.exists() or spec.given_lock else None
-    reason = (why_not(before, spec, target) or anew) if before else f"{path.name} does not exist yet"
+    before = locks.read_lock(path) if path.exists() or spec.given_lock else None
+    reason = (why_lock_unusable(before, spec, target) or other_reason) if before else f"{path.name} does not exist yet"
     if before and not reason:
         return before
     if spec.given_lock:
-        raise LockError(f"{path} does not fit the host: {reason}", hint="lock it anew from its specification")
+        raise LockError(f"{path} does not fit the host: {reason}", hint="lock it again from its specification")
     for sentence in spec.sentences:
         say(sentence)
-    target = target if anew else _shared(spec, target, before)
+    target = target if other_reason else _shared(spec, target, before)
     after = _solved(spec, target, path, before, reason, say)
     changes = f": {locks.differences(before, after, target.platform)}" if before else ""
     say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
     return after
 
 
-def lock_path(spec: Specification, target: Target) -> Path:
+def lock_path(spec: Specification, target: SolveTarget) -> Path:
     """Beside its file; of packages that were named in an argument, in the user's cache.
 
     Example:
         >>> from clusterfn.environment.specification import Specification
         >>> spec = Specification("environment.yml", file=Path("/p/environment.yml"))
-        >>> lock_path(spec, Target("linux-64", "2.28", None, "3.11")).name
+        >>> lock_path(spec, SolveTarget("linux-64", "2.28", None, "3.11")).name
         'environment.conda-lock.yml'
     """
     if spec.given_lock:
@@ -121,7 +121,7 @@ def lock_path(spec: Specification, target: Target) -> Path:
     return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
 
 
-def why_not(lock: Lock, spec: Specification, target: Target) -> str:
+def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
     """Why a lock does not do for a specification and a host; "" if it does. One that others made is taken as it is."""
     if lock.input_hash and not spec.given_lock and lock.input_hash != spec.input_hash:
         return f"{spec.title} has changed"
@@ -134,7 +134,7 @@ def why_not(lock: Lock, spec: Specification, target: Target) -> str:
     return _why_not_cuda(lock, supposed.get("__cuda"), target.cuda) if supposed else ""
 
 
-def _why_not_cuda(lock: Lock, solved: str | None, there: str | None) -> str:
+def _why_not_cuda(lock: EnvironmentLock, solved: str | None, there: str | None) -> str:
     """A build for an older CUDA runs on a newer driver, and any runs without a card."""
     if there is None or (solved and _numbers(solved) <= _numbers(there)):
         return ""
@@ -145,7 +145,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())
 
 
-def _shared(spec: Specification, target: Target, before: Lock | None) -> Target:
+def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | None) -> SolveTarget:
     """A target for this host and for those that the lock did for until now: else two hosts would undo each other's."""
     same = before is not None and before.input_hash == spec.input_hash
     supposed = before.virtual_packages(target.platform) if before and same else {}
@@ -156,7 +156,7 @@ def _shared(spec: Specification, target: Target, before: Lock | None) -> Target:
     return replace(target, glibc=glibc, cuda=cuda)
 
 
-def virtual_packages(platform: str, target: Target) -> dict[str, str]:
+def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
     """What is taken to be on a host of that platform."""
     system, _, arch = platform.partition("-")
     found = {"__archspec": f"1 {_ARCHES.get(arch, arch)}"}
@@ -171,11 +171,13 @@ def virtual_packages(platform: str, target: Target) -> dict[str, str]:
     return found
 
 
-def _solved(spec: Specification, target: Target, path: Path, before: Lock | None, reason: str, say: Say) -> Lock:
+def _solved(
+    spec: Specification, target: SolveTarget, path: Path, before: EnvironmentLock | None, reason: str, say: Say
+) -> EnvironmentLock:
     keeps = before is not None and before.input_hash == spec.input_hash
     platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
-    executable = toolbox.conda(say)
-    command = toolbox.interpreter(not executable, say)
+    executable = solver_install.find_conda(say)
+    command = solver_install.find_interpreter(not executable, say)
     host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no card'}"
     say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
     with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
@@ -185,14 +187,14 @@ def _solved(spec: Specification, target: Target, path: Path, before: Lock | None
         job = _job(spec, target, platforms, executable, before if keeps else None)
         solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
         data = made.read_bytes()
-    lock = locks.parse(data, path)
+    lock = locks.parse_lock(data, path)
     _say_python(spec, target, solved, say)
-    locks.write(path, data)
+    locks.write_lock(path, data)
     return lock
 
 
 def _job(
-    spec: Specification, target: Target, platforms: list[str], executable: str, before: Lock | None
+    spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
 ) -> dict[str, Any]:
     """What `clusterfn.environment.solve.program` reads, but for the place of the lock."""
     pip = pip_config() if spec.pip else PipConfig(())
@@ -215,7 +217,7 @@ def _job(
     }
 
 
-def _say_python(spec: Specification, target: Target, solved: Mapping[str, str], say: Say) -> None:
+def _say_python(spec: Specification, target: SolveTarget, solved: Mapping[str, str], say: Say) -> None:
     version = solved.get(target.platform, "")
     if not spec.wants_python and not f"{version}.".startswith(f"{target.python}."):
         say(f"nothing solves for Python {target.python}: the environment has {version}, the nearest that does")
@@ -297,7 +299,7 @@ def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[s
 
 def _hint(spec: Specification) -> str:
     if spec.exported:
-        return "write the file anew from what you asked for: `conda env export --from-history > environment.yml`"
+        return "write the file again from what you asked for: `conda env export --from-history > environment.yml`"
     torch = spec.wheel("torch")
     if torch and "+" in torch.exact and not spec.indexes:
         index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"

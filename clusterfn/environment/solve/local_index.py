@@ -123,7 +123,7 @@ class Links:
         return _of_folder(path)
 
 
-class Shelf:
+class LocalIndexes:
     """The places, by their number, as pages and files."""
 
     def __init__(self, places: Sequence[Index | Links]) -> None:
@@ -174,7 +174,7 @@ def _metadata(wheel: Path) -> bytes:
         return archive.read(name)
 
 
-def put_up(shelf: Shelf, heard: Callable[[str, str], None] = lambda file, server: None) -> None:
+def serve_local_indexes(shelf: LocalIndexes, heard: Callable[[str, str], None] = lambda file, server: None) -> None:
     """Let every session of requests in this process find the shelf; `heard` is told what others are asked for."""
     import requests
     from requests.adapters import BaseAdapter

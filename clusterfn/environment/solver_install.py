@@ -29,7 +29,7 @@ _VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 _HAS = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
 
 
-def conda(say: Callable[[str], None]) -> str:
+def find_conda(say: Callable[[str], None]) -> str:
     """The path of the user's mamba, micromamba or conda; "" if there is none that can solve."""
     named = [os.environ.get(name) for name in _VARIABLES]
     for path in filter(None, [*map(shutil.which, _CONDAS), *named]):
@@ -54,7 +54,7 @@ def _version(path: str) -> str:
     return text[0] if done.returncode == 0 and text and re.search(r"\d+\.\d+", text[0]) else ""
 
 
-def interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str, ...]:
+def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str, ...]:
     """The command that starts an interpreter which has conda-lock.
 
     Args:

@@ -39,7 +39,7 @@ _FOREIGN = re.compile(
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
 
 
-def located(text: str, folders: Sequence[Path]) -> Path:
+def locate_file(text: str, folders: Sequence[Path]) -> Path:
     """The file that is meant: relative to the first of the folders that has it.
 
     Args:
@@ -63,7 +63,7 @@ def located(text: str, folders: Sequence[Path]) -> Path:
     )
 
 
-def from_file(path: Path) -> Specification:
+def read_file(path: Path) -> Specification:
     """The specification in a file, or the lock that it is.
 
     Raises:

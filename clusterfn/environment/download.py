@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import yaml
+
 from clusterfn.bridge.builder import fetch as builders
 from clusterfn.bridge.builder.failure import Failed
 from clusterfn.bridge.builder.plan import Package
@@ -22,12 +24,13 @@ from clusterfn.environment import lock
 from clusterfn.errors import EnvironmentBuildError
 
 AT_ONCE = 4
+_ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
 """Told: packages that are here, of how many, and the bytes that came by now."""
 
 
-def fetch(packages: Sequence[lock.Package], progress: Progress) -> Iterator[tuple[str, Path]]:
+def download_packages(packages: Sequence[lock.LockedPackage], progress: Progress) -> Iterator[tuple[str, Path]]:
     """Have each package here; its SHA-256 and its file, each as soon as those before it are here too.
 
     Raises:
@@ -54,13 +57,13 @@ class _Count:
             self._progress(self._done, self._of, self._bytes)
 
 
-def cached(sha256: str) -> Path:
+def cached_path(sha256: str) -> Path:
     """Where a package lies in the cache, or would."""
     return places.cache_folder() / "pkgs" / sha256
 
 
-def _have(package: lock.Package, count: _Count) -> Path:
-    path = cached(package.sha256)
+def _have(package: lock.LockedPackage, count: _Count) -> Path:
+    path = cached_path(package.sha256)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with _ours(path) as beside:
@@ -94,7 +97,7 @@ def _is_gone(pid: str) -> bool:
     return False
 
 
-def _fetch(package: lock.Package, target: Path, count: _Count) -> None:
+def _fetch(package: lock.LockedPackage, target: Path, count: _Count) -> None:
     wanted = Package(
         package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
@@ -105,3 +108,23 @@ def _fetch(package: lock.Package, target: Path, count: _Count) -> None:
             f"{failed}", stage="environment", evidence=failed.evidence,
             hint="check the network here, and whether the lock is too old: its packages may have been withdrawn",
         ) from failed  # fmt: skip
+
+
+def zstandard_wheel(python: tuple[int, ...], machine: str) -> lock.LockedPackage | None:
+    """The wheel with which a host's old Python reads .conda packages, from `zstd.yml`; None if the table has none.
+
+    Args:
+        python: (major, minor, …) of the host's Python.
+        machine: As uname says it.
+
+    Example:
+        >>> zstandard_wheel((3, 6, 8), "x86_64").version
+        '0.20.0'
+    """
+    tag = f"cp{python[0]}{python[1]}"
+    for row in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
+        if (row["python"], row["machine"]) == (tag, machine):
+            return lock.LockedPackage(
+                "zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], machine
+            )
+    return None
