@@ -251,7 +251,7 @@ def choose_build(
 
     Example:
         >>> choose_build(GpuCapabilities("575.57.08", ("8.6",)), "2.7.1").cuda
-        '12.8'
+        '12.6'
         >>> choose_build(GpuCapabilities("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
         '2.7'
     """

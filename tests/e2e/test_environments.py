@@ -448,8 +448,8 @@ def test_a_lock_that_is_there_needs_no_solver(place, monkeypatch):
     def absent(*_: object) -> None:
         raise AssertionError("the solver was looked for")
 
-    monkeypatch.setattr(solver_install, "interpreter", absent)
-    monkeypatch.setattr(solver_install, "conda", absent)
+    monkeypatch.setattr(solver_install, "find_interpreter", absent)
+    monkeypatch.setattr(solver_install, "find_conda", absent)
 
     assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 

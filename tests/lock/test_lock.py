@@ -28,7 +28,7 @@ def no_solver(monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object) -> None:
             raise AssertionError("a solver is started")
 
-        monkeypatch.setattr(solver_install, "interpreter", refuse)
+        monkeypatch.setattr(solver_install, "find_interpreter", refuse)
         monkeypatch.setenv("PATH", "")
 
     return forbid
