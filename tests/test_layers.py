@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import functools
 import importlib
 import inspect
@@ -130,6 +131,14 @@ def test_imports_lead_downwards(name):
         if target.split(".")[0] == "clusterfn" and RANK.get(room(target), -1) > RANK[room(module(name))]
     }
     assert not upward
+
+
+def test_every_package_is_installed():
+    settings = configparser.ConfigParser()
+    settings.read(LIBRARY.parent / "setup.cfg", encoding="utf-8")
+    folders = {".".join(["clusterfn", *Path(name).parts[:-1]]) for name in FILES}
+
+    assert folders | {"clusterfn.templates"} == set(settings["options"]["packages"].split())
 
 
 def test_there_is_no_cycle():
