@@ -6,8 +6,8 @@ The work is done by `transport`; here a host gets its name.
 from __future__ import annotations
 
 from clusterfn import config
-from clusterfn.hosts.transports import asking, logins
-from clusterfn.hosts.transports.held import Held
+from clusterfn.hosts.transports import prompts, shared_login
+from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.public_api import edge
 
 
@@ -48,10 +48,10 @@ def logout(host: str | None = None) -> bool:
         >>> clusterfn.logout("tensor01")
     """
     chosen, _ = config.load().resolve(host)
-    return logins.log_out(chosen)
+    return shared_login.log_out(chosen)
 
 
-def hold(host: str | None) -> tuple[Held, bool]:
+def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """What is held after a login, and whether that login was made now."""
     chosen, _ = config.load().resolve(host)
-    return logins.log_in(chosen, asking.person())
+    return shared_login.log_in(chosen, prompts.person())

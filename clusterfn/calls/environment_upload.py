@@ -25,15 +25,15 @@ from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.environment_builder import Build, Told
-from clusterfn.hosts.host_state import Session
-from clusterfn.hosts.rpc.requests import Data, Part
+from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
+from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.rpc.requests import Data, FilePart
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
 
 Say = Callable[[str], None]
-Progress = Callable[[Told], None]
+Progress = Callable[[BuildProgress], None]
 
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
@@ -54,18 +54,18 @@ class Shipped:
     """
 
     before: Sequence[Reply[Any]] = ()
-    build: Build | None = None
+    build: RemoteBuild | None = None
 
     def tell(self, tracker: Tracker, job: Job[Any]) -> None:
         """Show a job that waits in a queue how far its environment is, and end it if there will be none."""
         if self.build is not None:
             ended = self.build.listen(
-                lambda told: tracker.waits_for(job, f"environment: {environment_builder.in_words(told)}")
+                lambda told: tracker.waits_for(job, f"environment: {environment_builder.describe_progress(told)}")
             )
             ended.add_done_callback(lambda outcome: _told_at_last(tracker, job, outcome))
 
 
-def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> None:
+def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[BuildProgress]) -> None:
     """A builder that was only stopped leaves the work to the job."""
     tracker.waits_for(job, "")
     error = outcome.exception()
@@ -78,20 +78,20 @@ def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> Non
         )
 
 
-def for_job(session: Session, made: LockedEnvironment, job: Job[Any], say: Say) -> Shipped:
+def for_job(session: HostState, made: LockedEnvironment, job: Job[Any], say: Say) -> Shipped:
     """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
     aloud = _seldom(say)
 
-    def show(told: Told) -> None:
+    def show(told: BuildProgress) -> None:
         if told["stage"] == FETCHING:
             aloud(told)
         else:
-            job.on_state(job.state, f"environment: {environment_builder.in_words(told)}")
+            job.on_state(job.state, f"environment: {environment_builder.describe_progress(told)}")
 
     return ship(session, made, say, show)
 
 
-def build(session: Session, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
+def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
@@ -112,11 +112,11 @@ def build(session: Session, made: LockedEnvironment, say: Say, on_progress: Prog
         reply.result(None)
     told = ended.result()
     if told["stage"] == "failed":
-        raise environment_builder.failure(told, session.host.name)
+        raise environment_builder.build_error(told, session.host.name)
     return True
 
 
-def ship(session: Session, made: LockedEnvironment, say: Say, on_progress: Progress) -> Shipped:
+def ship(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> Shipped:
     """Put on the stream what the host lacks of it, and the start of its builder.
 
     Args:
@@ -138,13 +138,13 @@ def ship(session: Session, made: LockedEnvironment, say: Say, on_progress: Progr
     return Shipped([*sent, planned], _start(session, made, plan, planned))
 
 
-def _start(session: Session, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> Build | None:
+def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
     """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
-    argv, build = (*session.builder, "build", plan), Build(session, log)
+    argv, build = (*session.builder, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.host.scheduler == "slurm":
         _submit(session, made, argv, log, planned, build)
     else:
@@ -155,7 +155,7 @@ def _start(session: Session, made: LockedEnvironment, plan: str, planned: Reply[
 
 
 def _submit(
-    session: Session, made: LockedEnvironment, argv: Sequence[str], log: str, planned: Reply[bool], build: Build
+    session: HostState, made: LockedEnvironment, argv: Sequence[str], log: str, planned: Reply[bool], build: RemoteBuild
 ) -> None:
     name = layout.job_name("environment", made.id)
     start = session.scheduler.errand(job_script.command_line(argv), name, log, session.host.making.partition or "")
@@ -163,7 +163,7 @@ def _submit(
     ran.add_done_callback(lambda reply: _submitted(session, name, reply, build))
 
 
-def _submitted(session: Session, name: str, reply: Reply[Completed], build: Build) -> None:
+def _submitted(session: HostState, name: str, reply: Reply[Completed], build: RemoteBuild) -> None:
     build.started(reply)
     if reply.exception(0) is not None:
         return
@@ -178,14 +178,16 @@ def _submitted(session: Session, name: str, reply: Reply[Completed], build: Buil
         build.when_over(lambda: session.unwatch(name))
 
 
-def _lacking(session: Session, made: LockedEnvironment) -> Told:
+def _lacking(session: HostState, made: LockedEnvironment) -> BuildProgress:
     """What the host lacks, and which of it it cannot reach."""
     document = _document(session, made, session.host.making.fetch_on != "client", {})
-    return environment_builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
+    return environment_builder.run_builder(
+        session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S
+    )[-1]
 
 
 def _divide(
-    session: Session, made: LockedEnvironment, lacking: Told
+    session: HostState, made: LockedEnvironment, lacking: BuildProgress
 ) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """What the host fetches, and what is sent."""
     wheel = _zstd(session)
@@ -195,7 +197,7 @@ def _divide(
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
-def _in_words(session: Session, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
+def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
     count = len(made.lock.on(made.platform))
     parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
@@ -204,7 +206,7 @@ def _in_words(session: Session, made: LockedEnvironment, theirs: Sequence[Any], 
 
 
 def _send(
-    session: Session, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
+    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
 ) -> Iterator[Reply[Any]]:
     """Each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
@@ -216,7 +218,7 @@ def _send(
             yield sent
 
 
-def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
+def _parts(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
     """What is sent of an archive: itself, or those pieces of a large one that an earlier try has not brought."""
     size = path.stat().st_size
     if size <= _WHOLE:
@@ -228,7 +230,7 @@ def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tup
     for number, place in enumerate(places):
         if place in missing:
             offset = number * _PIECE
-            yield place, Part(path, offset, min(_PIECE, size - offset))
+            yield place, FilePart(path, offset, min(_PIECE, size - offset))
 
 
 class _Sending:
@@ -270,15 +272,15 @@ def _seldom(say: Say) -> Progress:
     """What says how far it is every few seconds, for whoever shows lines that stay."""
     due = [time.monotonic() + _SELDOM_S]
 
-    def tell(told: Told) -> None:
+    def tell(told: BuildProgress) -> None:
         if time.monotonic() >= due[0]:
             due[0] = time.monotonic() + _SELDOM_S
-            say(environment_builder.in_words(told))
+            say(environment_builder.describe_progress(told))
 
     return tell
 
 
-def _document(session: Session, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
     """plan.json, as decision 14 describes it; what only people want to know stands there too."""
     wheel = _zstd(session)
     return {
@@ -303,7 +305,7 @@ def _document(session: Session, made: LockedEnvironment, fetch: bool, sizes: Map
     }
 
 
-def _zstd(session: Session) -> LockedPackage | None:
+def _zstd(session: HostState) -> LockedPackage | None:
     facts = session.connection.facts
     return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
 

@@ -14,7 +14,7 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.liveness import standing
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Evidence, Verdict
 
 _BURY_S = 600.0  # thousands of items
@@ -35,7 +35,7 @@ def verdict_of(last: Mapping[str, Any]) -> Verdict:
     return Verdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
 
 
-def bury(session: Session, group: GroupState, folder: str, bridge: str, verdict: Verdict) -> Reply[Completed]:
+def bury(session: HostState, group: GroupState, folder: str, bridge: str, verdict: Verdict) -> Reply[Completed]:
     """Give every item that nobody has this verdict, in the journal of the element of that folder; does not wait."""
     asked = json.dumps(verdict.as_dict()).encode()
     reply = session.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_BURY_S)
@@ -43,7 +43,7 @@ def bury(session: Session, group: GroupState, folder: str, bridge: str, verdict:
     return reply
 
 
-def _buried(session: Session, group: GroupState, reply: Reply[Completed]) -> None:
+def _buried(session: HostState, group: GroupState, reply: Reply[Completed]) -> None:
     error = reply.exception()
     if error is None and reply.result(0).rc != 0:
         try:
@@ -59,7 +59,7 @@ def helpless(group: GroupState, message: str, evidence: Sequence[str] = ()) -> C
     return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor", evidence=evidence)
 
 
-def explain(session: Session, scheduler_id: str, then: Callable[[Verdict], object]) -> None:
+def explain(session: HostState, scheduler_id: str, then: Callable[[Verdict], object]) -> None:
     """Why nobody will start the elements that have not begun, by the scheduler's own words."""
     if not scheduler_id:
         then(_FORGOTTEN)

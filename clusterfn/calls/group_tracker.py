@@ -25,7 +25,7 @@ from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, HostConnection, Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import base
@@ -48,7 +48,7 @@ class Gathering:
         limits: What the scheduler allows.
     """
 
-    def __init__(self, session: Session, job: JobSpec, group: GroupState, limits: Limits) -> None:
+    def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: Limits) -> None:
         self.session = session
         self.job = job
         self.spec = cast(Group, job.group)
@@ -108,7 +108,7 @@ class Gathering:
             return
         if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
             job_display.forget_going(self.group)
-            exit_flush.remove(self.connection, self.folder)
+            exit_flush.remove_folder(self.connection, self.folder)
         self.group.on_refused(refused)
         self._end()
 

@@ -342,7 +342,7 @@ class Job(concurrent.futures.Future[R]):
                 if not self.done():
                     self._fail(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
 
-        exit_flush.apart(end, "clusterfn-ended")
+        exit_flush.run_in_thread(end, "clusterfn-ended")
 
     def _fail(self, error: BaseException, state: str, reason: str) -> None:
         self._set_state(state, reason.partition("\n")[0])

@@ -19,8 +19,8 @@ from clusterfn.calls import outcome
 from clusterfn.calls.liveness import Witness
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connection import Completed, HostConnection, Reply, State
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
@@ -53,7 +53,7 @@ class Tracker:
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
-    def __init__(self, session: Session, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
+    def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
         self.session = session
         self.bridge = bridge
         self.folder = layout.job_dir(session.root, job_id)
@@ -246,7 +246,9 @@ class Tracker:
             self._never_submitted(job, self.doubt)
             return
         arriving, self._arriving = self._arriving, None
-        exit_flush.apart(lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome")
+        exit_flush.run_in_thread(
+            lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"
+        )
 
     def _learn(self, told: dict[str, Any]) -> None:
         """What was sent once may not be there any more, or not whole."""
@@ -261,7 +263,7 @@ class Tracker:
         """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
         job.on_refused(refusal)
         self.cancel_at_scheduler()
-        exit_flush.remove(self.connection, self.folder)
+        exit_flush.remove_folder(self.connection, self.folder)
 
     def _follow_next(self, job: Job[Any], told: dict[str, Any]) -> None:
         self._ended.add(self.attempt)
@@ -343,7 +345,7 @@ def _script_id(told: str) -> str:
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
 
-def _trouble(host: str, state: State) -> str:
+def _trouble(host: str, state: ConnectionState) -> str:
     """Why nothing is heard of the host; "" while it is heard."""
     if state.name != "reconnecting":
         return state.cause if state.name == "waiting" else ""

@@ -17,7 +17,7 @@ from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostDiskFull
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.rpc.failures import error_of
+from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Evidence, Verdict

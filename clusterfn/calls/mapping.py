@@ -28,7 +28,7 @@ from clusterfn.config.spec import Building, Group, Interpreter, JobSpec, Options
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler.base import Limits
 
@@ -145,7 +145,7 @@ def _prepare(
     return replace(prepared, payload=replace(prepared.payload, blobs=blobs)), kept[0]
 
 
-def _limits(session: Session, gpus: int) -> Limits:
+def _limits(session: HostState, gpus: int) -> Limits:
     """What the scheduler allows; asked once for a session."""
     told: list[str] | None = session.limits
     if told is None:
@@ -164,7 +164,7 @@ def _output(reply: Reply[Any]) -> str:
     return str(ran.out.decode("utf-8", "replace")) if ran.rc == 0 else ""
 
 
-def _machine(session: Session, asked: Resources) -> chunking.Machine:
+def _machine(session: HostState, asked: Resources) -> chunking.Machine:
     facts, limits = session.connection.facts, session.host.limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
@@ -232,7 +232,7 @@ class _Waits:
 # groups that were sent before
 
 
-def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
+def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     """The group that was sent with this spec.json, from its beginning."""
     job = _job(session, spec)
     group = cast(Group, job.group)
@@ -316,7 +316,7 @@ def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
     remember_going(gathering.group)
 
 
-def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
+def _job(session: HostState, spec: Mapping[str, Any]) -> JobSpec:
     """The job as it was sent, for those who start more of it; but for the secrets, of which it has the names alone."""
     building = spec.get("building")
     if building:

@@ -23,7 +23,7 @@ from clusterfn.calls import user_modules
 from clusterfn.calls.files import Directory, File, Shipment, shipment
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.hosts.bridge_bundle import Parcel
+from clusterfn.hosts.bridge_bundle import FileBundle
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
@@ -47,7 +47,7 @@ class Payload:
 
     data: bytes
     blobs: Mapping[str, memoryview]
-    sources: Parcel | None
+    sources: FileBundle | None
     shipments: tuple[Shipment, ...]
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()

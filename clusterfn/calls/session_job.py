@@ -199,7 +199,7 @@ class Holding:
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
         """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
-        exit_flush.apart(self._settle, "clusterfn-session-over")
+        exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:
         try:

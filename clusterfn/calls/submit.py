@@ -24,9 +24,9 @@ from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import Completed, HostConnection, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.environment_choice import Ready
-from clusterfn.hosts.exit_flush import await_at_exit, remove
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.environment_choice import ResolvedEnvironment
+from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
@@ -39,7 +39,7 @@ _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
 def send(
-    session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker,
+    session: HostState, job: JobSpec, payload: Payload, ready: ResolvedEnvironment, made: Job[Any], tracker: Tracker,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
@@ -77,7 +77,7 @@ def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
     await_at_exit(start)
 
 
-def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
+def lay_out(session: HostState, ready: ResolvedEnvironment) -> list[Reply[bool]]:
     """The bridge, and folders that the environment wants."""
     replies = session.lay_out_bridge()
     for path, folder in ready.folders.items():
@@ -87,7 +87,9 @@ def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     return replies
 
 
-def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[str], None]) -> Shipped | None:
+def _environment(
+    session: HostState, ready: ResolvedEnvironment, made: Job[Any], say: Callable[[str], None]
+) -> Shipped | None:
     """Packages that the environment still needs, and the start of its builder; None if nobody has to make it."""
     if ready.made is None:
         return None
@@ -96,7 +98,7 @@ def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[
     return environment_upload.for_job(session, ready.made, made, say)
 
 
-def contents(session: Session, payload: Payload) -> list[Reply[bool]]:
+def contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
@@ -126,7 +128,7 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
 
 
 def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
-    if isinstance(what, bridge_bundle.Parcel):
+    if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
     if isinstance(what, Shipment):
         return _put_shipment(connection, path, what)
@@ -271,12 +273,12 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-        remove(tracker.connection, tracker.folder)
+        remove_folder(tracker.connection, tracker.folder)
     return refused
 
 
 def size_of(what: Any) -> int:
     """Bytes of one thing of `named_by_content`."""
-    if isinstance(what, bridge_bundle.Parcel):
+    if isinstance(what, bridge_bundle.FileBundle):
         return sum(map(len, what.files.values()))
     return what.size if isinstance(what, Shipment) else len(what[1])

@@ -10,7 +10,7 @@ from clusterfn.config.spec import JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts.connection import Completed, Reply, SpawnReply
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Beginning:
     """
 
     def __init__(
-        self, session: Session, job: JobSpec, tracker_of: Callable[[int], Tracker],
+        self, session: HostState, job: JobSpec, tracker_of: Callable[[int], Tracker],
         refused: Callable[[range, BaseException], None], queued: Callable[[], None],
     ) -> None:  # fmt: skip
         self._session = session

@@ -11,7 +11,7 @@ from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls.job import SHORT
 from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 _HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
 _QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
@@ -19,7 +19,7 @@ _REASON = 160
 _TIMEOUT_S = 60.0
 
 
-def look(session: Session) -> dict[str, Any]:
+def look(session: HostState) -> dict[str, Any]:
     """`cards` and `waiting`, as `supervise.py gpus` tells them.
 
     Raises:

@@ -17,7 +17,7 @@ from clusterfn.calls import dispatch
 from clusterfn.calls.job import PENDING, Job
 from clusterfn.config.spec import Host, Options, parse_options
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 T = TypeVar("T")
 
@@ -60,7 +60,9 @@ def silent(state: str, reason: str, seconds: float) -> None:
     """Show nothing."""
 
 
-def run(host: Host, environment: str | None, session: Session, progress: Progress, timeout_s: float | None) -> Returned:
+def run(
+    host: Host, environment: str | None, session: HostState, progress: Progress, timeout_s: float | None
+) -> Returned:
     """Run a function there and give what it returned.
 
     Args:
@@ -78,7 +80,7 @@ def run(host: Host, environment: str | None, session: Session, progress: Progres
 
 
 def send(
-    function: Callable[[], T], options: Options, host: Host, session: Session, progress: Progress,
+    function: Callable[[], T], options: Options, host: Host, session: HostState, progress: Progress,
     timeout_s: float | None,
 ) -> T:  # fmt: skip
     """What a function returned there; arguments and exceptions as those of `run`."""
@@ -117,7 +119,7 @@ def _result(job: Job[T], host: Host, progress: Progress, timeout_s: float | None
     return job.result()
 
 
-def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: Session) -> None:
+def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: HostState) -> None:
     """Stop the job, and wait until the scheduler has heard of it: our connection ends with this process.
 
     Raises:
@@ -133,7 +135,7 @@ def _withdraw(sending: concurrent.futures.Future[Job[Any]], session: Session) ->
     concurrent.futures.wait([job], _CANCEL_S)
 
 
-def leave_queue(job: Job[Any], session: Session) -> None:
+def leave_queue(job: Job[Any], session: HostState) -> None:
     """See that the scheduler has taken the job out of its queue, asking again while it does not answer.
 
     Raises:

@@ -14,7 +14,7 @@ from clusterfn.calls import job_display
 from clusterfn.cli import cards, nodes, screen, target
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.host_state import Session, open_session
+from clusterfn.hosts.host_state import HostState, open_session
 
 _EVERY_S = 2.0
 _EVERY_ON_SLURM_S = 10.0  # its controller serves everybody
@@ -30,7 +30,7 @@ class Kind:
         none: Whether there are no cards, and what to say then.
     """
 
-    look: Callable[[Session], dict[str, Any]]
+    look: Callable[[HostState], dict[str, Any]]
     lines: Callable[[dict[str, Any]], str]
     none: Callable[[dict[str, Any]], str]
     every_s: float
@@ -49,7 +49,7 @@ def _kind(host: Host) -> Kind:
     return Kind(cards.look, cards.Lines(time.monotonic).of, cards.none, _EVERY_S)
 
 
-def _once(session: Session, kind: Kind, as_json: bool) -> int:
+def _once(session: HostState, kind: Kind, as_json: bool) -> int:
     told = kind.look(session)
     none = kind.none(told)
     if as_json:
@@ -61,7 +61,7 @@ def _once(session: Session, kind: Kind, as_json: bool) -> int:
     return 0
 
 
-def _watch(session: Session, kind: Kind, as_json: bool) -> int:
+def _watch(session: HostState, kind: Kind, as_json: bool) -> int:
     """Until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
     block = screen.Block(sys.stdout)
     while True:
@@ -78,5 +78,5 @@ def _watch(session: Session, kind: Kind, as_json: bool) -> int:
         time.sleep(kind.every_s)
 
 
-def _json(session: Session, told: dict[str, Any]) -> str:
+def _json(session: HostState, told: dict[str, Any]) -> str:
     return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **told})

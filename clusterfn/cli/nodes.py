@@ -9,7 +9,7 @@ from typing import Any
 from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import clusters
 
@@ -18,7 +18,7 @@ _QUEUE_HEAD = ("WAITING", "", "FOR", "SUBMITTED", "")
 _TIMEOUT_S = 60.0
 
 
-def look(session: Session) -> dict[str, Any]:
+def look(session: HostState) -> dict[str, Any]:
     """`nodes` and `waiting`; both questions go out at once.
 
     Raises:
@@ -39,11 +39,11 @@ def look(session: Session) -> dict[str, Any]:
     }
 
 
-def _ask(session: Session, argv: tuple[str, ...]) -> Reply[Completed]:
+def _ask(session: HostState, argv: tuple[str, ...]) -> Reply[Completed]:
     return session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S)
 
 
-def _text(session: Session, answer: Completed) -> str:
+def _text(session: HostState, answer: Completed) -> str:
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(

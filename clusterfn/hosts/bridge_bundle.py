@@ -28,7 +28,7 @@ _OF_WORKER = (
 
 
 @dataclass(frozen=True)
-class Parcel:
+class FileBundle:
     """Files that travel together.
 
     Attributes:
@@ -40,17 +40,17 @@ class Parcel:
     files: Mapping[str, bytes]
 
 
-def make(files: Mapping[str, bytes]) -> Parcel:
+def make(files: Mapping[str, bytes]) -> FileBundle:
     """A parcel of these files, whatever their order."""
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{len(name)} {len(files[name])} {name}".encode("utf-8", "surrogateescape"))
         digest.update(files[name])
-    return Parcel(digest.hexdigest(), files)
+    return FileBundle(digest.hexdigest(), files)
 
 
 @functools.lru_cache(maxsize=1)
-def bridge() -> Parcel:
+def bridge() -> FileBundle:
     """Supervisor, worker, wire, cloudpickle and the library itself, laid out as `docs/architecture.md` shows."""
     return make(dict(_bridge_files()))
 

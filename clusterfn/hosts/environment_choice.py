@@ -18,7 +18,7 @@ from clusterfn.errors import EnvironmentBuildError, LockError
 if TYPE_CHECKING:
     from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.host_state import Session
+    from clusterfn.hosts.connection import ConnectedHost
 
 Say = Callable[[str], None]
 
@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EnvironmentRequest:
     """What a call says of its environment.
 
     Attributes:
@@ -43,7 +43,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ResolvedEnvironment:
     """An environment that can be used on the host.
 
     Attributes:
@@ -57,16 +57,16 @@ class Ready:
     made: LockedEnvironment | None = None
 
 
-class Environments:
+class EnvironmentResolver:
     """The environments of one host, as this process knows them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ConnectedHost) -> None:
         self._session = session
-        self._known: dict[str, Ready] = {}
+        self._known: dict[str, ResolvedEnvironment] = {}
         self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
 
-    def find(self, wanted: Wanted, say: Say) -> Ready:
+    def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `Session.environment`."""
         host = self._session.host
         text = wanted.text or (None if wanted.packages else host.environment)
@@ -90,12 +90,12 @@ class Environments:
             self._outdated = False
             self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
 
-    def _remembered(self, environment: ExistingEnvironment) -> Ready:
+    def _remembered(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment.key() not in self._known:
             self._known[environment.key()] = self._ask(environment)
         return self._known[environment.key()]
 
-    def _ask(self, environment: ExistingEnvironment) -> Ready:
+    def _ask(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         connection = self._session.connection
         answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
         try:
@@ -105,20 +105,20 @@ class Environments:
             raise
         root = self._session.root
         interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
-        return Ready(interpreter, environment.plan(found, root))
+        return ResolvedEnvironment(interpreter, environment.plan(found, root))
 
-    def _made(self, spec: Specification, gpus: int, say: Say) -> Ready:
+    def _made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
         from clusterfn.environment import resolve
         from clusterfn.hosts import environment_facts
 
         key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"
         if key not in self._known:
-            made = environment_facts.made(self._session, spec, gpus, CALLER, say)
+            made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)
             key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"  # the lock may have been written just now
-            self._known[key] = Ready(made.interpreter, {}, made)
+            self._known[key] = ResolvedEnvironment(made.interpreter, {}, made)
         return self._known[key]
 
-    def _found_or_made(self, wanted: Wanted, say: Say) -> Ready:
+    def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """The host's own Python of the caller's version if it has what the function imports, else one that has."""
         from clusterfn.environment import imports
 

@@ -16,7 +16,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
-from clusterfn.hosts.connection import HostConnection, Look, TreeFile, connect
+from clusterfn.hosts.connection import CommandLook, HostConnection, TreeFile, connect
 from clusterfn.hosts.rpc import boot, requests
 from tests.contract.conftest import Connect, find_python, until
 
@@ -61,7 +61,7 @@ def is_zombie(pid: str) -> bool:
 
 
 def test_a_look_with_more_output_than_four_megabytes_is_none(here: HostConnection) -> None:
-    looks: list[Look] = []
+    looks: list[CommandLook] = []
     asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, None, looks.append)
     until(lambda: looks)
     asked.stop()
@@ -407,8 +407,8 @@ def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostCo
     until(lambda: any(look.out == "two" for look in looks))
     asked.stop()
 
-    assert looks[0] == Look(0, "one", "", False, 0.0)
-    assert looks[1] == Look(0, "one", "", True, 0.0)
+    assert looks[0] == CommandLook(0, "one", "", False, 0.0)
+    assert looks[1] == CommandLook(0, "one", "", True, 0.0)
     assert [look.same for look in looks if look.out == "two"][0] is False
 
 
@@ -655,5 +655,5 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
     with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in one\n +parts = name.split"):
-        here._send(requests.Plain("put_tree", fields, lambda *_: None)).result(WAIT_S)
+        here._send(requests.SimpleRequest("put_tree", fields, lambda *_: None)).result(WAIT_S)
     here.ping().result(WAIT_S)

@@ -194,7 +194,7 @@ MUTATIONS: list[Mutation] = [
     _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-slurm"),
     _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-slurm"),
     _one("what was refused stays there", SEND,
-         "        remove(tracker.connection, tracker.folder)\n",
+         "        remove_folder(tracker.connection, tracker.folder)\n",
          "        pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
     _one("cards are not counted", SESSION, "self.cards if asked.gpus", "self.cards if False",
@@ -207,7 +207,8 @@ MUTATIONS: list[Mutation] = [
     # before the job
     _one("the last error counts", "hosts/rpc/link.py", "error = self._requests.failed_before(request) or error", "pass",
          "disk full at upload-tiny"),
-    _one("no advice about a root", "hosts/rpc/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
+    _one("no advice about a root", "hosts/rpc/host_errors.py", '    "denied": _denied,\n', "",
+         "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",
          "other Python-bare"),
     _one("% is sent to SLURM", SLURM, 'if "%" in folder or', "if False and", "odd home, SLURM-odd-home-slurm"),

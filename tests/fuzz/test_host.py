@@ -27,9 +27,9 @@ from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
-from clusterfn.hosts.survey import machine as surveyed
-from clusterfn.hosts.survey import queues
-from clusterfn.hosts.survey.answers import Section
+from clusterfn.hosts.survey import parse
+from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.hosts.survey.parse import Section
 from clusterfn.scheduler import slurm_gres, slurm_limits
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
@@ -94,9 +94,9 @@ def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
     slurm_gres.types(text)
     slurm_gres.nodes(text)
     slurm_gres.waiting(text)
-    queues.partitions(text.splitlines())
-    queues.accounts(text.splitlines())
-    queues.limits(text.splitlines(), [])
+    parse.partitions(text.splitlines())
+    parse.accounts(text.splitlines())
+    parse.limits(text.splitlines(), [])
 
 
 @fuzzed(data=damaged(BARE_TEXTS))

@@ -12,7 +12,7 @@ from clusterfn.bridge.supervisor import nvidia
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.hosts import gpus
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 WANTED = Resources(gpus=2, gpu_type="a6000")
 
@@ -61,8 +61,8 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 @pytest.fixture
-def session(smi: object, tmp_path: Path) -> Iterator[Session]:
-    session = Session(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
+def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
+    session = HostState(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
     yield session
     session.connection.close()
 
@@ -73,7 +73,7 @@ def session(smi: object, tmp_path: Path) -> Iterator[Session]:
      "echo '²²²'", "echo 'No devices were found'; exit 6"],
 )  # fmt: skip
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
-    session: Session, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
+    session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
     monkeypatch.setattr(gpus, "_PATIENCE_S", 0.5)
     smi(failure)
@@ -84,7 +84,7 @@ def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
         session.enough(Resources(gpus=2))
 
 
-def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Session, smi: Callable[[str], None]):
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: HostState, smi: Callable[[str], None]):
     with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0"):
         session.enough(Resources(gpus=1))
 

@@ -16,7 +16,7 @@ from clusterfn.cli import errand
 from clusterfn.cli.steps import Failed, Found, Skipped, Warned, disk, machine, queue, way, work
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Account, Cards, Partition, Site, Volume
+from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
 
 GB = 2**30
 needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="a host's shell")
@@ -236,7 +236,7 @@ def test_links_are_told(there, said):
     assert said in disk.links(found(Site((), root=volume(links=there))))
 
 
-CARDS = Cards(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
+CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
 
 
 def test_cards_are_told_by_kind_memory_and_driver():
@@ -255,7 +255,7 @@ def test_cards_are_told_by_kind_memory_and_driver():
     ],
 )
 def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
-    failed = fails(machine.gpus, found(Site((), cards=Cards(trouble=trouble), silent=silent)))
+    failed = fails(machine.gpus, found(Site((), cards=SurveyedGpus(trouble=trouble), silent=silent)))
 
     assert failed.evidence == (trouble,)
     assert mends in failed.hint
@@ -372,7 +372,7 @@ def test_a_namespace_matters_to_sockets_alone(namespace, host):
 
 
 def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
-    where = found(Site((), cards=Cards(("NVIDIA RTX A6000",) * 8)))
+    where = found(Site((), cards=SurveyedGpus(("NVIDIA RTX A6000",) * 8)))
     where.gpus = 9
 
     failed = fails(work.pytorch, where)

@@ -7,7 +7,7 @@ import pytest
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import sshfile
+from clusterfn.hosts.transports import ssh_config_file
 
 YES = Answers(yes=True)
 
@@ -78,7 +78,7 @@ def test_a_name_that_is_taken_by_another_host_is_refused(folder):
 
 
 def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
-    monkeypatch.setattr(sshfile, "home", lambda: folder)
+    monkeypatch.setattr(ssh_config_file, "home", lambda: folder)
     (folder / ".ssh" / "more.d").mkdir(parents=True)
     (folder / ".ssh" / "config").write_text(
         "Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third \"a b\n"

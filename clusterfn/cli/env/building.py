@@ -12,8 +12,8 @@ from clusterfn.config.spec import Resources
 from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts
-from clusterfn.hosts.environment_builder import Told
-from clusterfn.hosts.host_state import CALLER, Session
+from clusterfn.hosts.environment_builder import BuildProgress
+from clusterfn.hosts.host_state import CALLER, HostState
 
 _QUARTERS = 4
 
@@ -26,7 +26,7 @@ def build(given: argparse.Namespace) -> int:
     session = which.session(words.hosts[0] if words.hosts else None, "build")
     spec = which.specification(words.file, given.packages, session.host)
     session.enough(Resources(gpus=given.gpus))
-    made = environment_facts.made(session, spec, given.gpus, CALLER, which.say)
+    made = environment_facts.lock_environment(session, spec, given.gpus, CALLER, which.say)
     if made.why:
         which.say(made.why)
     shown = _Shown()
@@ -42,7 +42,7 @@ def build(given: argparse.Namespace) -> int:
     return 0
 
 
-def _result(session: Session, made: LockedEnvironment, new: bool) -> str:
+def _result(session: HostState, made: LockedEnvironment, new: bool) -> str:
     ready = showing.ready(session, made.prefix)
     size = f"{len(ready['packages'])} packages, {screen.size(ready['bytes'])}, {ready['files']} files"
     what = f"Python {ready['python']}, {size}"
@@ -62,11 +62,11 @@ class _Shown:
         self._line.clear()
         which.say(sentence)
 
-    def progress(self, told: Told) -> None:
+    def progress(self, told: BuildProgress) -> None:
         """How far it is."""
         of = told.get("of") or 1
         self._line.show(
-            f"clusterfn: {environment_builder.in_words(told)}",
+            f"clusterfn: {environment_builder.describe_progress(told)}",
             f"{told['stage']} {told.get('done', 0) * _QUARTERS // of}",
         )
 

@@ -14,8 +14,8 @@ from clusterfn.cli.env import showing, trial, which
 from clusterfn.config.spec import parse_options
 from clusterfn.errors import EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts
-from clusterfn.hosts.environment_builder import Told
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.environment_builder import BuildProgress
+from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
 _SHOWN = 20
@@ -25,9 +25,9 @@ def verify(given: argparse.Namespace) -> int:
     """Whether one is whole and works; a line for each thing that was looked at."""
     session = which.session(given.host, "verify")
     built = which.one(given.id, session)
-    root = environment_facts.root(session)
+    root = environment_facts.environments_root(session)
     prefix = layout.environment_dir(root, built.id)
-    mended = environment_builder.mend(session, root, built.id)
+    mended = environment_builder.repair_environment(session, root, built.id)
     plan = showing.plan_of(session, prefix)
     found = _imported(session, prefix, plan.get("wanted") or [])
     problems = [*_files(mended), *_modules(found)]
@@ -41,14 +41,14 @@ def verify(given: argparse.Namespace) -> int:
     return 0
 
 
-def _files(mended: Told) -> list[str]:
+def _files(mended: BuildProgress) -> list[str]:
     """What cannot be brought back."""
     print(f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back")
     lost = mended["lost"]
     return [f"{len(lost)} files are lost: {', '.join(lost[:_SHOWN])}"] if lost else []
 
 
-def _imported(session: Session, prefix: str, wanted: list[str]) -> dict[str, Any]:
+def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
     """What its own Python imports of what was asked for."""
     argv = [f"{prefix}/bin/python", "-I", "-c", trial.IMPORTS, *wanted]
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
@@ -71,7 +71,7 @@ def _modules(found: dict[str, Any]) -> list[str]:
     return [f"{name} cannot be imported: {why}" for name, why in found["failed"].items()]
 
 
-def _on_a_card(session: Session, prefix: str, gpus: int) -> None:
+def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
     """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
     told = dispatch.call(trial.kernel(), (), {}, parse_options(where))
@@ -94,7 +94,7 @@ def remove(given: argparse.Namespace) -> int:
     """Remove one that no job uses."""
     session = which.session(given.host, "remove")
     built = which.one(given.id, session)
-    told = environment_builder.remove(session, environment_facts.root(session), built.id)
+    told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
     if not told["removed"]:
         raise EnvironmentBuildError(
             f"{built.id} was not removed: {told['why']}", host=session.host.name, stage="environment",
@@ -108,9 +108,9 @@ def remove(given: argparse.Namespace) -> int:
 def collect(given: argparse.Namespace) -> int:
     """Remove what was not used for long; what is held, and by whom, is said."""
     session = which.session(given.host, "gc")
-    root = environment_facts.root(session)
-    there = {each.id: each for each in environment_builder.environments(session, root)}
-    told = environment_builder.collect(session, root, given.days, given.keep, dry=given.dry_run)
+    root = environment_facts.environments_root(session)
+    there = {each.id: each for each in environment_builder.list_environments(session, root)}
+    told = environment_builder.remove_unused_environments(session, root, given.days, given.keep, dry=given.dry_run)
     done = "would remove" if given.dry_run else "removed"
     for env_id in told["removed"]:
         print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
@@ -123,5 +123,5 @@ def collect(given: argparse.Namespace) -> int:
     return 0
 
 
-def _freed(told: Told) -> str:
+def _freed(told: BuildProgress) -> str:
     return f"{screen.size(told['freed'] or 0)} freed, with {told['packages']} packages that no other environment has"

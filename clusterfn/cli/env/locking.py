@@ -15,7 +15,7 @@ from clusterfn.environment.solver import SolveTarget
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_facts
-from clusterfn.hosts.host_state import CALLER, Session
+from clusterfn.hosts.host_state import CALLER, HostState
 
 _HEAD = ("LOCK", "HOST", "PLATFORM", "ENVIRONMENT", "PACKAGES", "PYTHON", "CUDA")
 _PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
@@ -35,18 +35,18 @@ def lock(given: argparse.Namespace) -> int:
     return 0
 
 
-def _made(session: Session, spec: Specification, gpus: int | None) -> LockedEnvironment:
+def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEnvironment:
     session.enough(Resources(gpus=gpus or 0))
-    made = environment_facts.made(session, spec, _cards(session, gpus), CALLER, which.say)
+    made = environment_facts.lock_environment(session, spec, _cards(session, gpus), CALLER, which.say)
     if made.why:
         which.say(f"{session.host.name}: {made.why}")
     return made
 
 
-def _cards(session: Session, gpus: int | None) -> int:
+def _cards(session: HostState, gpus: int | None) -> int:
     """What was said, else whether the host is known to have cards: a lock for cards does for jobs without, too."""
     return (
-        int(environment_facts.known_cards(session, environment_facts.root(session)) is not None)
+        int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
         if gpus is None
         else gpus
     )
@@ -61,7 +61,7 @@ def _row(found: EnvironmentLock, host: str, platform: str) -> list[str]:
     return [found.path.name, host, platform, identity, str(len(packages)), python, built_for]
 
 
-def _check(spec: Specification, sessions: list[Session], gpus: int | None) -> int:
+def _check(spec: Specification, sessions: list[HostState], gpus: int | None) -> int:
     old = list(_out_of_date(spec, sessions, gpus))
     for host, why in old:
         which.say(f"{host}: {why}; clusterfn env lock {spec.file.name if spec.file else ''} {host}")
@@ -70,9 +70,9 @@ def _check(spec: Specification, sessions: list[Session], gpus: int | None) -> in
     return int(bool(old))
 
 
-def _out_of_date(spec: Specification, sessions: list[Session], gpus: int | None) -> Iterator[tuple[str, str]]:
+def _out_of_date(spec: Specification, sessions: list[HostState], gpus: int | None) -> Iterator[tuple[str, str]]:
     for session in sessions:
-        why = environment_facts.stale(session, spec, _cards(session, gpus), CALLER)
+        why = environment_facts.explain_stale_lock(session, spec, _cards(session, gpus), CALLER)
         if why:
             yield session.host.name, why
 

@@ -17,7 +17,7 @@ from clusterfn.cli.env import which
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import Built
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 _HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
 _DIGITS = 8
@@ -28,7 +28,7 @@ _SHOWN_JOBS = 3
 def listing(given: argparse.Namespace) -> int:
     """The environments of a host, the one used last first."""
     session = which.session(given.host, "list")
-    found = environment_builder.environments(session, environment_facts.root(session))
+    found = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if given.json:
         print(screen.as_json([asdict(each) for each in found]))
     elif found:
@@ -58,7 +58,7 @@ def show(given: argparse.Namespace) -> int:
     """All that is known of one."""
     session = which.session(given.host, "show")
     built = which.one(given.id, session)
-    prefix = layout.environment_dir(environment_facts.root(session), built.id)
+    prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
     told, plan = ready(session, prefix), plan_of(session, prefix)
     if given.json:
         print(screen.as_json({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}))
@@ -110,17 +110,17 @@ def _virtual(packages: Mapping[str, str]) -> str:
     return ", ".join(f"{name.lstrip('_')} {value}" for name, value in packages.items() if value != "0")
 
 
-def ready(session: Session, prefix: str) -> dict[str, Any]:
+def ready(session: HostState, prefix: str) -> dict[str, Any]:
     """What the builder wrote when it was done."""
     return _read(session, posixpath.join(prefix, layout.READY))
 
 
-def plan_of(session: Session, prefix: str) -> dict[str, Any]:
+def plan_of(session: HostState, prefix: str) -> dict[str, Any]:
     """What the builder was told to make."""
     return _read(session, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
 
 
-def _read(session: Session, path: str) -> dict[str, Any]:
+def _read(session: HostState, path: str) -> dict[str, Any]:
     text = remote_files.read_text(session.connection, path)
     if not text:
         raise ClusterfnError(

@@ -16,7 +16,7 @@ from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError
 from clusterfn.hosts import environment_builder, environment_facts
 from clusterfn.hosts.environment_builder import Built
-from clusterfn.hosts.host_state import CALLER, Session, open_session
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
 USUAL_FILE = "environment.yml"
 _LEAST_DIGITS = 4
@@ -77,16 +77,16 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     return resolve.read_specification(USUAL_FILE, ())
 
 
-def one(word: str, session: Session) -> Built:
+def one(word: str, session: HostState) -> Built:
     """The environment on the host that is meant by its id, by the beginning of that, or by its file.
 
     Raises:
         ConfigError: There is none, or there are several.
         LockError: The lock beside the file cannot be read.
     """
-    root = environment_facts.root(session)
+    root = environment_facts.environments_root(session)
     begin = _id_of_file(word, session) if advice.names_a_file(word) else word.lower()
-    there = environment_builder.environments(session, root)
+    there = environment_builder.list_environments(session, root)
     found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
     if len(found) == 1 and len(begin) >= _LEAST_DIGITS:
         return found[0]
@@ -96,16 +96,16 @@ def one(word: str, session: Session) -> Built:
     raise ConfigError(f"there is no environment {word!r} on {session.host.name}", hint=hint)
 
 
-def _id_of_file(word: str, session: Session) -> str:
+def _id_of_file(word: str, session: HostState) -> str:
     """Of the lock as it stands: nothing is solved for a question."""
     spec = resolve.read_specification(word, ())
-    why = environment_facts.stale(session, spec, 0, CALLER)
+    why = environment_facts.explain_stale_lock(session, spec, 0, CALLER)
     if why:
         raise ConfigError(f"{word} is not locked: {why}", hint=f"clusterfn env lock {word} {session.host.name}")
-    return environment_facts.made(session, spec, 0, CALLER, say).id
+    return environment_facts.lock_environment(session, spec, 0, CALLER, say).id
 
 
-def session(name: str | None, command: str) -> Session:
+def session(name: str | None, command: str) -> HostState:
     """The session of a host."""
     return open_session(host(name, command))
 

@@ -1,6 +1,6 @@
 """Asking a person, a line at a time: each question has an option that answers it in advance, and most have a default.
 
-The only module of `clusterfn init` that reads what is typed; a password is asked for by `transport.asking` alone.
+The only module of `clusterfn init` that reads what is typed; a password is asked for by `transports.prompts` alone.
 Questions go to stderr. Without a terminal a missing answer is an error that names the option.
 """
 

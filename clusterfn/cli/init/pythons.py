@@ -15,8 +15,8 @@ from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.environment_choice import Wanted
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.environment_choice import EnvironmentRequest
+from clusterfn.hosts.host_state import HostState
 
 NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
@@ -45,7 +45,7 @@ exit 0
 """
 
 
-def environment(session: Session, given: str | None, answers: Answers) -> str | None:
+def environment(session: HostState, given: str | None, answers: Answers) -> str | None:
     """What to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
@@ -55,7 +55,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
     if given == NONE:
         return None
     if given:
-        say(f"Functions run under {session.environment(Wanted(given)).interpreter.path}.")
+        say(f"Functions run under {session.environment(EnvironmentRequest(given)).interpreter.path}.")
         return given
     own = _own(session.connection)
     if own is None:
@@ -74,7 +74,7 @@ def _own(connection: HostConnection) -> str | None:
         return None
 
 
-def _elsewhere(session: Session, answers: Answers) -> str | None:
+def _elsewhere(session: HostState, answers: Answers) -> str | None:
     found = find(session.connection)
     if not found:
         say(f"There is no {PYTHON} there: one is made for what a function imports, when it is first called.")
@@ -97,13 +97,13 @@ def _meant(typed: str, found: Sequence[str]) -> str:
     return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed
 
 
-def _try(session: Session, text: str) -> None:
+def _try(session: HostState, text: str) -> None:
     """Raises ConfigError where that is no environment, or is not there."""
     if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
         return
     existing.parse_existing(text, "bare")
     try:
-        session.environment(Wanted(text))
+        session.environment(EnvironmentRequest(text))
     except EnvironmentBuildError as error:
         raise ConfigError(error.message, hint=error.hint) from error
 

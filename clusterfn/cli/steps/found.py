@@ -15,7 +15,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import survey
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.survey import Site
 
 TIMEOUT_S = 60.0
@@ -61,7 +61,7 @@ class Found:
     timeout_s: float | None = None
     progress: errand.Progress = errand.silent
     _host: Host | None = None
-    _session: Session | None = field(default=None, repr=False)
+    _session: HostState | None = field(default=None, repr=False)
     broken: HostError | None = None
     gpus: int = 0
 
@@ -79,12 +79,12 @@ class Found:
         self._host = host
 
     @property
-    def session(self) -> Session:
+    def session(self) -> HostState:
         assert self._session is not None
         return self._session
 
     @session.setter
-    def session(self, session: Session) -> None:
+    def session(self, session: HostState) -> None:
         self._session = session
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
-from clusterfn.hosts.survey import Cards
+from clusterfn.hosts.survey import SurveyedGpus
 
 _MISMATCH = "version mismatch"
 _RELOAD = (
@@ -36,7 +36,7 @@ def _mend(found: Found, trouble: str) -> str:
     return _NO_DRIVER if "communicate with the NVIDIA driver" in trouble else _OTHER
 
 
-def _described(cards: Cards) -> str:
+def _described(cards: SurveyedGpus) -> str:
     kinds = "; ".join(dict.fromkeys(cards.names))
     capable = f", compute capability {', '.join(sorted(set(cards.capabilities)))}" if cards.capabilities else ""
     return f"{len(cards.names)} x {kinds}, {cards.memory_bytes // 2**20} MiB{capable}; driver {cards.driver}"

@@ -9,7 +9,7 @@ from clusterfn.cli import screen, target
 from clusterfn.cli.steps.found import TIMEOUT_S, Failed, Found, Skipped, Warned
 from clusterfn.errors import AuthenticationError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.host_state import open_session
-from clusterfn.hosts.transports.sshconfig import resolve
+from clusterfn.hosts.transports.ssh_config import resolve
 
 _NOISY_LINES = 5
 _QUIET = (

@@ -9,7 +9,7 @@ from clusterfn.cli import errand
 from clusterfn.cli.env import trial
 from clusterfn.cli.steps.found import Failed, Found, Skipped, Warned
 from clusterfn.config.spec import did_you_mean, parse_options
-from clusterfn.hosts.environment_choice import Wanted
+from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.scheduler import job_script
 
@@ -44,7 +44,7 @@ def _no_module(found: Found, name: str, like: list[str], said: list[str]) -> Fai
 
 
 def environment(found: Found) -> str:
-    interpreter = found.session.environment(Wanted(found.environment, gpus=found.gpus)).interpreter
+    interpreter = found.session.environment(EnvironmentRequest(found.environment, gpus=found.gpus)).interpreter
     here = "as here" if interpreter.version == CALLER else f"here {CALLER[0]}.{CALLER[1]}: code travels as text"
     return f"{interpreter.path} (Python {interpreter.version[0]}.{interpreter.version[1]}, {here})"
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.rpc.failures import error_of
 from clusterfn.hosts.rpc.frames import CHUNK, FrameReader, Header, no_frame, pack
+from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.transports import Asker, Stream, Transport
 
 MARKER_S = 10.0

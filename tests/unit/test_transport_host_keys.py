@@ -12,8 +12,8 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports.hostkeys import check, has_authority_alone, matches
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.host_keys import check, has_authority_alone, matches
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 KEY, OTHER = b"key", b"other"
 KIND = "ssh-ed25519"

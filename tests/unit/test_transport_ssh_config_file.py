@@ -11,9 +11,9 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import failures, sshfile
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
-from clusterfn.hosts.transports.sshfile import matches, words
+from clusterfn.hosts.transports import ssh_config_file, ssh_errors
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.ssh_config_file import matches, words
 
 needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH for the right answer")
 
@@ -143,14 +143,14 @@ def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pyt
 def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_resolved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sshfile, "home", lambda: tmp_path / "passwd")
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path / "passwd")
     monkeypatch.setenv("HOME", str(tmp_path))
     host = Host("lab8", "lab8", "bare", "yml:1")
     settings = replace(resolve(host), config_file=None)
-    before = failures.unresolved(host, settings, "lab8", []).hint
+    before = ssh_errors.unresolved(host, settings, "lab8", []).hint
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh/config").touch()
-    after = failures.unresolved(host, settings, "lab8", []).hint
+    after = ssh_errors.unresolved(host, settings, "lab8", []).hint
 
     wanted = f"ssh reads {tmp_path}/passwd/.ssh/config, not {tmp_path}/.ssh/config: to use that file, add ssh_config:"
     assert "ssh_config" not in before and wanted in after
@@ -161,9 +161,9 @@ def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_ha
     for name in home_has:
         (tmp_path / name).touch()
     config = write(tmp_path, f"Host lab8\n IdentityFile {tmp_path}/mine\n")
-    error = failures.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
+    error = ssh_errors.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
     usual = resolve(Host("lab8", "lab8", "bare", "y", ssh_config="/dev/null"))
-    by_default = failures.login_refused("lab8", usual, [], [])
+    by_default = ssh_errors.login_refused("lab8", usual, [], [])
 
     named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
     assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
@@ -205,7 +205,7 @@ def test_what_openssh_refuses_is_refused_by_line(name: str, tmp_path: Path, monk
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home of its own, and no ssh."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sshfile, "home", lambda: tmp_path)
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path)
     (tmp_path / ".ssh/config.d").mkdir(parents=True)
     return tmp_path
 
@@ -218,7 +218,7 @@ def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
 
 
 def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterfn.hosts.transports.sshfile.system_file", lambda: home / "etc")
+    monkeypatch.setattr("clusterfn.hosts.transports.ssh_config_file.system_file", lambda: home / "etc")
     (home / ".ssh/config").write_text("Host lab8\n User me\n")
     (home / "etc").write_text("Host lab8\n User you\n Port 2222\n")
 

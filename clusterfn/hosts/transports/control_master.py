@@ -16,12 +16,12 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.hosts.transports import failures, held, openssh, runtime, sshwords
-from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports import held_connections, openssh, ssh_errors
 from clusterfn.hosts.transports.askpass import AskPass
-from clusterfn.hosts.transports.held import Held
+from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.openssh import OpensshStream
-from clusterfn.hosts.transports.sshconfig import Settings
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings
 
 _LOOK_S = 0.1
 _CHECK_S = 5.0
@@ -29,26 +29,28 @@ _PID = re.compile(r"pid=(\d+)")
 _REFUSED = re.compile(r"mux_client_request_session: session request failed: .*")
 
 
-def log_in(host: Host, settings: Settings, asker: Asker | None) -> Held:
+def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnection:
     """Make one that outlives this process.
 
     Raises:
         HostError: As `Transport.open`.
     """
-    key = held.key_of(settings, held.MASTER)
-    path = held.socket_path(key)
+    key = held_connections.key_of(settings, held_connections.MASTER)
+    path = held_connections.socket_path(key)
     if _pid(path) is None:  # one that lives is another login's, which is just being made: this one then joins it
         path.unlink(missing_ok=True)
     try:
         asked = _authenticated(host, settings, path, asker)
         pid = _pid(path)
         if pid is None:
-            raise failures.ended(host, settings, "the connection ended right after the login", [])
+            raise ssh_errors.ended(host, settings, "the connection ended right after the login", [])
         place = f"{settings.user}@{settings.place}"
-        made = Held(key, held.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
-        held.remember(made)
+        made = HeldConnection(
+            key, held_connections.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path)
+        )
+        held_connections.write_record(made)
     except BaseException:  # what nobody would find must not stay
-        if held.find(key) is None:
+        if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise
     return made
@@ -59,7 +61,7 @@ def _authenticated(host: Host, settings: Settings, path: Path, asker: Asker | No
     mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
-        folder = runtime.scratch("in-")
+        folder = held_connections.scratch_folder("in-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         log = folder / "log"
         asking = stack.enter_context(AskPass(asker, host.name)) if asker else None
@@ -67,7 +69,7 @@ def _authenticated(host: Host, settings: Settings, path: Path, asker: Asker | No
         code = _run(ssh, asking, openssh.patience_s(settings))
         said = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         if not path.is_socket():
-            raise sshwords.error_of(host, settings, said, code, asked=asker is not None)
+            raise ssh_errors.error_of(host, settings, said, code, asked=asker is not None)
         return asking is not None and asking.count > 0
 
 
@@ -100,7 +102,7 @@ def _wait(process: subprocess.Popen[bytes], asking: AskPass | None) -> None:
         process.wait(_LOOK_S)
 
 
-def open_session(host: Host, settings: Settings, master: Held, command: str) -> OpensshStream | None:
+def open_session(host: Host, settings: Settings, master: HeldConnection, command: str) -> OpensshStream | None:
     """A stream through the master; None if it is there no longer. No other connection is made in its stead.
 
     Raises:
@@ -116,21 +118,21 @@ def open_session(host: Host, settings: Settings, master: Held, command: str) -> 
     except HostError as error:
         refused = [line for line in stream.before().splitlines() if _REFUSED.fullmatch(line)]
         if refused:
-            raise failures.no_more_sessions(host, settings.place, refused) from error
+            raise ssh_errors.no_more_sessions(host, settings.place, refused) from error
         return None
 
 
-def is_alive(master: Held) -> bool:
+def is_alive(master: HeldConnection) -> bool:
     """Whether it holds its connection still. Does not count as use, as asking itself would."""
-    return Path(master.address).is_socket() and held.is_running(master.pid)
+    return Path(master.address).is_socket() and held_connections.is_running(master.pid)
 
 
-def answers(master: Held) -> bool:
+def answers(master: HeldConnection) -> bool:
     """Whether it can be used now; one that was stopped only seems to be there."""
     return _pid(Path(master.address)) is not None
 
 
-def log_out(master: Held) -> None:
+def log_out(master: HeldConnection) -> None:
     """End it, with everything that goes through it."""
     _ask(Path(master.address), "exit")
 

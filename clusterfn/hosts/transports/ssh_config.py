@@ -1,7 +1,7 @@
 """From a host's address to everything that is needed to reach it, as OpenSSH would resolve it.
 
-`ssh -G` answers where there is an ssh (4 ms, no connection); else `sshfile` reads the same files by the same rules.
-What paramiko cannot do is kept as `Settings.unmet`: `paramiko` refuses it by name, `auto` takes ssh itself for it.
+`ssh -G` answers where there is an ssh (4 ms, no connection); else `ssh_config_file` reads the same files by the same
+rules. `Settings.unmet` holds what paramiko cannot do: `paramiko` refuses it by name, `auto` uses ssh itself for it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
-from clusterfn.hosts.transports import sshfile
-from clusterfn.hosts.transports.sshfile import Options
+from clusterfn.hosts.transports import ssh_config_file
+from clusterfn.hosts.transports.ssh_config_file import Options
 
 CONNECT_TIMEOUT_S = 15.0
 SSH_G_TIMEOUT_S = 20.0
@@ -112,7 +112,7 @@ class Settings:
         """Where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
-        file = Path(self.config_file) if self.config_file else sshfile.config_file()
+        file = Path(self.config_file) if self.config_file else ssh_config_file.config_file()
         return f"`HostName {self.hostname}` of {self.alias} in {file}{_line_of(file, self.hostname)}"
 
     @property
@@ -228,7 +228,7 @@ def _named(wanted: Address) -> tuple[str, ...]:
 def _read(host: Host, wanted: Address, config: str | None) -> Options:
     named = {"user": wanted.user, "port": str(wanted.port) if wanted.port else None}
     given = {key: [value] for key, value in named.items() if value}
-    options = {**DEFAULTS, **sshfile.read(host, wanted.name, given, config)}
+    options = {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}
     if options.get("canonicalizehostname", ["no"])[0] not in ("no", "false"):
         raise ConfigError(
             f"The ssh configuration of host {host.name} asks for canonicalizehostname, and there is no ssh here",
@@ -296,7 +296,7 @@ class _Tokens:
     def __init__(self, values: dict[str, str]) -> None:
         local = socket.gethostname()
         self.unknown: list[str] = []
-        self.values = {"%": "%", "d": str(sshfile.home()), "u": getpass.getuser(), "l": local, **values}
+        self.values = {"%": "%", "d": str(ssh_config_file.home()), "u": getpass.getuser(), "l": local, **values}
         self.values["L"] = local.partition(".")[0]
         self.values["i"] = str(os.getuid()) if hasattr(os, "getuid") else ""
         together = "".join(self.values[token] for token in "lhprj")
@@ -306,7 +306,9 @@ class _Tokens:
         return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        return tuple(sshfile.expanded(self._file(name)) for name in names if name.lower() not in ("none", "/dev/null"))
+        return tuple(
+            ssh_config_file.expanded(self._file(name)) for name in names if name.lower() not in ("none", "/dev/null")
+        )
 
     def _file(self, name: str) -> str:
         return re.sub(

@@ -10,9 +10,9 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.transports import hostkeys
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
-from clusterfn.hosts.transports.sshwords import error_of, lost, without_chatter
+from clusterfn.hosts.transports import host_keys
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.ssh_errors import error_of, lost, without_chatter
 
 HOST = Host("lab8", "me@10.0.0.8", "bare", "clusterfn.yml:3")
 REMEMBERED = base64.b64encode(b"remembered").decode()
@@ -132,7 +132,7 @@ def test_a_changed_key_shows_both_fingerprints_and_the_line(settings: Settings) 
 
     shown, remembered = error.evidence
     assert shown == "shown now:  ssh-ed25519 SHA256:abc by 10.0.0.8:22"
-    assert remembered == f"remembered: ssh-ed25519 {hostkeys.fingerprint(b'remembered')} at {file}:2"
+    assert remembered == f"remembered: ssh-ed25519 {host_keys.fingerprint(b'remembered')} at {file}:2"
     assert "clusterfn trust lab8 --replace (by hand: ssh-keygen -R '10.0.0.8'" in (error.hint or "")
 
 

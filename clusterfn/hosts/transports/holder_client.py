@@ -1,4 +1,4 @@
-"""Holding a connection by a process of our own (`holder`), and streams through it."""
+"""Start the process that holds a connection (`holder_process`), talk to it, and open streams through it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.transports import failures, held
-from clusterfn.hosts.transports.asking import Asker, NotAnswered, Question
-from clusterfn.hosts.transports.held import Held
-from clusterfn.hosts.transports.sshconfig import Settings
+from clusterfn.hosts.transports import held_connections, ssh_errors
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.prompts import Asker, NotAnswered, Question
+from clusterfn.hosts.transports.ssh_config import Settings
 
 if TYPE_CHECKING:
     if sys.platform == "win32":
@@ -38,10 +38,10 @@ CHECK_S = 5.0
 _PIECE = 64 * 1024
 _PIECES = 64
 _GONE = (OSError, EOFError)
-_START = "from clusterfn.hosts.transports.holder import main; main()"
+_START = "from clusterfn.hosts.transports.holder_process import main; main()"
 
 
-def log_in(host: Host, asker: Asker | None) -> Held:
+def log_in(host: Host, asker: Asker | None) -> HeldConnection:
     """Start a holder, have its questions answered, and leave it to itself.
 
     Raises:
@@ -57,7 +57,7 @@ def log_in(host: Host, asker: Asker | None) -> Held:
             _tell(process, {"answer": _answer(asker, Question(**said["ask"]))})
         if "error" in said:
             raise _its_error(said["error"])
-        return Held(**said["held"])
+        return HeldConnection(**said["held"])
     except BaseException:  # Ctrl-C too: it is in a session of its own and would stay
         process.kill()
         process.wait()
@@ -113,7 +113,7 @@ def _its_error(text: str) -> ClusterfnError:
     return error
 
 
-def open_session(host: Host, settings: Settings, holder: Held, command: str) -> HeldStream | None:
+def open_session(host: Host, settings: Settings, holder: HeldConnection, command: str) -> HeldStream | None:
     """A stream through the holder; None if it is there no longer.
 
     Raises:
@@ -132,32 +132,32 @@ def open_session(host: Host, settings: Settings, holder: Held, command: str) -> 
         return HeldStream(line)
     line.close()
     if "refused" in said:
-        raise failures.no_more_sessions(host, settings.place, said["refused"])
+        raise ssh_errors.no_more_sessions(host, settings.place, said["refused"])
     return None
 
 
-def _line(holder: Held) -> Line:
+def _line(holder: HeldConnection) -> Line:
     line: Any = Client(holder.address, authkey=holder.secret.encode() or None)
     opened: Line = line
     return opened
 
 
-def is_alive(holder: Held) -> bool:
+def is_alive(holder: HeldConnection) -> bool:
     """Whether it holds its connection still."""
-    return held.is_running(holder.pid) and (sys.platform == "win32" or Path(holder.address).is_socket())
+    return held_connections.is_running(holder.pid) and (sys.platform == "win32" or Path(holder.address).is_socket())
 
 
-def answers(holder: Held) -> bool:
+def answers(holder: HeldConnection) -> bool:
     """Whether it can be used now; one that was stopped only seems to be there."""
     return _has_answered(holder, b'{"there": true}')
 
 
-def log_out(holder: Held) -> None:
+def log_out(holder: HeldConnection) -> None:
     """End it, with everything that goes through it; one that does not answer is left."""
     _has_answered(holder, b'{"end": true}')
 
 
-def _has_answered(holder: Held, asked: bytes) -> bool:
+def _has_answered(holder: HeldConnection, asked: bytes) -> bool:
     with contextlib.suppress(*_GONE), _line(holder) as line:
         line.send_bytes(asked)
         return line.poll(CHECK_S)

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports import sshfile
-from clusterfn.hosts.transports.sshconfig import Settings
+from clusterfn.hosts.transports import ssh_config_file
+from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
 _FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is told as ed25519
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownKey:
     """One line of a known_hosts file. `marker` is "", "@revoked" or "@cert-authority"."""
 
     place: str
@@ -40,26 +40,28 @@ def fingerprint(blob: bytes) -> str:
     return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
-def known_keys(name: str, files: Iterable[Path]) -> list[Known]:
+def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
     """What the files remember of a host; `name` is as known_hosts writes it, say `[lab8]:2222`."""
     return [known for path in files if path.is_file() for known in _in_file(name, path)]
 
 
-def _in_file(name: str, path: Path) -> Iterator[Known]:
+def _in_file(name: str, path: Path) -> Iterator[KnownKey]:
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         words = line.split()
         marker = words.pop(0) if words and words[0].startswith("@") else ""
         if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
             continue
         try:
-            yield Known(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
+            yield KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
         except ValueError:  # binascii.Error is one; another where a sign is not even of ASCII
             continue
 
 
 def matches(patterns: str, name: str) -> bool:
     """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
-    return _matches_hash(patterns, name) if patterns.startswith("|1|") else sshfile.matches(patterns.lower(), name)
+    return (
+        _matches_hash(patterns, name) if patterns.startswith("|1|") else ssh_config_file.matches(patterns.lower(), name)
+    )
 
 
 def _matches_hash(field: str, name: str) -> bool:
@@ -102,7 +104,7 @@ def revoked_error(settings: Settings, host_name: str, shown: str, place: str) ->
     return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
 
 
-def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Known] = ()) -> HostKeyError:
+def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey] = ()) -> HostKeyError:
     """No key is remembered. `shown`: kind and fingerprint of the one that came, and who showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
@@ -114,7 +116,7 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
     return _error(message, host_name, shown, [f"not in: {files}"], hint)
 
 
-def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[Known]) -> HostKeyError:
+def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
     """No key is remembered but an authority's, which may have signed this one: paramiko cannot tell."""
     places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
     hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
@@ -123,7 +125,7 @@ def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence
     return _error(message, host_name, shown, places, hint)
 
 
-def changed(settings: Settings, host_name: str, shown: str, known: Sequence[Known]) -> HostKeyError:
+def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
     """Others are remembered than the one that came."""
     remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
     file = known[0].place.rpartition(":")[0] if known else "FILE"

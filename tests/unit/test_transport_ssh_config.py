@@ -8,8 +8,8 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, Unreachable
-from clusterfn.hosts.transports import sshconfig
-from clusterfn.hosts.transports.sshconfig import Address, parse_address, refuse_unmet, resolve
+from clusterfn.hosts.transports import ssh_config
+from clusterfn.hosts.transports.ssh_config import Address, parse_address, refuse_unmet, resolve
 
 HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
 
@@ -152,7 +152,7 @@ def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retr
     (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
     (tmp_path / "ssh").chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(sshconfig, "SSH_G_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(ssh_config, "SSH_G_TIMEOUT_S", 0.05)
 
     with pytest.raises(Unreachable, match="did not resolve its configuration for lab8 within 0.05 s") as caught:
         resolve(HOST)

@@ -1,8 +1,8 @@
 """The process that holds one paramiko connection for this user's programs, where the system's ssh cannot.
 
 Runs apart from any terminal. It ends when it is told to, when nobody has used the connection for its time, or when
-the connection dies; nothing of it is left then. It never connects a second time. Started by `holding` alone; what it
-asks goes to the program that started it.
+the connection dies; nothing of it is left then. It never connects a second time. `holder_client` starts it,
+and answers its questions.
 
     starter -> holder  {"host": base64 of a pickled Host, "asks": bool}, then {"answer": text or null} to each question
     holder -> starter  {"ask": {...}} any number of times, then {"held": {...}} or {"error": base64 of a pickled error}
@@ -29,11 +29,11 @@ import paramiko
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.transports import held, runtime
+from clusterfn.hosts.transports import held_connections
 from clusterfn.hosts.transports import paramiko as by_paramiko
-from clusterfn.hosts.transports.asking import NotAnswered, Question
-from clusterfn.hosts.transports.held import Held
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.prompts import NotAnswered, Question
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 _LOOK_S = 1.0
 _PIECE = 64 * 1024
@@ -58,29 +58,40 @@ def main() -> None:
 
 
 def _hold(host: Host, settings: Settings, hops: list[paramiko.Transport], asked: bool) -> None:
-    key = held.key_of(settings, held.HOLDER)
+    key = held_connections.key_of(settings, held_connections.HOLDER)
     windows = sys.platform == "win32"
     # a name of its own: whoever ends unlinks it, and may not be the last that has logged in
-    own = str(held.socket_path(f"{key}-{secrets.token_hex(4)}"))
+    own = str(held_connections.socket_path(f"{key}-{secrets.token_hex(4)}"))
     address = rf"\\.\pipe\clusterfn-{secrets.token_hex(16)}" if windows else own
     secret = secrets.token_hex(16) if windows else ""  # an old Python's handshake needs MD5, which some machines forbid
     place = f"{settings.user}@{settings.place}"
-    made = Held(key, held.HOLDER, host.name, place, os.getpid(), time.time(), host.login_ttl_s, asked, address, secret)
+    made = HeldConnection(
+        key,
+        held_connections.HOLDER,
+        host.name,
+        place,
+        os.getpid(),
+        time.time(),
+        host.login_ttl_s,
+        asked,
+        address,
+        secret,
+    )
     with _listener(made) as listener:
-        held.remember(made)
+        held_connections.write_record(made)
         try:
             _tell({"held": asdict(made)})
             _leave_the_starter()
             _Holder(host, settings, hops[-1], made).run(listener)
         finally:
-            held.forget(made)
+            held_connections.forget_record(made)
 
 
-def _listener(made: Held) -> Listener:
+def _listener(made: HeldConnection) -> Listener:
     try:
         return Listener(made.address, backlog=_WAITING, authkey=made.secret.encode() or None)
     except OSError as error:
-        raise runtime.unwritable(error) from error
+        raise held_connections.unwritable(error) from error
 
 
 class _Relay:
@@ -120,7 +131,7 @@ def _leave_the_starter() -> None:
 class _Holder:
     """The connection, and who uses it."""
 
-    def __init__(self, host: Host, settings: Settings, ssh: paramiko.Transport, made: Held) -> None:
+    def __init__(self, host: Host, settings: Settings, ssh: paramiko.Transport, made: HeldConnection) -> None:
         self.host, self.settings, self.ssh, self.made = host, settings, ssh, made
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -138,7 +149,10 @@ class _Holder:
         with self._lock:
             if self._clients:
                 return False
-            return time.monotonic() - self._used > self.made.ttl_s or held.find(self.made.key) != self.made
+            return (
+                time.monotonic() - self._used > self.made.ttl_s
+                or held_connections.find_record(self.made.key) != self.made
+            )
 
     def _accept(self, listener: Listener) -> None:
         while not self._over.is_set():

@@ -23,15 +23,17 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError
-from clusterfn.hosts.transports import held, holding, logins, runtime, sshlogin
-from clusterfn.hosts.transports.asking import Question
+from clusterfn.hosts.transports import held_connections, holder_client, paramiko_login, shared_login
 from clusterfn.hosts.transports.askpass import AskPass
-from clusterfn.hosts.transports.held import Held
-from clusterfn.hosts.transports.reuse import ReusingTransport
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.prompts import Question
+from clusterfn.hosts.transports.shared_login import ReusingTransport
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and sockets of Unix")
-HELD = Held("0123456789abcdef", held.MASTER, "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere")
+HELD = HeldConnection(
+    "0123456789abcdef", held_connections.MASTER, "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere"
+)
 
 
 def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
@@ -52,7 +54,7 @@ def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() ->
 
 ASK = """
 import multiprocessing, os, sys
-from clusterfn.hosts.transports.asking import Question, person
+from clusterfn.hosts.transports.prompts import Question, person
 def told():
     print("somebody" if person() else "nobody", flush=True)
 if __name__ == "__main__":
@@ -162,7 +164,7 @@ def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_non
         asked.append(question)
         return next(answers)
 
-    sshlogin.log_in(server[1], settings, "lab", ask)
+    paramiko_login.log_in(server[1], settings, "lab", ask)
 
     assert server[0].heard == [["1", "1234"], []]
     assert [(each.text, each.secret, each.about) for each in asked] == [
@@ -175,7 +177,7 @@ def test_wrong_answers_are_asked_again_as_often_as_ssh_would(
     server: tuple[Menu, paramiko.Transport], settings: Settings
 ) -> None:
     with pytest.raises(AuthenticationError, match="did not let ada in") as caught:
-        sshlogin.log_in(server[1], settings, "lab", lambda question: "0")
+        paramiko_login.log_in(server[1], settings, "lab", lambda question: "0")
 
     assert server[0].heard == [["0", "0"]] * 2
     assert caught.value.evidence.count("tried keyboard-interactive: refused") == 2
@@ -194,7 +196,7 @@ def test_what_was_typed_is_in_no_log_and_no_error(
     monkeypatch.setattr(server[0], "get_allowed_auths", lambda username: method)
 
     with pytest.raises(AuthenticationError) as caught:
-        sshlogin.log_in(server[1], settings, "lab", lambda question: typed)
+        paramiko_login.log_in(server[1], settings, "lab", lambda question: typed)
 
     told = "".join(traceback.format_exception(None, caught.value, caught.value.__traceback__))
     assert f"tried {method}: refused" in told
@@ -216,25 +218,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
-    assert (runtime.folder().stat().st_mode & 0o777) == 0o700
+    assert (held_connections.runtime_folder().stat().st_mode & 0o777) == 0o700
 
     folder.chmod(0o755)
     with pytest.raises(ConfigError, match="is not a folder of yours alone"):
-        runtime.folder()
-    assert not held.any_there()  # and it is in nobody's way
+        held_connections.runtime_folder()
+    assert not held_connections.has_records()  # and it is in nobody's way
 
 
 def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     folder.symlink_to(tmp_path)  # made by another, perhaps, to a folder of ours
     with pytest.raises(ConfigError, match="is not a folder of yours alone"):
-        runtime.folder()
+        held_connections.runtime_folder()
     folder.unlink()
     for other in (lambda: folder.symlink_to("/nowhere/at/all"), folder.touch):
         other()
         with pytest.raises(ConfigError, match="is not a folder of yours alone"):
-            runtime.folder()
-        assert not runtime.is_there()
+            held_connections.runtime_folder()
+        assert not held_connections.has_runtime_folder()
         folder.unlink()
 
 
@@ -244,7 +246,7 @@ def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder:
     os.chown(folder, 1, 1)
 
     with pytest.raises(ConfigError, match="is not a folder of yours alone"):
-        runtime.folder()
+        held_connections.runtime_folder()
 
 
 def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
@@ -253,9 +255,9 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(held.json, "dump", full)
+    monkeypatch.setattr(held_connections.json, "dump", full)
     with pytest.raises(ConfigError, match="No space left") as caught:
-        held.remember(HELD)
+        held_connections.write_record(HELD)
     assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
     monkeypatch.setattr("clusterfn.hosts.transports.askpass._variables", full)
     with pytest.raises(ConfigError, match="No space left"):
@@ -264,59 +266,65 @@ def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_t
 
     monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
     with pytest.raises(ConfigError, match="cannot be written to"):
-        runtime.folder()
+        held_connections.runtime_folder()
 
 
 def test_what_killed_programs_left_there_goes_after_a_day(folder: Path) -> None:
-    old, new = runtime.scratch("ask-"), runtime.scratch("in-")
+    old, new = held_connections.scratch_folder("ask-"), held_connections.scratch_folder("in-")
     (old / "ask").touch()
     os.utime(old, (1.0, 1.0))
-    held.remember(HELD)
+    held_connections.write_record(HELD)
 
-    shutil.rmtree(runtime.scratch("ask-"))
+    shutil.rmtree(held_connections.scratch_folder("ask-"))
 
     assert not old.exists()
     new.rmdir()
-    assert held.find(HELD.key) == HELD
+    assert held_connections.find_record(HELD.key) == HELD
 
 
 def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(tmp_path / ("x" * 80)))
 
     with pytest.raises(ConfigError, match="too long for a folder of sockets"):
-        runtime.folder()
+        held_connections.runtime_folder()
 
 
 def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path) -> None:
-    assert not held.any_there()
-    held.remember(HELD)
+    assert not held_connections.has_records()
+    held_connections.write_record(HELD)
 
-    assert (held.find(HELD.key), list(held.every()), held.any_there()) == (HELD, [HELD], True)
+    assert (
+        held_connections.find_record(HELD.key),
+        list(held_connections.all_records()),
+        held_connections.has_records(),
+    ) == (HELD, [HELD], True)
     assert (folder / f"{HELD.key}.json").stat().st_mode & 0o777 == 0o600
-    held.forget(Held(**{**vars(HELD), "pid": 1}))  # another login has come meanwhile
-    assert held.find(HELD.key) == HELD
-    held.forget(HELD)
-    assert held.find(HELD.key) is None
+    held_connections.forget_record(HeldConnection(**{**vars(HELD), "pid": 1}))  # another login has come meanwhile
+    assert held_connections.find_record(HELD.key) == HELD
+    held_connections.forget_record(HELD)
+    assert held_connections.find_record(HELD.key) is None
 
 
 def test_a_damaged_record_is_none(folder: Path) -> None:
-    (runtime.folder() / "x.json").write_text("{")
+    (held_connections.runtime_folder() / "x.json").write_text("{")
 
-    assert list(held.every()) == []
+    assert list(held_connections.all_records()) == []
 
 
-@pytest.mark.parametrize("kind", [held.MASTER, held.HOLDER])
+@pytest.mark.parametrize("kind", [held_connections.MASTER, held_connections.HOLDER])
 def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(
     folder: Path, tmp_path: Path, kind: str
 ) -> None:
     (tmp_path / "config").write_text("Host lab\n")
     host = Host("lab", "lab", "bare", "x", ssh_config=str(tmp_path / "config"))
-    key = held.key_of(resolve(host), kind)
-    runtime.folder()
+    key = held_connections.key_of(resolve(host), kind)
+    held_connections.runtime_folder()
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(held.socket_path(key)))
-    held.remember(replace(HELD, key=key, kind=kind, pid=os.getpid(), address=str(held.socket_path(key))))
-    assert logins.is_held(host)
+        left.bind(str(held_connections.socket_path(key)))
+    held_connections.write_record(
+        replace(HELD, key=key, kind=kind, pid=os.getpid(), address=str(held_connections.socket_path(key)))
+    )
+    assert shared_login.is_held(host)
 
     class Refused:
         via = ""
@@ -326,14 +334,16 @@ def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_
 
     with pytest.raises(AuthenticationError):
         ReusingTransport(host, Refused()).open("true")
-    assert not logins.is_held(host)
+    assert not shared_login.is_held(host)
 
 
 def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("Host a b\nHostName lab.example.edu\nUser ada\nHost b c\nHostKeyAlias lab\n")
 
     def key(address: str) -> str:
-        return held.key_of(resolve(Host("x", address, "bare", "x", ssh_config=str(tmp_path / "config"))), held.MASTER)
+        return held_connections.key_of(
+            resolve(Host("x", address, "bare", "x", ssh_config=str(tmp_path / "config"))), held_connections.MASTER
+        )
 
     assert key("a") == key("ada@lab.example.edu")
     assert len({key("a"), key("bob@a"), key("a:2222"), key("b")}) == 4
@@ -347,18 +357,18 @@ def test_a_transport_that_can_hold_nothing_here_says_so(
     monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: False)
 
     with pytest.raises(ConfigError, match="transport: openssh of host lab cannot hold a connection on this machine"):
-        logins.log_in(host, None)
+        shared_login.log_in(host, None)
 
 
 def test_this_machine_is_not_logged_in_to() -> None:
     with pytest.raises(ConfigError, match="here is this machine"):
-        logins.log_in(Host("here", "", "local", "x", transport="local"), None)
+        shared_login.log_in(Host("here", "", "local", "x", transport="local"), None)
 
 
 def test_a_holder_that_ends_while_it_is_written_to_is_a_broken_pipe() -> None:
     met: list[BaseException] = []
 
-    def write(stream: holding.HeldStream) -> None:
+    def write(stream: holder_client.HeldStream) -> None:
         try:
             while True:
                 stream.write(b"x" * 2_000_000)
@@ -367,7 +377,7 @@ def test_a_holder_that_ends_while_it_is_written_to_is_a_broken_pipe() -> None:
 
     for _ in range(30):
         ours, theirs = Pipe()
-        stream = holding.HeldStream(ours)
+        stream = holder_client.HeldStream(ours)
         writer = threading.Thread(target=write, args=(stream,))
         writer.start()
         theirs.recv_bytes()

@@ -1,7 +1,7 @@
 """A key of one's own: made here, and put among those that a host takes, with the password typed once.
 
-Nothing that lies there already is overwritten, here or on the host. What a person types goes from `asking` to the
-host, inside the connection, after the host's key was checked, and is kept nowhere.
+Nothing that lies there already is overwritten, here or on the host. What a person types goes from `prompts` to
+the host, inside the connection, after the host's key was checked, and is kept nowhere.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import failures, hostkeys, sshfile
+from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors
 from clusterfn.hosts.transports import paramiko as ours
-from clusterfn.hosts.transports.asking import Asker
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 ANSWER_S = 30.0
 RC_LINES = 8  # an rc file of the login shell may read what is meant for the command; as many empty lines go first
@@ -46,7 +46,7 @@ _APPEND = (
 
 
 @dataclass(frozen=True)
-class Key:
+class KeyPair:
     """A key pair of this user.
 
     Attributes:
@@ -57,17 +57,17 @@ class Key:
     line: str
 
 
-def usable(settings: Settings) -> Key | None:
+def usable(settings: Settings) -> KeyPair | None:
     """The first key that a connection would try, of an agent or a file without a passphrase; None if there is none."""
     with contextlib.closing(paramiko.Agent()) as agent:
         held = {key.asbytes(): key for key in (agent.get_keys() if settings.use_agent else ())}
     for path in settings.identity_files:
         line = _public(path)
         if line and (base64.b64decode(line.split()[1]) in held or _opens(path)):
-            return Key(path, line)
+            return KeyPair(path, line)
     if held and not settings.identities_only:
         blob, key = next(iter(held.items()))
-        return Key(Path("ssh-agent"), f"{key.get_name()} {base64.b64encode(blob).decode()}")
+        return KeyPair(Path("ssh-agent"), f"{key.get_name()} {base64.b64encode(blob).decode()}")
     return None
 
 
@@ -96,7 +96,7 @@ def new_path(settings: Settings) -> Path:
     Raises:
         ConfigError: All these places are taken, by keys with a passphrase or of kinds that cannot be used.
     """
-    usual = sshfile.expanded("~/.ssh/id_ed25519")
+    usual = ssh_config_file.expanded("~/.ssh/id_ed25519")
     wanted = [usual] if usual in settings.identity_files else [*settings.identity_files]
     free = [path for path in wanted if not path.exists() and not path.with_name(path.name + ".pub").exists()]
     if not free:
@@ -109,7 +109,7 @@ def new_path(settings: Settings) -> Path:
     return free[0]
 
 
-def make(path: Path) -> Key:
+def make(path: Path) -> KeyPair:
     """A new ed25519 key without a passphrase, readable for this user alone.
 
     Raises:
@@ -133,7 +133,7 @@ def make(path: Path) -> Key:
     except OSError as error:
         hint = "mend that, or make a key yourself by ssh-keygen"
         raise ConfigError(f"no key could be written to {path}: {error.strerror}", hint=hint) from error
-    return Key(path, line)
+    return KeyPair(path, line)
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
@@ -171,7 +171,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{_APPEND}'")
         said = _told(channel, line)
     except ours.BROKEN as error:
-        raise failures.not_reached(host, settings, settings.place, [str(error)]) from error
+        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
     finally:
         ours.close(hops)
     if THERE not in said and ADDED not in said:
@@ -207,12 +207,12 @@ def takes_passwords(host: Host) -> bool:
     try:
         ssh = ours.meet(host, settings, hops)
         key = ssh.get_remote_server_key()
-        hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
+        host_keys.check(settings, host.name, key.get_name(), key.asbytes())
         ssh.auth_none(settings.user)
     except paramiko.BadAuthenticationType as error:
         return bool(set(PASSWORDS) & set(error.allowed_types))
     except ours.BROKEN as error:
-        raise failures.not_reached(host, settings, settings.place, [str(error)]) from error
+        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
     except HostError as error:
         if not ours.is_mismatch(error):
             raise
