@@ -17,8 +17,8 @@ from pathlib import Path
 import yaml
 
 from clusterfn.bridge.builder import fetch as builders
-from clusterfn.bridge.builder.failure import Failed
-from clusterfn.bridge.builder.plan import Package
+from clusterfn.bridge.builder.errors import BuildFailed
+from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
 from clusterfn.environment import lock
 from clusterfn.errors import EnvironmentBuildError
@@ -98,12 +98,12 @@ def _is_gone(pid: str) -> bool:
 
 
 def _fetch(package: lock.LockedPackage, target: Path, count: _Count) -> None:
-    wanted = Package(
+    wanted = PlannedPackage(
         package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
     try:
-        builders.fetch(wanted, str(target), count.add)
-    except Failed as failed:
+        builders.fetch_archive(wanted, str(target), count.add)
+    except BuildFailed as failed:
         raise EnvironmentBuildError(
             f"{failed}", stage="environment", evidence=failed.evidence,
             hint="check the network here, and whether the lock is too old: its packages may have been withdrawn",

@@ -12,14 +12,14 @@ from ..layout import OUTCOME, uses_dir
 from ..supervisor import publish
 from ..supervisor.attempt import Attempt
 from ..supervisor.job import DAMAGED, Job
-from . import group
+from . import permissions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
 
-def add(root: str, env_id: str, job: str) -> None:
+def add_lease(root: str, env_id: str, job: str) -> None:
     """A job begins to use an environment.
 
     Args:
@@ -28,7 +28,7 @@ def add(root: str, env_id: str, job: str) -> None:
         job: The job's folder.
     """
     os.makedirs(root, mode=0o700, exist_ok=True)
-    with group.opened(root):
+    with permissions.use_group_umask(root):
         while not _added(uses_dir(root, env_id), job):
             continue
 
@@ -43,7 +43,7 @@ def _added(folder: str, job: str) -> bool:
     return True
 
 
-def forget(root: str, env_id: str) -> None:
+def forget_leases(root: str, env_id: str) -> None:
     """Remove the folder of leases, unless a job has come meanwhile: it keeps its own."""
     try:
         os.rmdir(uses_dir(root, env_id))
@@ -51,12 +51,12 @@ def forget(root: str, env_id: str) -> None:
         return
 
 
-def users(root: str, env_id: str) -> "list[str]":
+def jobs_using(root: str, env_id: str) -> "list[str]":
     """The ids of the jobs that use it now."""
     return [os.path.basename(path) for path in _leases(root, env_id) if _ended(path) is None]
 
 
-def sweep(root: str, env_id: str) -> None:
+def sweep_ended_leases(root: str, env_id: str) -> None:
     """Remove the leases of jobs that are over; what they tell of its use stays."""
     folder, used = uses_dir(root, env_id), last_used(root, env_id)
     for path in _leases(root, env_id):

@@ -18,12 +18,12 @@ _EVERY_S = 0.5
 _LAST = ("done", "failed")
 
 
-def say(line: "dict[str, Any]") -> None:
+def print_line(line: "dict[str, Any]") -> None:
     """One line to whoever started this process."""
     _write(1, (json.dumps(portable(line)) + "\n").encode())
 
 
-class Progress:
+class ProgressWriter:
     """What one build tells.
 
     Args:
@@ -54,7 +54,7 @@ class Progress:
         _write(self._fd, data)
 
 
-class Follower:
+class ProgressFollower:
     """Copies what another builder tells to this process's output, but for its last word: that is said anew."""
 
     def __init__(self, path: str) -> None:
@@ -83,7 +83,7 @@ class Follower:
         file.seek(self._at)
 
 
-def last(path: str) -> "dict[str, Any]":
+def last_line(path: str) -> "dict[str, Any]":
     """The last whole line of a progress file; empty if there is none."""
     try:
         with open(path, "rb") as file:

@@ -9,17 +9,17 @@ import shutil
 import zlib
 
 from ..layout import MANIFEST, PACKAGE_FILES, package_dir
-from . import conda, manifest, pyc, wheel
-from .archives import DAMAGED, Member, members
-from .failure import Failed
+from . import bytecode, conda_package, layouts, wheel
+from .archives import DAMAGED, Member, read_members
+from .errors import BuildFailed
 from .plan import WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Callable, Optional
 
-    from .plan import Package
-    from .zstd import Opener
+    from .archives import Opener
+    from .plan import PlannedPackage
 
     Moved = Callable[[int], None]
 
@@ -28,7 +28,9 @@ _BLOCK = 1 << 20
 _CONFUSED = (FileExistsError, NotADirectoryError, IsADirectoryError, zlib.error)
 
 
-def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved") -> None:
+def unpack_package(
+    root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
+) -> None:
     """Unpack one archive, whose hash is right, unless another builder has done it meanwhile.
 
     Args:
@@ -50,39 +52,41 @@ def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]"
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _fill(package: "Package", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
+def _fill(package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
     folder = os.path.join(aside, PACKAGE_FILES)
     try:
-        found = extract(archive, package.kind, zstd, folder, moved)
-        for path in pyc.settle(folder, found):
+        found = extract_archive(archive, package.kind, zstd, folder, moved)
+        for path in bytecode.remove_dates(folder, found):
             os.unlink(os.path.join(folder, path))
             del found[path]
-        described = (wheel if package.kind == WHEEL else conda).describe(package, folder, found)
-    except Failed as error:
+        described = (wheel if package.kind == WHEEL else conda_package).describe(package, folder, found)
+    except BuildFailed as error:
         error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
         raise
     except DAMAGED + _CONFUSED as error:
         message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
-        raise Failed(message, stage="unpack", evidence=[package.file]) from error
-    manifest.write(described, os.path.join(aside, MANIFEST))
+        raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
+    layouts.write_manifest(described, os.path.join(aside, MANIFEST))
 
 
 def _rename(aside: str, final: str) -> None:
     try:
         os.rename(aside, final)
     except OSError:
-        if manifest.read(os.path.join(final, MANIFEST)) is not None:
+        if layouts.read_manifest(os.path.join(final, MANIFEST)) is not None:
             return
         os.rename(final, aside + ".old")  # what a purging file system left of it
         os.rename(aside, final)
         shutil.rmtree(aside + ".old", ignore_errors=True)
 
 
-def extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved") -> "dict[str, Member]":
+def extract_archive(
+    archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved"
+) -> "dict[str, Member]":
     """Every file of an archive into a folder; what they are, by their paths."""
     found: "dict[str, Member]" = {}
     made = {folder}
-    for member, stream in members(archive, kind, zstd):
+    for member, stream in read_members(archive, kind, zstd):
         path = os.path.join(folder, member.path)
         if os.path.dirname(path) not in made:
             os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -248,7 +248,7 @@ class Spooler:
                 if process is not None:
                     self._makers[ticket.needs] = ticket, process
             maker = self._makers[ticket.needs][0] if ticket.needs in self._makers else ticket
-            said = progress.in_words(progress.last(os.path.join(maker.folder, BUILDER_LOG)))
+            said = progress.in_words(progress.last_line(os.path.join(maker.folder, BUILDER_LOG)))
             reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
         return reasons
 

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 
-from ..builder import group
+from ..builder import permissions
 from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
 from . import nvidia, publish
 from .text import last_lines
@@ -145,7 +145,7 @@ def _read(path: str) -> str:
 def _write(root: str, path: str, text: str) -> None:
     """Whole or not at all; not at all is no harm."""
     try:
-        with group.opened(root):
+        with permissions.use_group_umask(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             publish.replace(path, text.encode(), sync=False, mode=0o666)
     except OSError:

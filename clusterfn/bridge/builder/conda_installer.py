@@ -15,20 +15,20 @@ import tarfile
 import urllib.parse
 
 from ..layout import PACKAGES, blob
-from .archives import members
-from .failure import Failed
-from .place import THERE, Target
+from .archives import read_members
+from .errors import BuildFailed
+from .layouts import THERE, TargetFile
 from .plan import CONDA, WHEEL
-from .running import Ended, Patience, run_with
+from .run_program import ProgramFailed, TimeLimit, run_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterator, Mapping, Optional
 
-    from .holder import Holder
-    from .place import Layout
-    from .plan import Package, Plan
-    from .zstd import Opener
+    from .archives import Opener
+    from .layouts import Layout
+    from .locks import LockHolder
+    from .plan import BuildPlan, PlannedPackage
 
 _NAMES = ("conda", "mamba", "micromamba")
 _BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
@@ -39,7 +39,7 @@ _DROPPED = ("CONDA_", "MAMBA_", "PYTHON", "LD_", "XDG_", "_CE_", "VIRTUAL_ENV")
 _OURS = "let clusterfn itself make environments there (installer: clusterfn)"
 
 
-class Conda:
+class HostConda:
     """One conda of this host, and its share of one plan.
 
     Attributes:
@@ -48,7 +48,7 @@ class Conda:
         rest: The plan of what our own linker adds.
     """
 
-    def __init__(self, path: str, said: str, plan: "Plan", holder: "Holder") -> None:
+    def __init__(self, path: str, said: str, plan: "BuildPlan", holder: "LockHolder") -> None:
         self.said = said.splitlines()[0] if said else "conda"
         self._path = path
         self._plan = plan
@@ -57,14 +57,14 @@ class Conda:
         self.share = plan._replace(packages=share)
         self.rest = plan._replace(packages=[each for each in plan.packages if each not in share])
 
-    def take(self, package: "Package", archive: str, zstd: "Optional[Opener]") -> None:
+    def take(self, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]") -> None:
         """Lay an archive, whose hash is right, where it will be read."""
         place = self._place(package)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         if os.path.lexists(place):
             os.unlink(place)
         if package.kind == CONDA:
-            pack_anew(archive, zstd, place)
+            convert_to_tar_bz2(archive, zstd, place)
         else:
             os.symlink(archive, place)
 
@@ -72,7 +72,7 @@ class Conda:
         """Make the prefix, which is not there yet.
 
         Raises:
-            Failed: conda says no, or leaves something out.
+            BuildFailed: conda says no, or leaves something out.
         """
         listed = os.path.join(self._scratch, "explicit.txt")
         os.makedirs(os.path.join(self._scratch, "home"), exist_ok=True)
@@ -80,14 +80,14 @@ class Conda:
             file.write("@EXPLICIT\n" + "".join(map(self._line, self.share.packages)))
         argv = [self._path, "create", "-y", "--offline", "-p", prefix, "--file", listed]
         try:
-            run_with(argv, self._environ(), stopping, Patience(self._plan.timeout_s))
-        except Ended as error:
+            run_program(argv, self._environ(), stopping, TimeLimit(self._plan.timeout_s))
+        except ProgramFailed as error:
             message = "%s (%s) could not make the environment: %s" % (self.said, self._path, error)
-            raise Failed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
+            raise BuildFailed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
         record = os.path.join(prefix, "conda-meta", "%s.json")
         left_out = [each.label for each in self.share.packages if not os.path.exists(record % _stem(each))]
         if left_out:
-            raise Failed("%s left out %s" % (self.said, ", ".join(left_out[:5])), stage="conda", hint=_OURS)
+            raise BuildFailed("%s left out %s" % (self.said, ", ".join(left_out[:5])), stage="conda", hint=_OURS)
 
     def clear(self) -> None:
         """Remove its cache."""
@@ -100,10 +100,10 @@ class Conda:
             if package.kind != WHEEL and os.path.exists(blob(self._plan.root, package.sha256)):
                 os.unlink(blob(self._plan.root, package.sha256))
 
-    def _place(self, package: "Package") -> str:
+    def _place(self, package: "PlannedPackage") -> str:
         return os.path.join(self._scratch, "channel", _subdir(package), _stem(package) + ".tar.bz2")
 
-    def _line(self, package: "Package") -> str:
+    def _line(self, package: "PlannedPackage") -> str:
         place = self._place(package)
         return "file://%s#%s\n" % (urllib.parse.quote(place), _md5(place))
 
@@ -113,28 +113,28 @@ class Conda:
         return dict(kept, **own)
 
 
-def find(plan: "Plan", holder: "Holder", stopping: "Callable[[], None]") -> Conda:
+def find_conda(plan: "BuildPlan", holder: "LockHolder", stopping: "Callable[[], None]") -> HostConda:
     """The conda that the plan names, else the first that this host has.
 
     Raises:
-        Failed: There is none, or it is too old.
+        BuildFailed: There is none, or it is too old.
     """
     path = os.path.expanduser(plan.installer) if "/" in plan.installer else next(_installed(), "")
     if not path:
-        raise Failed(
+        raise BuildFailed(
             "there is no conda on this host", stage="conda", evidence=["searched: PATH, " + ", ".join(_BASES)],
             hint="name its path (installer: /opt/conda/bin/conda), or " + _OURS,
         )  # fmt: skip
     try:
-        patience = Patience(plan.timeout_s)
-        said = run_with([path, "--version"], dict(os.environ), stopping, patience).decode("utf-8", "replace").strip()
-    except Ended as error:
+        patience = TimeLimit(plan.timeout_s)
+        said = run_program([path, "--version"], dict(os.environ), stopping, patience).decode("utf-8", "replace").strip()
+    except ProgramFailed as error:
         message = "%s does not say its version: %s" % (path, error)
-        raise Failed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
+        raise BuildFailed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
     version = _version(said)
     if version and version < _OLDEST:
-        raise Failed("%s is %s, and needs to be 4.3 or newer" % (path, said), stage="conda", hint=_OURS)
-    return Conda(path, said, plan, holder)
+        raise BuildFailed("%s is %s, and needs to be 4.3 or newer" % (path, said), stage="conda", hint=_OURS)
+    return HostConda(path, said, plan, holder)
 
 
 def _installed() -> "Iterator[str]":
@@ -154,17 +154,17 @@ def _version(said: str) -> "Optional[tuple[int, int]]":
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
-def _is_beyond(package: "Package", plan: "Plan", version: "Optional[tuple[int, int]]") -> bool:
+def _is_beyond(package: "PlannedPackage", plan: "BuildPlan", version: "Optional[tuple[int, int]]") -> bool:
     """Whether a conda of that age does not know where this package's files go."""
     return bool(version and version < _KNOWS_3_10 and plan.python >= (3, 10) and _subdir(package) == "noarch")
 
 
-def _subdir(package: "Package") -> str:
+def _subdir(package: "PlannedPackage") -> str:
     folder = os.path.dirname(urllib.parse.urlsplit(package.url).path)
     return os.path.basename(folder) or "linux-64"
 
 
-def _stem(package: "Package") -> str:
+def _stem(package: "PlannedPackage") -> str:
     return package.file[: -len(package.kind)]
 
 
@@ -176,10 +176,10 @@ def _md5(path: str) -> str:
     return found.hexdigest()
 
 
-def pack_anew(archive: str, zstd: "Optional[Opener]", target: str) -> None:
+def convert_to_tar_bz2(archive: str, zstd: "Optional[Opener]", target: str) -> None:
     """A .conda as .tar.bz2: the same files, dated and named as they were."""
     with tarfile.open(target, "w:bz2", compresslevel=1, encoding="utf-8", errors="surrogateescape") as out:
-        for member, stream in members(archive, CONDA, zstd):
+        for member, stream in read_members(archive, CONDA, zstd):
             info = tarfile.TarInfo(member.path)
             info.mtime, info.mode = member.mtime, 0o755 if member.executable else 0o644
             if stream is not None:
@@ -190,7 +190,7 @@ def pack_anew(archive: str, zstd: "Optional[Opener]", target: str) -> None:
             out.addfile(info, stream)
 
 
-def site(prefix: str) -> "Optional[str]":
+def find_site_packages(prefix: str) -> "Optional[str]":
     """Where this Python has its packages, if that is not the usual place."""
     folder = os.path.join(prefix, "conda-meta")
     for name in os.listdir(folder):
@@ -202,10 +202,10 @@ def site(prefix: str) -> "Optional[str]":
     return None
 
 
-def add_to(layout: "Layout", prefix: str) -> None:
+def add_installed_files(layout: "Layout", prefix: str) -> None:
     """Let the layout know of what conda has put there."""
     for folder, _, names in os.walk(prefix):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), prefix)
             if path not in layout.targets and not os.path.islink(os.path.join(folder, name)):
-                layout.add(Target(path, THERE, ""))
+                layout.add(TargetFile(path, THERE, ""))

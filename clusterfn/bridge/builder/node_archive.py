@@ -12,29 +12,33 @@ import shutil
 import tarfile
 
 from ..layout import ABOUT, LOCK, PACKED, PLAN, READY, build_dir, environment_dir
-from . import housekeeping, layouts, plan, sync
+from ..supervisor import publish
+from . import cleanup, link, plan
 from .archives import TAR
-from .failure import Failed
-from .lock import Lock
-from .place import LINK, SYMLINK, Holed, content
-from .unpack import extract
+from .errors import BuildFailed
+from .layouts import LINK, SYMLINK, PackageDamaged
+from .link import file_content
+from .locks import FolderLock
+from .unpack import extract_archive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .holder import Holder
-    from .place import Layout, Target
+    from .layouts import Layout, TargetFile
+    from .locks import LockHolder
 
 _OURS = (READY, ABOUT + "/" + PLAN, ABOUT + "/" + READY)
 
 
-def archive(root: str, env_id: str, node_root: str) -> str:
+def archive_path(root: str, env_id: str, node_root: str) -> str:
     """The file that holds an environment for the nodes' folder `node_root`."""
     return os.path.join(root, PACKED, "%s-%s.tar" % (env_id, hashlib.sha256(os.fsencode(node_root)).hexdigest()[:16]))
 
 
-def pack(root: str, env_id: str, node_root: str, holder: "Holder", stop: "Callable[..., None]") -> "dict[str, Any]":
+def pack_environment(
+    root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
+) -> "dict[str, Any]":
     """Make the archive unless it is there.
 
     Args:
@@ -44,8 +48,8 @@ def pack(root: str, env_id: str, node_root: str, holder: "Holder", stop: "Callab
         holder: This process.
         stop: Called now and then; may raise.
     """
-    final = archive(root, env_id, node_root)
-    lock = Lock(os.path.join(build_dir(root, env_id), LOCK), holder)
+    final = archive_path(root, env_id, node_root)
+    lock = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     lock.wait(stop)
     try:
         if not os.path.exists(final):
@@ -60,15 +64,15 @@ def pack(root: str, env_id: str, node_root: str, holder: "Holder", stop: "Callab
 
 def _write(path: str, prefix: str, there: str, stop: "Callable[..., None]") -> None:
     if not os.path.exists(os.path.join(prefix, READY)):
-        raise Failed("there is no environment at %s" % prefix, stage="plan", hint="build it first")
+        raise BuildFailed("there is no environment at %s" % prefix, stage="plan", hint="build it first")
     try:
-        layout = layouts.layout(plan.read(os.path.join(prefix, ABOUT, PLAN)), there)
-    except Holed as holed:
-        raise Failed(
+        layout = link.layout_of_plan(plan.read_plan(os.path.join(prefix, ABOUT, PLAN)), there)
+    except PackageDamaged as holed:
+        raise BuildFailed(
             "the package %s is not whole" % holed.package, stage="link", hint="mend the environment"
         ) from holed
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        for name in sorted(housekeeping.sizes(prefix)):
+        for name in sorted(cleanup.list_sizes(prefix)):
             stop()
             _add(tar, name, prefix, there, layout)
 
@@ -83,11 +87,11 @@ def _add(tar: tarfile.TarFile, name: str, prefix: str, there: str, layout: "Layo
         _add_found(tar, name, prefix, there)
 
 
-def _rewritten(target: "Target", there: str) -> bytes:
+def _rewritten(target: "TargetFile", there: str) -> bytes:
     try:
-        return content(target, there)
-    except Holed as holed:
-        raise Failed(
+        return file_content(target, there)
+    except PackageDamaged as holed:
+        raise BuildFailed(
             "the package %s is not whole" % holed.package, stage="link", hint="mend the environment"
         ) from holed
 
@@ -100,7 +104,7 @@ def _add_found(tar: tarfile.TarFile, name: str, prefix: str, there: str) -> None
     if old in data and name.endswith(".pyc"):  # Python makes it anew, there
         return
     if old in data and b"\0" in data:
-        raise Failed("%s was made by a script and names the prefix: it cannot be packed" % name, stage="link")
+        raise BuildFailed("%s was made by a script and names the prefix: it cannot be packed" % name, stage="link")
     _add_bytes(tar, name, data.replace(old, os.fsencode(there)), bool(os.stat(path).st_mode & 0o100))
 
 
@@ -110,7 +114,9 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes, executable: bool) -
     tar.addfile(info, io.BytesIO(data))
 
 
-def unpack(root: str, env_id: str, node_root: str, holder: "Holder", stop: "Callable[..., None]") -> "dict[str, Any]":
+def unpack_environment(
+    root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
+) -> "dict[str, Any]":
     """Put the environment on this node unless it is there.
 
     Args:
@@ -121,29 +127,31 @@ def unpack(root: str, env_id: str, node_root: str, holder: "Holder", stop: "Call
         stop: Called now and then; may raise.
     """
     prefix = environment_dir(node_root, env_id)
-    lock = Lock(os.path.join(build_dir(node_root, env_id), LOCK), holder)
+    lock = FolderLock(os.path.join(build_dir(node_root, env_id), LOCK), holder)
     lock.wait(stop)
     try:
         reused = os.path.exists(os.path.join(prefix, READY))
         if not reused:
-            housekeeping.sweep(node_root, holder)
-            _unpack(archive(root, env_id, node_root), prefix, holder, stop)
+            cleanup.sweep_leftovers(node_root, holder)
+            _unpack(archive_path(root, env_id, node_root), prefix, holder, stop)
     finally:
         lock.release()
     return {"id": env_id, "prefix": prefix, "reused": reused}
 
 
-def _unpack(path: str, prefix: str, holder: "Holder", stop: "Callable[..., None]") -> None:
+def _unpack(path: str, prefix: str, holder: "LockHolder", stop: "Callable[..., None]") -> None:
     if not os.path.exists(path):
-        raise Failed("there is no archive %s" % path, stage="plan", hint="pack the environment for this folder first")
+        raise BuildFailed(
+            "there is no archive %s" % path, stage="plan", hint="pack the environment for this folder first"
+        )
     folder, name = os.path.split(prefix)
     aside = os.path.join(folder, ".%s-%s" % (name, holder.token))
     os.makedirs(aside)
     try:
-        extract(path, TAR, None, aside, stop)
+        extract_archive(path, TAR, None, aside, stop)
         with open(os.path.join(aside, READY), "r+") as file:
             ready = dict(json.load(file), prefix=prefix)
-        sync.write(os.path.join(aside, READY), json.dumps(ready).encode())
+        publish.replace(os.path.join(aside, READY), json.dumps(ready).encode(), mode=0o666)
         os.rename(aside, prefix)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -8,83 +8,85 @@ import json
 import os
 
 from ..layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..supervisor import publish
 from ..supervisor.text import native, portable
-from . import housekeeping, layouts, plan, pyc, sync
-from .failure import Failed, Stopped
-from .lock import Lock
+from . import bytecode, cleanup, link, plan
+from .errors import BuildFailed, BuildStopped
+from .layouts import PackageDamaged
+from .link import Linker
+from .locks import FolderLock
 from .packages import Packages
-from .place import Holed, Maker
-from .progress import Progress
+from .progress import ProgressWriter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
     from typing import Any
 
-    from .holder import Holder
-    from .place import Layout
+    from .layouts import Layout
+    from .locks import LockHolder
 
 _TRIES = 20  # packages may turn out to have holes one after another
 
 
-def mend(root: str, env_id: str, holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+def repair_environment(root: str, env_id: str, holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     """Relink what is missing; how many files there are, were missing and are back, and what cannot come back.
 
     Raises:
-        Failed: There is no such environment, or archives are needed (`need`).
-        Stopped: `stopping` was set.
+        BuildFailed: There is no such environment, or archives are needed (`need`).
+        BuildStopped: `stopping` was set.
     """
 
     def stop(_: object = None) -> None:
         if stopping.is_set():
-            raise Stopped
+            raise BuildStopped
 
-    lock = Lock(os.path.join(build_dir(root, env_id), LOCK), holder)
+    lock = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     lock.wait(stop)
     try:
-        return mend_locked(_plan(root, env_id), holder, stopping)
+        return repair_locked(_plan(root, env_id), holder, stopping)
     finally:
         lock.release()
 
 
-def can_mend(prefix: str) -> bool:
+def can_repair(prefix: str) -> bool:
     """Whether an environment was whole once, and is still known well enough to become so again."""
     about = [os.path.join(prefix, ABOUT, name) for name in (SIZES, READY)]
     return not os.path.islink(prefix) and all(os.path.exists(path) for path in about)
 
 
-def mend_locked(what: "plan.Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+def repair_locked(what: "plan.BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     """The same, where this process holds the environment's lock already."""
 
     def stop() -> None:
         if stopping.is_set():
-            raise Stopped
+            raise BuildStopped
 
-    progress = Progress(os.path.join(build_dir(what.root, what.id), PROGRESS))
-    return _Mending(what, Packages(what, holder, progress, stopping), holder.token).run(stop)
+    progress = ProgressWriter(os.path.join(build_dir(what.root, what.id), PROGRESS))
+    return _Repair(what, Packages(what, holder, progress, stopping), holder.token).run(stop)
 
 
-def _plan(root: str, env_id: str) -> "plan.Plan":
+def _plan(root: str, env_id: str) -> "plan.BuildPlan":
     """The environment's own plan, else the one of its last build: either may be purged."""
     own = os.path.join(environment_dir(root, env_id), ABOUT, PLAN)
     if not os.path.isdir(environment_dir(root, env_id)):
-        raise Failed("there is no environment %s" % env_id, stage="plan", hint="build it")
-    return plan.read(own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN))
+        raise BuildFailed("there is no environment %s" % env_id, stage="plan", hint="build it")
+    return plan.read_plan(own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN))
 
 
-class _Mending:
-    def __init__(self, what: "plan.Plan", packages: Packages, token: str) -> None:
+class _Repair:
+    def __init__(self, what: "plan.BuildPlan", packages: Packages, token: str) -> None:
         self._plan = what
         self._packages = packages
         self._token = token
         self._prefix = environment_dir(what.root, what.id)
 
     def run(self, stop: "Any") -> "dict[str, Any]":
-        there = housekeeping.sizes(self._prefix)
+        there = cleanup.list_sizes(self._prefix)
         expected = self._expected(there)
         missing = [path for path, size in expected.items() if there.get(path) != size]
         if missing and self._plan.installer != plan.CLUSTERFN:
-            raise Failed(
+            raise BuildFailed(
                 "%s has lost %d files, and conda, which made it, puts no single ones back"
                 % (self._plan.id, len(missing)), stage="link", hint="clusterfn env remove, then build",
             )  # fmt: skip
@@ -102,8 +104,7 @@ class _Mending:
         ready = os.path.join(self._prefix, READY)
         if not os.path.exists(ready):
             with open(os.path.join(self._prefix, ABOUT, READY), "rb") as file:
-                sync.write(ready + ".new", file.read())
-            os.rename(ready + ".new", ready)
+                publish.replace(ready, file.read(), mode=0o666)
 
     def _expected(self, there: "dict[str, int]") -> "dict[str, int]":
         path = os.path.join(self._prefix, ABOUT, SIZES)
@@ -116,45 +117,44 @@ class _Mending:
     def _by_packages(self, there: "dict[str, int]") -> "dict[str, int]":
         """The list of sizes itself was taken: what the packages have must be there; what is, counts as whole."""
         if self._plan.installer != plan.CLUSTERFN:
-            raise Failed(
+            raise BuildFailed(
                 "%s has lost its manifest" % self._plan.id, stage="link", hint="clusterfn env remove, then build"
             )
         for _ in range(_TRIES):
             try:
-                names = layouts.layout(self._plan, self._prefix).targets
+                names = link.layout_of_plan(self._plan, self._prefix).targets
                 return dict(dict.fromkeys(names, -1), **there)
-            except Holed as holed:
+            except PackageDamaged as holed:
                 self._packages.provide(again=[os.path.basename(holed.package)])
-        raise Failed("the packages lose their files while they are read", stage="link")
+        raise BuildFailed("the packages lose their files while they are read", stage="link")
 
     def _restore_sizes(self) -> None:
         path = os.path.join(self._prefix, ABOUT, SIZES)
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            found = {name: size for name, size in housekeeping.sizes(self._prefix).items() if not _is_ours(name)}
-            sync.write(path + ".new", json.dumps(portable(found)).encode())
-            os.rename(path + ".new", path)
+            found = {name: size for name, size in cleanup.list_sizes(self._prefix).items() if not _is_ours(name)}
+            publish.replace(path, json.dumps(portable(found)).encode(), mode=0o666)
 
     def _again(self, missing: "set[str]", stop: "Any") -> None:
         for _ in range(_TRIES):
             try:
                 self._relink(missing, stop)
                 return
-            except Holed as holed:
+            except PackageDamaged as holed:
                 self._packages.provide(again=[os.path.basename(holed.package)])
-        raise Failed("the packages lose their files while they are linked", stage="link")
+        raise BuildFailed("the packages lose their files while they are linked", stage="link")
 
     def _relink(self, missing: "set[str]", stop: "Any") -> None:
-        layout = layouts.layout(self._plan, self._prefix)
-        maker = Maker(self._prefix, self._prefix)
+        layout = link.layout_of_plan(self._plan, self._prefix)
+        maker = Linker(self._prefix, self._prefix)
         for path in sorted(missing & set(layout.targets)):
             stop()
             maker.make(layout.targets[path])
         if self._plan.compile and any(path.endswith(".pyc") for path in missing - set(layout.targets)):
             self._compile(layout, maker, missing, stop)
 
-    def _compile(self, layout: "Layout", maker: Maker, missing: "set[str]", stop: "Any") -> None:
-        for target in pyc.compile_missing(layout, self._prefix, self._token, stop):
+    def _compile(self, layout: "Layout", maker: Linker, missing: "set[str]", stop: "Any") -> None:
+        for target in bytecode.compile_missing(layout, self._prefix, self._token, stop):
             if target.path in missing:
                 maker.make(target)
 

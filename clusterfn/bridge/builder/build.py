@@ -4,6 +4,7 @@ The environment is made aside and shown at its final path by a symbolic link whi
 verified, so that whatever embeds the prefix embeds the right one; then READY is written, and one rename puts it there.
 """
 
+import ctypes
 import json
 import os
 import time
@@ -11,12 +12,14 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..supervisor import publish
 from ..supervisor.text import portable
-from . import activation, condas, holes, housekeeping, layouts, postlink, progress, pyc, sync, verify
-from .failure import Failed, Stopped, of_system
-from .lock import Lock
+from . import bytecode, cleanup, conda_installer, first_run, link, progress, repair
+from .errors import BuildFailed, BuildStopped, from_os_error
+from .layouts import THERE, PackageDamaged
+from .link import Linker
+from .locks import FolderLock
 from .packages import Packages
-from .place import THERE, Holed, Maker
 from .plan import CLUSTERFN
 
 TYPE_CHECKING = False
@@ -24,16 +27,16 @@ if TYPE_CHECKING:
     import threading
     from typing import Any, Optional
 
-    from .holder import Holder, Other
-    from .place import Layout
-    from .plan import Plan
+    from .layouts import Layout
+    from .locks import LockHolder, OtherHolder
+    from .plan import BuildPlan
 
 _LINKERS = 4
 _LINKED_TOGETHER = 256
 _TRIES = 3  # to link, while a purging file system takes files away
 
 
-class _Overtaken(Exception):
+class _LockLost(Exception):
     """Another has taken the lock: this process stood still, or was not heard, until it passed for dead."""
 
 
@@ -42,28 +45,28 @@ def is_ready(root: str, env_id: str) -> bool:
     return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
 
 
-def see_through(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     """Build it, or wait for who does; what outcome.json says.
 
     Raises:
-        Stopped: `stopping` was set.
+        BuildStopped: `stopping` was set.
     """
     if is_ready(plan.root, plan.id) and not plan.purged:
         return _reused()
     while True:
         try:
             return _in_turn(plan, holder, stopping)
-        except _Overtaken:
+        except _LockLost:
             continue
 
 
-def _in_turn(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     folder = build_dir(plan.root, plan.id)
-    lock = Lock(os.path.join(folder, LOCK), holder)
+    lock = FolderLock(os.path.join(folder, LOCK), holder)
     waited = _Waiting(folder, plan, stopping)
     lock.wait(waited.look)
     try:
-        if is_ready(plan.root, plan.id) or holes.can_mend(environment_dir(plan.root, plan.id)):
+        if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
             return _mended(plan, holder, stopping)
         told = waited.outcome()
         return told if told is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
@@ -71,11 +74,11 @@ def _in_turn(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "di
         lock.release()
 
 
-def _mended(plan: "Plan", holder: "Holder", stopping: "threading.Event") -> "dict[str, Any]":
+def _mended(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     """One that is there, and may have lost files if the plan says so or its READY is gone."""
     if is_ready(plan.root, plan.id) and not plan.purged:
         return _reused()
-    return dict(_reused(), mended=holes.mend_locked(plan, holder, stopping))
+    return dict(_reused(), mended=repair.repair_locked(plan, holder, stopping))
 
 
 def _reused() -> "dict[str, Any]":
@@ -85,21 +88,21 @@ def _reused() -> "dict[str, Any]":
 class _Waiting:
     """While another builds: its progress is ours, and so is its failure."""
 
-    def __init__(self, folder: str, plan: "Plan", stopping: "threading.Event") -> None:
+    def __init__(self, folder: str, plan: "BuildPlan", stopping: "threading.Event") -> None:
         self._folder = folder
         self._plan = plan
         self._stopping = stopping
-        self._follower = progress.Follower(os.path.join(folder, PROGRESS))
+        self._follower = progress.ProgressFollower(os.path.join(folder, PROGRESS))
         self._tokens: "list[str]" = []
 
-    def look(self, other: "Optional[Other]") -> None:
+    def look(self, other: "Optional[OtherHolder]") -> None:
         if self._stopping.is_set():
-            raise Stopped
+            raise BuildStopped
         if other is None:
             return
         if other.token not in self._tokens:
             self._tokens.append(other.token)
-            progress.say({"stage": "wait", "text": "%s builds it" % other.who()})
+            progress.print_line({"stage": "wait", "text": "%s builds it" % other.who()})
         self._follower.copy()
 
     def outcome(self) -> "Optional[dict[str, Any]]":
@@ -120,11 +123,11 @@ def read_outcome(folder: str) -> "dict[str, Any]":
 def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
     try:
         outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": build.run()}
-    except Failed as failed:
+    except BuildFailed as failed:
         outcome = failed.document()
     except OSError as error:
-        outcome = of_system(error, build.plan.root).document()
-    except (Stopped, _Overtaken):
+        outcome = from_os_error(error, build.plan.root).document()
+    except (BuildStopped, _LockLost):
         raise
     except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold what nobody thought of
         outcome = _unforeseen(error).document()
@@ -132,28 +135,27 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
         build.see_that_it_is_ours()  # whatever failed, failed among another's files
     document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
     try:
-        sync.write(os.path.join(folder, OUTCOME + ".new"), document.encode())
-        os.rename(os.path.join(folder, OUTCOME + ".new"), os.path.join(folder, OUTCOME))
+        publish.replace(os.path.join(folder, OUTCOME), document.encode(), mode=0o666)
     except OSError:  # the disk is full: whoever started this is told by our output
         return outcome
     return outcome
 
 
-def _unforeseen(error: Exception) -> Failed:
+def _unforeseen(error: Exception) -> BuildFailed:
     lines = traceback.format_exc().splitlines()
     message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
-    return Failed(message, stage="builder", evidence=lines[-20:], hint="report it with these lines")
+    return BuildFailed(message, stage="builder", evidence=lines[-20:], hint="report it with these lines")
 
 
 class _Build:
     """One build by this process, which holds the lock."""
 
-    def __init__(self, plan: "Plan", holder: "Holder", lock: Lock, stopping: "threading.Event") -> None:
+    def __init__(self, plan: "BuildPlan", holder: "LockHolder", lock: FolderLock, stopping: "threading.Event") -> None:
         self.plan = plan
         self._holder = holder
         self._lock = lock
         self._stopping = stopping
-        self._conda: "Optional[condas.Conda]" = None
+        self._conda: "Optional[conda_installer.HostConda]" = None
         self._final = environment_dir(plan.root, plan.id)
         self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
         self._seconds: "dict[str, float]" = {}
@@ -163,7 +165,7 @@ class _Build:
         """Build it; what READY says."""
         self._prepare()
         if self.plan.installer != CLUSTERFN:
-            self._conda = condas.find(self.plan, self._holder, self._stop)
+            self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)
         self._ours = self._conda.rest if self._conda else self.plan
         packages = Packages(self._ours, self._holder, self._progress, self._stopping)
         self._timed("packages", packages.provide)
@@ -173,27 +175,27 @@ class _Build:
                 try:
                     self._make()
                     return self._finish(brought + packages.fetched)
-                except Holed as holed:
+                except PackageDamaged as holed:
                     packages.provide(again=[os.path.basename(holed.package)])
-        except Stopped:
+        except BuildStopped:
             raise
         except BaseException:  # whatever ends it: a half-made environment must not stay
             self._clean()
             raise
-        raise Failed(
+        raise BuildFailed(
             "the packages lose their files while they are linked", stage="link", hint="is this file system purged?"
         )
 
     def _prepare(self) -> None:
         folder = build_dir(self.plan.root, self.plan.id)
         _remove(os.path.join(folder, OUTCOME))
-        self._progress = progress.Progress(os.path.join(folder, PROGRESS))
-        sync.write(os.path.join(folder, PLAN + ".new"), json.dumps(portable(self.plan.document)).encode())
-        os.rename(os.path.join(folder, PLAN + ".new"), os.path.join(folder, PLAN))
+        self._progress = progress.ProgressWriter(os.path.join(folder, PROGRESS))
+        plan = json.dumps(portable(self.plan.document)).encode()
+        publish.replace(os.path.join(folder, PLAN), plan, mode=0o666)
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
-        housekeeping.sweep(self.plan.root, self._holder)
+        cleanup.sweep_leftovers(self.plan.root, self._holder)
 
-    def _bring(self, conda: condas.Conda) -> int:
+    def _bring(self, conda: conda_installer.HostConda) -> int:
         """Have the archives that conda unpacks; the bytes that came for that."""
         packages = Packages(conda.share, self._holder, self._progress, self._stopping)
         packages.archives(conda.take)
@@ -207,37 +209,39 @@ class _Build:
         return done
 
     def _make(self) -> None:
-        housekeeping.delete(self.plan.root, self._aside, self._holder)
+        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
         layout = self._begun()
-        maker = Maker(self._aside, self._final)
+        maker = Linker(self._aside, self._final)
         self._timed("link", self._link, layout, maker)
         self._show()
         if self.plan.compile:
             self._progress.tell("compile", 0, 1)
             self._timed("compile", self._compile, layout, maker)
-        self._messages = self._timed("scripts", postlink.run_all, self._ours, self._final, self._stop, self._progress)
-        self._variables = activation.variables(self._final, self._stop, self.plan.timeout_s)
+        self._messages = self._timed(
+            "scripts", first_run.run_post_link_scripts, self._ours, self._final, self._stop, self._progress
+        )
+        self._variables = first_run.find_activation_variables(self._final, self._stop, self.plan.timeout_s)
         self._progress.tell("verify", 0, 1)
-        self._found = self._timed("verify", verify.verify, self.plan, self._final, self._stop)
+        self._found = self._timed("verify", first_run.verify_environment, self.plan, self._final, self._stop)
 
     def _begun(self) -> "Layout":
         """The folder aside with what is not ours to link, and the layout of all."""
         if self._conda is None:
             os.mkdir(self._aside)
-            return layouts.layout(self.plan, self._final)
+            return link.layout_of_plan(self.plan, self._final)
         self._timed("conda", self._fill, self._conda)
-        layout = layouts.beside(self._ours, self._final, condas.site(self._aside))
-        condas.add_to(layout, self._aside)
+        layout = link.layout_beside_conda(self._ours, self._final, conda_installer.find_site_packages(self._aside))
+        conda_installer.add_installed_files(layout, self._aside)
         return layout
 
-    def _fill(self, conda: condas.Conda) -> None:
+    def _fill(self, conda: conda_installer.HostConda) -> None:
         """Let conda make it at its final path, which must not be there: some refuse a folder that is none of theirs."""
         self._vacate()
         self._progress.tell("conda", 0, 1, text=conda.said)
         conda.fill(self._final, self._stop)
         os.rename(self._final, self._aside)
 
-    def _link(self, layout: "Layout", maker: Maker) -> None:
+    def _link(self, layout: "Layout", maker: Linker) -> None:
         """A few at a time: on a network file system each waits for an answer."""
         paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
         parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
@@ -251,8 +255,8 @@ class _Build:
             for number, _ in enumerate(pool.map(link, parts), 1):
                 self._progress.tell("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
 
-    def _compile(self, layout: "Layout", maker: Maker) -> None:
-        for target in pyc.compile_missing(layout, self._final, self._holder.token, self._stop):
+    def _compile(self, layout: "Layout", maker: Linker) -> None:
+        for target in bytecode.compile_missing(layout, self._final, self._holder.token, self._stop):
             maker.make(target)
 
     def _show(self) -> None:
@@ -261,30 +265,30 @@ class _Build:
         os.symlink(os.path.basename(self._aside), self._final)
 
     def see_that_it_is_ours(self) -> None:
-        """Raises _Overtaken unless this process still holds the lock."""
+        """Raises _LockLost unless this process still holds the lock."""
         if not self._lock.is_mine():
-            raise _Overtaken
+            raise _LockLost
 
     def _vacate(self) -> None:
         self.see_that_it_is_ours()
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
-            housekeeping.delete(self.plan.root, self._final, self._holder)
+            cleanup.delete_folder(self.plan.root, self._final, self._holder)
 
     def _finish(self, fetched: int) -> "dict[str, Any]":
         about = os.path.join(self._aside, ABOUT)
         os.makedirs(about, exist_ok=True)
-        sizes = housekeeping.sizes(self._aside)
+        sizes = cleanup.list_sizes(self._aside)
         ready = self._ready(sizes, fetched)
         for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
-            sync.write(os.path.join(about, name), json.dumps(document).encode())
-        sync.everything(self._aside)
-        sync.write(os.path.join(self._aside, READY), json.dumps(ready).encode())
+            publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
+        _sync_file_system(self._aside)
+        publish.replace(os.path.join(self._aside, READY), json.dumps(ready).encode(), mode=0o666)
         self.see_that_it_is_ours()
         os.unlink(self._final)
         os.rename(self._aside, self._final)
-        sync.everything(os.path.dirname(self._final))
+        _sync_file_system(os.path.dirname(self._final))
         if self._conda:
             self._conda.forget()
         return ready
@@ -305,13 +309,13 @@ class _Build:
             os.unlink(self._final)
         elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
             self._vacate()
-        housekeeping.delete(self.plan.root, self._aside, self._holder)
+        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
         if self._conda:
             self._conda.clear()
 
     def _stop(self) -> None:
         if self._stopping.is_set():
-            raise Stopped
+            raise BuildStopped
 
 
 def _remove(path: str) -> None:
@@ -319,3 +323,14 @@ def _remove(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         return
+
+
+def _sync_file_system(folder: str) -> None:
+    """Flush the whole file system of a folder to the disk: one call instead of one for each of 20000 files."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        sync = getattr(ctypes.CDLL(None), "syncfs", None)
+        if sync is None or sync(fd):
+            os.sync()
+    finally:
+        os.close(fd)

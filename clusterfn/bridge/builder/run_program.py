@@ -19,7 +19,7 @@ _LEAKING_PREFIXES = ("PYTHON", "CONDA_", "_CE_")
 _TURN_S = 0.1
 
 
-class Patience:
+class TimeLimit:
     """How long a program may take; a program that hangs would keep everybody waiting who waits for the environment.
 
     Args:
@@ -41,7 +41,7 @@ class Patience:
         return ""
 
 
-class Ended(Exception):
+class ProgramFailed(Exception):
     """It ended badly.
 
     Attributes:
@@ -53,19 +53,19 @@ class Ended(Exception):
         self.evidence = last_lines(output)
 
 
-def run(
-    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", patience: Patience
+def run_in_environment(
+    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", patience: TimeLimit
 ) -> bytes:
     """Run it in the environment; what it printed on both streams.
 
     Raises:
-        Ended: It could not be started, its status is not 0, or it was ended because it took too long.
+        ProgramFailed: It could not be started, its status is not 0, or it was ended because it took too long.
     """
-    return run_with(argv, _environment(prefix, more), stopping, patience)
+    return run_program(argv, _environment(prefix, more), stopping, patience)
 
 
-def run_with(
-    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", patience: Patience
+def run_program(
+    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", patience: TimeLimit
 ) -> bytes:
     """Run it with these variables and no others."""
     read, write = os.pipe()
@@ -76,19 +76,17 @@ def run_with(
         )  # fmt: skip
     except OSError as error:
         os.close(read)
-        raise Ended("%s cannot be started: %s" % (argv[0], error), b"") from error
+        raise ProgramFailed("%s cannot be started: %s" % (argv[0], error), b"") from error
     finally:
         os.close(write)
     with os.fdopen(read, "rb", 0) as pipe:
         output = _drain(process, pipe.fileno(), stopping, patience)
     if process.returncode:
-        raise Ended("it ended with %s" % _status(process.returncode), output)
+        raise ProgramFailed("it ended with %s" % _status(process.returncode), output)
     return output
 
 
-def _drain(
-    process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", patience: Patience
-) -> bytes:
+def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", patience: TimeLimit) -> bytes:
     output, printed = b"", 0
     os.set_blocking(fd, False)
     try:
@@ -101,14 +99,14 @@ def _drain(
             stopping()
             too_long = patience.over(process.pid, printed)
             if too_long:
-                raise Ended(too_long + ", and was ended", output)
+                raise ProgramFailed(too_long + ", and was ended", output)
             _wait(process)
     finally:
         if process.poll() is None:
-            end(process)
+            kill_session(process)
 
 
-def end(process: "subprocess.Popen[bytes]") -> None:
+def kill_session(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program that leads a session, and all that it has started."""
 
     def living() -> "list[int]":

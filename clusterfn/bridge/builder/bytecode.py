@@ -12,29 +12,29 @@ import struct
 import subprocess
 import tempfile
 
-from .failure import Failed
-from .place import Target
+from .errors import BuildFailed
+from .layouts import TargetFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Mapping
 
     from .archives import Member
-    from .place import Layout
+    from .layouts import Layout
 
 _CACHE = "__pycache__/"
 _UNCHECKED = struct.pack("<LQ", 1, 0)
 _PROCESSES = 4
-_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compiling.py")
+_SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile_files.py")
 
 
-def settle(folder: str, members: "Mapping[str, Member]") -> "set[str]":
+def remove_dates(folder: str, members: "Mapping[str, Member]") -> "set[str]":
     """Make the byte code of an unpacked package independent of dates; the paths of what is stale, and must go."""
     return {path for path in members if path.endswith(".pyc") and not _settled(folder, path, members)}
 
 
 def _settled(folder: str, path: str, members: "Mapping[str, Member]") -> bool:
-    source = members.get(source_of(path))
+    source = members.get(source_path(path))
     if source is None:
         return _CACHE not in path  # a module without a source is loaded as it is
     with open(os.path.join(folder, path), "r+b") as file:
@@ -51,19 +51,19 @@ def _settled(folder: str, path: str, members: "Mapping[str, Member]") -> bool:
     return True
 
 
-def source_of(path: str) -> str:
+def source_path(path: str) -> str:
     """`a/b.py` for `a/__pycache__/b.cpython-311.pyc`; empty for byte code of another kind."""
     folder, _, name = path.rpartition(_CACHE)
     return folder + name.split(".")[0] + ".py" if name.count(".") == 2 else ""
 
 
-def compiled(path: str, tag: str) -> str:
+def bytecode_path(path: str, tag: str) -> str:
     """Where Python looks for the byte code of a source."""
     folder, name = os.path.split(path)
     return os.path.join(folder, _CACHE + "%s.%s.pyc" % (name[: -len(".py")], tag))
 
 
-def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callable[[], None]") -> "list[Target]":
+def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callable[[], None]") -> "list[TargetFile]":
     """Compile what has no byte code: into the package if the file is the package's own, else into the environment.
 
     Args:
@@ -75,7 +75,7 @@ def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callab
     Returns:
         The byte code that is to be linked.
     """
-    missing = [each for each in layout.sources() if compiled(each.path, layout.tag) not in layout.targets]
+    missing = [each for each in layout.sources() if bytecode_path(each.path, layout.tag) not in layout.targets]
     shared = [each for each in missing if each.how == "link"]
     packages = sorted({each.package for each in shared if not os.path.isdir(_cache(each, layout.tag))})
     aside = {package: os.path.join(package, ".pyc-" + token) for package in packages}
@@ -85,7 +85,7 @@ def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callab
         (each.source, os.path.join(aside[each.package], each.inside + "c")) for each in shared if each.package in aside
     ]
     work += [
-        (os.path.join(prefix, each.path), os.path.join(prefix, compiled(each.path, layout.tag)))
+        (os.path.join(prefix, each.path), os.path.join(prefix, bytecode_path(each.path, layout.tag)))
         for each in missing
         if each.how != "link"
     ]
@@ -95,7 +95,7 @@ def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callab
     return [found for found in (_linked(each, layout.tag) for each in shared) if found is not None]
 
 
-def _cache(target: Target, tag: str) -> str:
+def _cache(target: TargetFile, tag: str) -> str:
     return os.path.join(target.package, "pyc-" + tag)
 
 
@@ -107,13 +107,13 @@ def _keep(folder: str, name: str) -> None:
             raise
 
 
-def _linked(target: Target, tag: str) -> "Target | None":
+def _linked(target: TargetFile, tag: str) -> "TargetFile | None":
     source = os.path.join(_cache(target, tag), target.inside + "c")
     try:
         size = os.stat(source).st_size
     except FileNotFoundError:  # not every file in a package is valid Python
         return None
-    return target._replace(path=compiled(target.path, tag), source=source, size=size, executable=False)
+    return target._replace(path=bytecode_path(target.path, tag), source=source, size=size, executable=False)
 
 
 def _run(python: str, work: "list[tuple[str, str]]", stopping: "Callable[[], None]") -> None:
@@ -129,7 +129,7 @@ def _run(python: str, work: "list[tuple[str, str]]", stopping: "Callable[[], Non
             process.kill()
             process.wait()
     if any(process.returncode for process in running):
-        raise Failed("the environment's Python cannot compile: %s" % python, stage="compile")
+        raise BuildFailed("the environment's Python cannot compile: %s" % python, stage="compile")
 
 
 def _settle_down(running: "list[subprocess.Popen[bytes]]") -> None:

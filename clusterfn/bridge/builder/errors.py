@@ -16,11 +16,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
-class Stopped(Exception):
+class BuildStopped(Exception):
     """Somebody ended the builder (SIGTERM, Ctrl-C), or another thread of it failed."""
 
 
-class Failed(Exception):
+class BuildFailed(Exception):
     """The environment cannot be built.
 
     Attributes:
@@ -44,21 +44,23 @@ class Failed(Exception):
         return dict(portable(dict(told, need=self.need) if self.need else told))
 
 
-def of_system(error: OSError, root: str) -> Failed:
+def from_os_error(error: OSError, root: str) -> BuildFailed:
     """What the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
     if error.errno in _FULL:
-        return Failed("the disk is full: %s" % where, stage="disk", evidence=[free(root)], hint=ROOM)
+        return BuildFailed(
+            "the disk is full: %s" % where, stage="disk", evidence=[describe_free_space(root)], hint=ROOM
+        )
     if error.errno in _DENIED:
         hint = "point env_root: to a folder that you may write to"
-        return Failed("nothing may be written there: %s" % where, stage="disk", hint=hint)
-    return Failed("the file system refused: %s" % where, stage="disk", hint="look at the file system of %s" % root)
+        return BuildFailed("nothing may be written there: %s" % where, stage="disk", hint=hint)
+    return BuildFailed("the file system refused: %s" % where, stage="disk", hint="look at the file system of %s" % root)
 
 
 ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
 
 
-def free(root: str) -> str:
+def describe_free_space(root: str) -> str:
     """What the file system still has, for people."""
     if not hasattr(os, "statvfs"):  # Windows, as a client
         return "free space unknown"

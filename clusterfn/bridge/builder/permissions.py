@@ -10,29 +10,29 @@ from contextlib import contextmanager
 
 from ..agent.trusted import Trusted, user_name
 from ..layout import READY, environment_dir
-from .failure import Failed
+from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Iterator
 
 
-def umask(root: str) -> int:
+def umask_for(root: str) -> int:
     """The umask for what lies below a root."""
     return 0o002 if os.stat(root).st_mode & 0o020 else 0o022
 
 
 @contextmanager
-def opened(root: str) -> "Iterator[None]":
+def use_group_umask(root: str) -> "Iterator[None]":
     """This process has that umask meanwhile."""
-    before = os.umask(umask(root))
+    before = os.umask(umask_for(root))
     try:
         yield
     finally:
         os.umask(before)
 
 
-def refuse_others(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
+def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
     """Refuse a root of environments, or an environment in it, that another user could have filled.
 
     Args:
@@ -41,7 +41,7 @@ def refuse_others(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
         env_id: The environment; "" for the root alone.
 
     Raises:
-        Failed: It names the folder and the user.
+        BuildFailed: It names the folder and the user.
     """
     trusted = Trusted(owners)
     found = trusted.objection(root)
@@ -50,14 +50,14 @@ def refuse_others(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
     if env_id:
         folder = environment_dir(root, env_id)
         for path in (folder, os.path.join(folder, READY), os.path.join(folder, "bin", "python")):
-            is_ours(trusted, path)
+            check_trusted(trusted, path)
 
 
-def is_ours(trusted: Trusted, path: str) -> bool:
+def check_trusted(trusted: Trusted, path: str) -> bool:
     """Whether it exists; refuses what another user has put there.
 
     Raises:
-        Failed: It names the user.
+        BuildFailed: It names the user.
     """
     for look in (os.lstat, os.stat):
         try:
@@ -69,22 +69,22 @@ def is_ours(trusted: Trusted, path: str) -> bool:
     return True
 
 
-def _refused(why: str, path: str) -> Failed:
-    return Failed(
+def _refused(why: str, path: str) -> BuildFailed:
+    return BuildFailed(
         "%s is not safe to use: %s" % (path, why), stage="plan",
         hint="if you trust its owner and its group, name them in owners: of this host; else set env_root: to your own"
         " folder",
     )  # fmt: skip
 
 
-def own(folder: str) -> None:
+def make_private_folder(folder: str) -> None:
     """Make a node's folder, or refuse one that somebody else may have filled: it may lie in /tmp."""
     try:
         os.makedirs(folder, mode=0o700)
     except FileExistsError:
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise Failed(
+            raise BuildFailed(
                 "%s belongs to somebody else, or others may write to it" % folder, stage="plan",
                 hint="have it removed on that node, or name another folder of the nodes (environment_at:)",
             ) from None  # fmt: skip

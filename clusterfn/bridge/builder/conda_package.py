@@ -5,28 +5,27 @@ import os
 import shlex
 
 from ..supervisor.text import native, portable
-from .failure import Failed
+from .errors import BuildFailed
 from .fetch import masked
-from .manifest import BINARY, TEXT, File, Manifest
-from .place import LINK, SYMLINK, WRITE, Target
-from .scripts import script
+from .layouts import BINARY, LINK, SYMLINK, TEXT, WRITE, Manifest, PackageFile, TargetFile
+from .prefix import entry_point_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping, Optional
 
     from .archives import Member
-    from .place import Layout
-    from .plan import Package
+    from .layouts import Layout
+    from .plan import PlannedPackage
 
 _OLD_PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"  # of has_prefix lines that name none
 
 
-def describe(package: "Package", folder: str, members: "Mapping[str, Member]") -> Manifest:
+def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
     """The manifest of an unpacked conda package."""
     index = _json(folder, "info/index.json")
     if index is None:
-        raise Failed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
+        raise BuildFailed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
     link = _json(folder, "info/link.json") or {}
     prefixes = _prefixes(folder)
     files = [_file(members, path, prefixes.get(path)) for path in _paths(folder, members)]
@@ -69,38 +68,40 @@ def _old_prefix(line: str) -> "tuple[str, tuple[str, str]]":
     return os.path.normpath(line.strip()), (_OLD_PLACEHOLDER, TEXT)
 
 
-def _file(members: "Mapping[str, Member]", path: str, prefix: "Optional[tuple[str, str]]") -> File:
+def _file(members: "Mapping[str, Member]", path: str, prefix: "Optional[tuple[str, str]]") -> PackageFile:
     member = members.get(path)
     if member is None:
-        raise Failed("it lists %s and does not hold it" % path, stage="unpack")
+        raise BuildFailed("it lists %s and does not hold it" % path, stage="unpack")
     placeholder, mode = prefix or (None, None)
-    return File(path, member.size, member.executable, member.link, placeholder, mode)
+    return PackageFile(path, member.size, member.executable, member.link, placeholder, mode)
 
 
 def _noarch(word: "Any") -> "Optional[str]":
     return "generic" if word is True else str(word) if word else None
 
 
-def place(layout: "Layout", manifest: Manifest, package: "Package", folder: str) -> None:
+def place(layout: "Layout", manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
     """Add the package's files to an environment, with conda's record of it."""
     python = manifest.noarch == "python"
     placed = [
         _placed(file, folder, _noarch_path(file.path, layout) if python else file.path) for file in manifest.files
     ]
     if python:
-        found = [script(line, layout.python) for line in manifest.entry_points]
-        placed += [Target("bin/" + each[0], WRITE, folder, executable=True, content=each[1]) for each in found if each]
+        found = [entry_point_script(line, layout.python) for line in manifest.entry_points]
+        placed += [
+            TargetFile("bin/" + each[0], WRITE, folder, executable=True, content=each[1]) for each in found if each
+        ]
     for target in placed:
         layout.add(target)
     layout.add(_record(manifest, package, folder, [target.path for target in placed]))
 
 
-def _placed(file: File, folder: str, path: str) -> Target:
+def _placed(file: PackageFile, folder: str, path: str) -> TargetFile:
     if file.link is not None:
-        return Target(path, SYMLINK, folder, content=os.fsencode(file.link))
+        return TargetFile(path, SYMLINK, folder, content=os.fsencode(file.link))
     source = os.path.join(folder, "files", file.path)
     how = file.mode if file.placeholder and file.mode else LINK
-    return Target(path, how, folder, source, file.size, file.executable, file.placeholder or "")
+    return TargetFile(path, how, folder, source, file.size, file.executable, file.placeholder or "")
 
 
 def _noarch_path(path: str, layout: "Layout") -> str:
@@ -110,7 +111,7 @@ def _noarch_path(path: str, layout: "Layout") -> str:
     return "bin/" + rest if slash and top == "python-scripts" else path
 
 
-def _record(manifest: Manifest, package: "Package", folder: str, paths: "Iterable[str]") -> Target:
+def _record(manifest: Manifest, package: "PlannedPackage", folder: str, paths: "Iterable[str]") -> TargetFile:
     """conda-meta/….json, by which conda and pip know what is installed."""
     url = masked(package.url)
     record = dict(
@@ -119,7 +120,7 @@ def _record(manifest: Manifest, package: "Package", folder: str, paths: "Iterabl
     )  # fmt: skip
     data = json.dumps(portable(record), indent=1).encode()
     name = "%s-%s-%s.json" % (manifest.name, manifest.version, manifest.facts.get("build", package.build))
-    return Target("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data)
+    return TargetFile("conda-meta/" + name.replace("/", "_"), WRITE, folder, content=data)
 
 
 def _json(folder: str, name: str) -> "Optional[dict[str, Any]]":

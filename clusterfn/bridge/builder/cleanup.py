@@ -25,21 +25,21 @@ from ..layout import (
     environment_dir,
     package_dir,
 )
-from . import holder as holders
-from . import leases, lock
+from . import leases, locks
+from . import locks as holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator
 
-    from .holder import Holder
+    from .locks import LockHolder
 
 _TRASH = ".trash-"
 _DAY_S = 86400.0
 _OLD_PART_S = 7 * _DAY_S
 
 
-def sizes(folder: str) -> "dict[str, int]":
+def list_sizes(folder: str) -> "dict[str, int]":
     """Every file below a folder, and its size."""
     found: "dict[str, int]" = {}
     for path, entry in _walk(folder, ""):
@@ -56,17 +56,17 @@ def _walk(folder: str, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
                 yield prefix + entry.name, entry
 
 
-def delete(root: str, path: str, holder: "Holder") -> int:
+def delete_folder(root: str, path: str, holder: "LockHolder") -> int:
     """Remove a folder: renamed first, so that a half of it is never taken for the whole. The bytes that it freed."""
     trash = os.path.join(os.path.dirname(path), "%s%s-%s" % (_TRASH, holder.token, os.path.basename(path).lstrip(".")))
     try:
         os.rename(path, trash)
     except FileNotFoundError:
         return 0
-    return empty(trash)
+    return empty_trash(trash)
 
 
-def empty(trash: str) -> int:
+def empty_trash(trash: str) -> int:
     """Remove what was renamed; bytes that no other name keeps."""
     freed = 0
     try:
@@ -79,7 +79,7 @@ def empty(trash: str) -> int:
     return freed
 
 
-def sweep(root: str, holder: "Holder") -> None:
+def sweep_leftovers(root: str, holder: "LockHolder") -> None:
     """Remove what dead builders left aside."""
     for folder in (os.path.join(root, ENVIRONMENTS), os.path.join(root, PACKAGES)):
         for name in _names(folder):
@@ -89,37 +89,37 @@ def sweep(root: str, holder: "Holder") -> None:
             elif name.startswith(".lock-"):
                 _sweep_lock(path, root, holder)
             elif name.startswith(".") and holders.is_long_dead(root, name.rpartition("-")[2], holder):
-                delete(root, path, holder)
+                delete_folder(root, path, holder)
             elif os.path.islink(path) and not os.path.exists(path):
                 os.unlink(path)
             elif folder.endswith(ENVIRONMENTS) and _is_half_made(path, name, root, holder):
-                delete(root, path, holder)
-    for token in _names(holders.beats(root)):
+                delete_folder(root, path, holder)
+    for token in _names(holders.beats_folder(root)):
         if token != holder.token and holders.is_long_dead(root, token, holder):
-            _remove(os.path.join(holders.beats(root), token))
+            _remove(os.path.join(holders.beats_folder(root), token))
 
 
-def _is_half_made(path: str, name: str, root: str, holder: "Holder") -> bool:
+def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool:
     """Whether the host's own conda was ended while it made this at its final path, and nobody goes on with it."""
     made = any(os.path.exists(os.path.join(path, each)) for each in (ABOUT, READY))  # a file system may purge either
-    if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.users(root, name):
+    if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.jobs_using(root, name):
         return False
     return not _is_held(os.path.join(build_dir(root, name), LOCK), root, holder)
 
 
-def _sweep_trash(path: str, name: str, root: str, holder: "Holder") -> None:
+def _sweep_trash(path: str, name: str, root: str, holder: "LockHolder") -> None:
     token = name[len(_TRASH) :].partition("-")[0]
     if token == holder.token or holders.is_long_dead(root, token, holder):
-        empty(path)
+        empty_trash(path)
 
 
-def _sweep_lock(path: str, root: str, holder: "Holder") -> None:
-    _, token = lock.current(path)
+def _sweep_lock(path: str, root: str, holder: "LockHolder") -> None:
+    _, token = locks.current_holder(path)
     if not token or (token != holder.token and holders.is_long_dead(root, token, holder)):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def environments(root: str) -> "list[str]":
+def list_environments(root: str) -> "list[str]":
     """The ids of all environments that are whole."""
     names = _names(os.path.join(root, ENVIRONMENTS))
     return [name for name in names if os.path.isfile(os.path.join(environment_dir(root, name), READY))]
@@ -136,24 +136,24 @@ def last_used(root: str, env_id: str) -> float:
     return max(os.stat(os.path.join(environment_dir(root, env_id), READY)).st_mtime, leases.last_used(root, env_id))
 
 
-def remove(root: str, env_id: str, holder: "Holder") -> "dict[str, Any]":
+def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
     """Remove one environment, unless a job uses it or a builder is at it."""
-    own = lock.Lock(os.path.join(build_dir(root, env_id), LOCK), holder)
+    own = locks.FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     if not own.take():
         return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
     try:
         final = environment_dir(root, env_id)
         aside = os.path.join(os.path.dirname(final), "%s%s-%s" % (_TRASH, holder.token, env_id))
-        used_by = leases.users(root, env_id)
+        used_by = leases.jobs_using(root, env_id)
         if not used_by and os.path.lexists(final):
             os.rename(final, aside)
-            used_by = leases.users(root, env_id)
+            used_by = leases.jobs_using(root, env_id)
             if used_by:
                 os.rename(aside, final)
         if used_by:
             return {"id": env_id, "removed": False, "why": "jobs use it", "used_by": used_by}
-        leases.sweep(root, env_id)
-        freed = _remove_link(aside) if os.path.islink(aside) else empty(aside) if os.path.isdir(aside) else None
+        leases.sweep_ended_leases(root, env_id)
+        freed = _remove_link(aside) if os.path.islink(aside) else empty_trash(aside) if os.path.isdir(aside) else None
         _forget(root, env_id)
     finally:
         own.release()
@@ -171,7 +171,7 @@ def _forget(root: str, env_id: str) -> None:
     logs = [name for name in _names(folder) if name.startswith("log-")]  # of builders whose clients left before the end
     for name in [PLAN, PROGRESS, OUTCOME] + logs:
         _remove(os.path.join(folder, name))
-    leases.forget(root, env_id)
+    leases.forget_leases(root, env_id)
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):
             _remove(os.path.join(root, PACKED, name))
@@ -182,28 +182,28 @@ def _remove_link(path: str) -> int:
     return 0
 
 
-def remove_packages(root: str, holder: "Holder", unused_s: float = 0.0) -> "tuple[int, int]":
+def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
     """Remove packages that no environment has and no builder wants; how many, and how many bytes."""
     count = freed = 0
-    kept = wanted(root, holder)
+    kept = packages_in_use(root, holder)
     for name in _names(os.path.join(root, PACKAGES)):
         path = package_dir(root, name)
         if name.startswith(".") or name in kept or time.time() - _mtime(path) < unused_s:
             continue
         trash = os.path.join(root, PACKAGES, "%s%s-%s" % (_TRASH, holder.token, name))
         os.rename(path, trash)
-        if name in wanted(root, holder):  # by a builder that began meanwhile
+        if name in packages_in_use(root, holder):  # by a builder that began meanwhile
             os.rename(trash, path)
             continue
         count += 1
-        freed += empty(trash)
+        freed += empty_trash(trash)
     return count, freed
 
 
-def wanted(root: str, holder: "Holder") -> "set[str]":
+def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
     """SHA-256 of the packages of all environments and of all builds under way."""
     found: "set[str]" = set()
-    for env_id in environments(root):
+    for env_id in list_environments(root):
         found |= _hashes(os.path.join(environment_dir(root, env_id), ABOUT, PLAN))
     for name in _names(os.path.join(root, BUILDS)):
         if not name.startswith(".") and _is_held(os.path.join(root, BUILDS, name, LOCK), root, holder):
@@ -211,9 +211,9 @@ def wanted(root: str, holder: "Holder") -> "set[str]":
     return found
 
 
-def _is_held(folder: str, root: str, holder: "Holder") -> bool:
+def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:
     """Whether another builder that may live holds this lock."""
-    token = lock.current(folder)[1]
+    token = locks.current_holder(folder)[1]
     return token not in ("", holder.token) and not holders.is_long_dead(root, token, holder)
 
 
