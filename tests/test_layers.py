@@ -35,7 +35,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
-    "bridge/agent/request.py": "the agent's outermost frame",
+    "bridge/agent/handler.py": "the agent's outermost frame",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/supervisor/child.py": "after a fork nothing may run on",
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",

@@ -342,8 +342,10 @@ def test_a_line_comes_when_the_kernel_tells_of_it_and_not_at_the_next_poll(
     """The agent polls once an hour here."""
     sources = dict(boot.agent_sources())
     pauses = "POLL_FIRST_S, POLL_LAST_S, POLL_EACH_S = 0.01, 0.25, 0.0005"
-    assert sources["noticing.py"].count(pauses) == 1
-    sources["noticing.py"] = sources["noticing.py"].replace(pauses, pauses.partition(" = ")[0] + " = 3600, 3600, 0")
+    assert sources["file_watcher.py"].count(pauses) == 1
+    sources["file_watcher.py"] = sources["file_watcher.py"].replace(
+        pauses, pauses.partition(" = ")[0] + " = 3600, 3600, 0"
+    )
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     seen: list[bytes] = []
     path = tmp_path / "out"
@@ -654,6 +656,6 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     """Although that host has no such file."""
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
-    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in one\n +parts = name.split"):
+    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
         here._send(requests.SimpleRequest("put_tree", fields, lambda *_: None)).result(WAIT_S)
     here.ping().result(WAIT_S)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.bridge.agent.loop import Agent
+from clusterfn.bridge.agent.server import Agent
 from tests.fuzz import ODD, damaged, fuzzed, twisted
 
 # A scratch folder by a fixed name, as samples are made before tests begin; each test process has its own.
@@ -73,7 +73,7 @@ def an_agent() -> Iterator[Agent]:
             agent.reap()
         for program in programs:
             program.finish()
-        watching = [agent.watch.inotify.fd] if agent.watch.inotify else []
+        watching = [agent.watcher.inotify.fd] if agent.watcher.inotify else []
         for fd in (source, asking, answers, sink, *watching):
             os.close(fd)
 

@@ -144,8 +144,8 @@ def loader(marker: str) -> bytes:
         "        os._exit(1)\n"
         "    data += piece\n"
         "sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())\n"
-        "space = {'__name__': 'clusterfn_arrive'}\n"
-        "exec(compile(sources['arrive.py'], 'clusterfn-agent/arrive.py', 'exec'), space)\n"
+        "space = {'__name__': 'clusterfn_bootstrap'}\n"
+        "exec(compile(sources['bootstrap.py'], 'clusterfn-agent/bootstrap.py', 'exec'), space)\n"
         f"space['start'](sources, '{marker[:8]}' '{marker[8:]}')\n"
     )
     return f"exec({program!r})\n".encode() + line

@@ -12,11 +12,10 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.agent import loop, uploads
+from clusterfn.bridge.agent import server, uploads
 from clusterfn.bridge.agent.files import CHUNK
-from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.bridge.agent.loop import SILENCE_S, Agent
-from clusterfn.bridge.agent.outbox import FULL
+from clusterfn.bridge.agent.frames import FULL, Inbox, pack
+from clusterfn.bridge.agent.server import SILENCE_S, Agent
 from tests.contract.conftest import until
 
 
@@ -138,9 +137,9 @@ def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(clie
 def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
     client.agent.heard -= SILENCE_S - 60
     client.turns(1)
-    before, soon = client.agent.open, client.agent.due()
+    before, soon = client.agent.open, client.agent.seconds_until_due()
     client.agent.heard -= 60
-    wakes = client.agent.due()
+    wakes = client.agent.seconds_until_due()
     client.turns(1)
 
     assert SILENCE_S == 20 * 60
@@ -161,7 +160,7 @@ def test_a_word_lets_the_agent_stay(client: Client) -> None:
 def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
     client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "BEAT_S", 0.0)
+    monkeypatch.setattr(uploads, "TOUCH_S", 0.0)
     client.ask(id=2, do="put_tree", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
     client.turns(1)
     (part,) = tmp_path.glob("job.part-*")
@@ -185,7 +184,7 @@ def hello(client: Client, root: Path) -> dict[str, Any]:
 def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = os.geteuid()
     (tmp_path / "root").mkdir()
-    monkeypatch.setattr("clusterfn.bridge.agent.hello.os.geteuid", lambda: owner + 1)
+    monkeypatch.setattr("clusterfn.bridge.agent.facts.os.geteuid", lambda: owner + 1)
 
     error = hello(client, tmp_path / "root")["error"]
 
@@ -253,7 +252,7 @@ def test_what_is_useless_after_a_power_cut_is_not_waited_for(
 def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "FAILURES_KEPT", 3)
+    monkeypatch.setattr(server, "FAILURES_KEPT", 3)
     for number in range(2, 12):
         client.ask(id=number, do="nothing that there is")
     client.turns()

@@ -1,6 +1,7 @@
-"""How the agent becomes a package on a host that has no file of it: a finder of modules in what was sent.
+"""Import the agent on a host that has no file of it: a finder of modules in the sources that were sent.
 
-Executed first there, by itself: it imports nothing of the package but its loop, by the package's name there.
+The loader that clusterfn/hosts/rpc/boot.py sends executes this file by itself. It imports nothing of the package but
+`server`, by the name that the package has there.
 """
 
 import importlib
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 PACKAGE = "_clusterfn_agent"
 
 
-class Sent:
-    """Finds and loads the package's modules; `sources` are their texts by the names of their files."""
+class SourceFinder:
+    """Finds and loads the package's modules; `sources` maps file names to texts."""
 
     def __init__(self, sources: "Dict[str, str]") -> None:
         self.sources = sources
@@ -31,21 +32,21 @@ class Sent:
         return (module or "__init__") + ".py" if package == PACKAGE else ""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """As modules are made usually."""
+        """Create it as usual."""
 
     def exec_module(self, module: "ModuleType") -> None:
-        exec(compile(self.get_source(module.__name__), self.shown(module.__name__), "exec"), module.__dict__)
+        exec(compile(self.get_source(module.__name__), self.display_name(module.__name__), "exec"), module.__dict__)
 
     def get_source(self, name: str) -> str:
-        """Asked for by tracebacks too, which then show the lines."""
+        """Return the source, by which tracebacks show lines too."""
         return self.sources[self.file_of(name)]
 
-    def shown(self, name: str) -> str:
-        """A name that no file has, or a traceback would show that file's lines."""
+    def display_name(self, name: str) -> str:
+        """Return a name that no file has, or a traceback would show that file's lines."""
         return "clusterfn-agent/" + self.file_of(name)
 
 
 def start(sources: "Dict[str, str]", marker: str) -> None:
-    """Make the package of these sources and serve until the client is gone."""
-    sys.meta_path.insert(0, Sent(sources))
-    importlib.import_module(PACKAGE + ".loop").main(marker)
+    """Make these sources importable and serve until the client disconnects."""
+    sys.meta_path.insert(0, SourceFinder(sources))
+    importlib.import_module(PACKAGE + ".server").main(marker)

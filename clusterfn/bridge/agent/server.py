@@ -1,4 +1,4 @@
-"""The one loop: reads requests, lets each do its part, sends what they have to say."""
+"""The agent's event loop: read requests, dispatch them to their handlers, write the answers."""
 
 import heapq
 import os
@@ -8,32 +8,68 @@ import sys
 import time
 from collections import OrderedDict
 
-from .failures import Failure
-from .files import CHUNK
-from .frames import Inbox
-from .noticing import Watch
-from .outbox import FULL, Outbox
-from .verbs import VERBS, Unknown
+from .downloads import FollowHandler, GetHandler, ListHandler, StillHandler, WaitHandler
+from .facts import HelloHandler
+from .file_watcher import FileWatcher
+from .files import CHUNK, mark_used
+from .frames import FULL, Inbox, Outbox
+from .handler import Failure, RequestHandler, expand
+from .processes import RepeatHandler, RunHandler, SpawnHandler
+from .uploads import PutHandler, PutTreeHandler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
 
     from .frames import Header
-    from .request import Request
 
 FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
-SILENCE_S = 20 * 60.0  # the client pings every few minutes; without a word for so long it is gone
+SILENCE_S = 20 * 60.0  # the client pings every few minutes; it is gone when silent for this long
+
+
+class HaveHandler(RequestHandler):
+    def start(self) -> None:
+        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
+
+    def has(self, path: str) -> bool:
+        mark_used(path, self.agent.root)  # first: what exists after this is not removed for a while
+        return os.path.exists(path)
+
+
+class PingHandler(RequestHandler):
+    def start(self) -> None:
+        self.end()
+
+
+class StopHandler(RequestHandler):
+    def start(self) -> None:
+        target = self.agent.requests.get(self.header["target"])
+        if target is not None:
+            target.safely(target.stop)
+        self.end()
+
+
+class UnknownHandler(RequestHandler):
+    def start(self) -> None:
+        raise Failure("bad", "this agent has no %r" % self.header.get("do"))
+
+
+HANDLERS = {
+    "hello": HelloHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
+    "put": PutHandler, "put_tree": PutTreeHandler, "get": GetHandler, "list": ListHandler,
+    "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
+    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
+}  # fmt: skip
 
 
 class Agent:
-    """The loop: reads requests, lets each do its part, sends what they have to say."""
+    """Reads requests, dispatches them to their handlers, and writes the answers: one thread, one poll."""
 
     def __init__(self, source: int, sink: int) -> None:
         self.source = source
         self.out = Outbox(sink)
         self.inbox = Inbox()
-        self.requests: "Dict[int, Request]" = {}
+        self.requests: "Dict[int, RequestHandler]" = {}
         self.failed: "OrderedDict[int, str]" = OrderedDict()
         self.children: "Dict[int, Callable[[int], None]]" = {}
         self.readers: "Dict[int, Callable[[int], None]]" = {}
@@ -41,7 +77,7 @@ class Agent:
         self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
         self.counter = 0
         self.swept: "Set[str]" = set()
-        self.watch = Watch(self)
+        self.watcher = FileWatcher(self.readers)
         self.root = self.machine = ""
         self.umask = 0o077
         self.heard = time.monotonic()
@@ -51,11 +87,11 @@ class Agent:
         self.counter += 1
         heapq.heappush(self.timers, (time.monotonic() + seconds, self.counter, action))
 
-    def take(self, header: "Header", body: bytes) -> None:
-        """One frame from the client.
+    def dispatch(self, header: "Header", body: bytes) -> None:
+        """Dispatch one frame from the client.
 
         Raises:
-            ValueError: It is no request.
+            ValueError: It is not a request.
         """
         if not isinstance(header, dict) or not isinstance(header.get("id"), int):
             raise ValueError("a request without an id")
@@ -65,26 +101,26 @@ class Agent:
                 upload = request
                 upload.safely(lambda: upload.chunk(body, bool(header.get("last"))))
             return
-        new = VERBS.get(str(header.get("do")), Unknown)(self, header, body)
+        new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
         self.requests[new.id] = new
         new.safely(new.begin)
-        new.safely(lambda: self.put_after(new))
+        new.safely(lambda: self.set_dependencies(new))
         self.maybe_start(new)
 
-    def put_after(self, new: "Request") -> None:
+    def set_dependencies(self, new: "RequestHandler") -> None:
         for number in new.header.get("after") or ():
             if number in self.failed:
                 raise Failure("skipped", self.failed[number])
             if number in self.requests:
                 new.after.add(number)
 
-    def maybe_start(self, request: "Request") -> None:
+    def maybe_start(self, request: "RequestHandler") -> None:
         if not request.after and not request.started and not request.ended:
             request.started = True
             request.safely(request.start)
 
-    def forget(self, request: "Request", error: "Optional[Header]") -> None:
-        """It has ended: those that come after it start, or are skipped."""
+    def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:
+        """Remove a request that has ended: start those that waited for it, or skip them."""
         self.requests.pop(request.id, None)
         if error:
             self.failed[request.id] = str(error["message"])
@@ -112,15 +148,15 @@ class Agent:
         self.open = bool(piece)
         self.heard = time.monotonic()
         for header, body in self.inbox.feed(piece):
-            self.take(header, body)
+            self.dispatch(header, body)
 
-    def due(self) -> float:
-        """Seconds until something is to be done without being asked."""
+    def seconds_until_due(self) -> float:
+        """Return the seconds until the next timer, poll or timeout."""
         soon = [self.heard + SILENCE_S]
         if self.timers:
             soon.append(self.timers[0][0])
-        if self.watch.open:
-            soon.append(self.watch.next)
+        if self.watcher.open:
+            soon.append(self.watcher.next_poll)
         return max(0.0, min(soon) - time.monotonic())
 
     def turn(self) -> None:
@@ -132,24 +168,24 @@ class Agent:
             poll.register(fd, select.POLLOUT)
         if self.out.pending():
             poll.register(self.out.fd, select.POLLOUT)
-        for fd, _ in poll.poll(int(self.due() * 1000) + 1):
+        for fd, _ in poll.poll(int(self.seconds_until_due() * 1000) + 1):
             handler = self.readers.get(fd) or self.writers.get(fd)
             if handler:
                 handler(fd)
-        self.on_time()
+        self.run_timers()
         self.out.flush()
 
-    def on_time(self) -> None:
+    def run_timers(self) -> None:
         now = time.monotonic()
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()
-        self.watch.poll(now)
+        self.watcher.poll(now)
         self.open = self.open and now - self.heard < SILENCE_S
 
     def serve(self, woken: int) -> None:
-        """Until the client is gone; what it left open is undone, what it spawned goes on."""
+        """Serve until the client disconnects; then cancel its open requests, but not what it spawned."""
         self.readers[self.source] = self.read
-        self.readers[woken] = self.woken
+        self.readers[woken] = self.on_signals
         try:
             while self.open:
                 self.turn()
@@ -159,15 +195,15 @@ class Agent:
             for request in list(self.requests.values()):
                 request.release()
 
-    def woken(self, fd: int) -> None:
-        """A signal came: a child ended, or somebody wants us to go."""
+    def on_signals(self, fd: int) -> None:
+        """Handle signals: a child ended, or the agent is asked to exit."""
         signals = os.read(fd, 512)
         self.open = self.open and not any(number in (signal.SIGHUP, signal.SIGTERM) for number in signals)
         self.reap()
 
 
 def wake_on_signals() -> int:
-    """An fd that becomes readable when a child ends or when we are asked to go."""
+    """Return an fd that becomes readable when a child ends or when the agent is asked to exit."""
     woken, waker = os.pipe()
     os.set_blocking(woken, False)
     os.set_blocking(waker, False)
@@ -178,7 +214,7 @@ def wake_on_signals() -> int:
 
 
 def main(marker: str) -> None:
-    """Serve stdin and stdout until the client is gone. The marker ends whatever the login shell has printed."""
+    """Serve stdin and stdout until the client disconnects. The marker ends what the login shell printed."""
     umask = os.umask(0o077)
     os.chdir("/")
     woken = wake_on_signals()
