@@ -39,9 +39,9 @@ BLIND = {
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/supervisor/child.py": "after a fork nothing may run on",
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
-    "bridge/shipped.py": "runs the user's function",
-    "bridge/devices.py": "asks PyTorch for what no release promises",
-    "bridge/worker.py": "runs the user's function",
+    "bridge/worker/payload.py": "runs the user's function",
+    "bridge/worker/devices.py": "asks PyTorch for what no release promises",
+    "bridge/worker/execute.py": "runs the user's function",
     "cli/__init__.py": "the command's outermost frame",
     "gpu/guards.py": "the probes that promise never to raise",
     "gpu/sorting.py": "calls an error's own __str__",
@@ -56,7 +56,7 @@ BLIND = {
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
-    "bridge/transient.py": ["clusterfn.gpu.sorting"],
+    "bridge/worker/execute.py": ["clusterfn.gpu.sorting"],
     "bridge/wire/pickler.py": ["numpy"],
     "bridge/wire/tensors.py": ["torch"],
     "bridge/wire/indexes.py": ["faiss", "numpy"],

@@ -17,14 +17,11 @@ _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
 _NOT_IN_JOBS = (
     "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/spooler/", "bridge/stubs/", "bridge/supervisor/",
-    "cli/", "environment/solve/", "hosts/survey/",
+    "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
 )  # fmt: skip
 _NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
 
-_OF_WORKER = (
-    "children.py", "descriptors.py", "devices.py", "layout.py", "shipped.py", "transient.py", "worker.py",
-    "agent/__init__.py", "agent/inotify.py", "agent/trusted.py",
-)  # fmt: skip
+_SINGLE_FILES = ("layout.py", "agent/__init__.py", "agent/inotify.py", "agent/trusted.py")
 
 
 @dataclass(frozen=True)
@@ -63,7 +60,8 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
     yield from _python_files(_LIBRARY / "bridge" / "spooler", "_clusterfn/bridge/spooler/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
-    for name in _OF_WORKER:
+    yield from _python_files(_LIBRARY / "bridge" / "worker", "_clusterfn/bridge/worker/")
+    for name in _SINGLE_FILES:
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
     yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
     yield from _python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")

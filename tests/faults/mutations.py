@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 Edit = tuple[str, str, str]
 
-WORKER = "bridge/worker.py"
+WORKER = "bridge/worker/execute.py"
+WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/wire/container.py"
 _S = "bridge/supervisor/"
 WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
@@ -64,10 +65,10 @@ MUTATIONS: list[Mutation] = [
          "sys.exit(2)-bare", "sys.exit('x')-bare"),
     _one("only Exception is caught", WORKER, "except BaseException as error:  # whatever the function raises",
          "except Exception as error:  # whatever the function raises", "KeyboardInterrupt-bare", "sys.exit(2)-bare"),
-    _one("no stack of a crash", WORKER, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
-    _one("descriptors stay low", "bridge/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
+    _one("no stack of a crash", WORKER_MAIN, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
+    _one("descriptors stay low", "bridge/worker/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
          "closes its output-bare"),
-    _one("the version is not looked at", WORKER, "if wanted != here:", "if False:", "environment changed-bare"),
+    _one("the version is not looked at", WORKER_MAIN, "if wanted != here:", "if False:", "environment changed-bare"),
     _one("an exception that finds no room is lost", WORKER,
          "except BaseException:  # noqa: BLE001 - an odd exception may refuse", "except KeyError:  #",
          "disk full in the function-tiny"),

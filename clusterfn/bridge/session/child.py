@@ -13,10 +13,11 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .. import children, shipped, worker
 from ..layout import FAILED_RANK, STDERR, STDOUT, WORK
 from ..supervisor import gauge, judge, memory
 from ..supervisor.pump import Pump
+from ..worker import children, execute, payload
+from ..worker.report import Report
 from . import warming
 
 _TURN_MS, _BLIND_TURN_MS = 100, 10
@@ -138,18 +139,18 @@ def _live(place: Place, writing: int, printing: list[int]) -> NoReturn:
     """The whole life of the forked process."""
     status = 1
     try:
-        report = worker.Report(writing)
-        children.tell_own_end(report.say)
-        os.environ[shipped.FAILED] = place.path(FAILED_RANK)
+        report = Report(writing)
+        children.report_own_signals(report.say)
+        os.environ[payload.FAILED] = place.path(FAILED_RANK)
         known = list(sys.modules)
         _settle(place, printing)
-        value = worker.value_file(place.attempt)
+        value = execute.open_value_file(place.attempt)
         try:
-            facts = worker.perform(place.folder, place.spec, [], report, value)
-        except worker.Refused as refused:
-            facts = refused.facts
+            facts = execute.run_call(place.folder, place.spec, [], report, value)
+        except execute.CallRejected as rejected:
+            facts = rejected.facts
         report.say(loaded=warming.imported_since(known), peak=memory.peak_of(os.getpid()))
-        worker.last_word(report, facts)
+        execute.report_outcome(report, facts)
         status = 0
         _end_as_python_does()
     finally:

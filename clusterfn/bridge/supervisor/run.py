@@ -43,8 +43,9 @@ _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_NEEDED = (WORKER, "_clusterfn_wire/container.py", *(
-    "_clusterfn/bridge/%s.py" % name for name in ("layout", "worker", "shipped", "children", "descriptors", "devices")
+_WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices")
+_NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
+    "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
 ))  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""What the function's process does with GPUs, compared with what its job asked for.
+"""Compare the function's use of GPUs with what its job asked for.
 
-gpus=1 must not compute on the CPU unnoticed, and who forgot gpus=1 should be told. Nothing is imported for this: the
-user's own `import torch` is watched, and its build is read from its version.py before it is loaded.
+gpus=1 must not compute on the CPU unnoticed, and a user who forgot gpus=1 should get a note. Nothing is imported for
+this: watch the user's own `import torch`, and read its build from its version.py before it is loaded.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class OnTheCpu(Exception):
         self.hint = hint
 
 
-class Build:
-    """PyTorch as it is installed.
+class TorchBuild:
+    """An installed PyTorch.
 
     Attributes:
         text: For messages: "PyTorch 2.13.0+cpu in /opt/v/lib/python3.11/site-packages".
@@ -46,20 +46,20 @@ class Build:
 
     def __init__(self, init: str | None) -> None:
         folder = os.path.dirname(init or "")
-        told = _told(os.path.join(folder, "version.py"))
-        self.text = "PyTorch %s in %s" % (told.get("__version__", ""), os.path.dirname(folder))
-        self.is_for_cpu = "cuda" in told and not any(told.get(name) for name in ("cuda", "hip", "xpu"))
-        self.has_cuda = bool(told.get("cuda"))
+        names = _version_names(os.path.join(folder, "version.py"))
+        self.text = "PyTorch %s in %s" % (names.get("__version__", ""), os.path.dirname(folder))
+        self.is_for_cpu = "cuda" in names and not any(names.get(name) for name in ("cuda", "hip", "xpu"))
+        self.has_cuda = bool(names.get("cuda"))
 
 
-def _told(path: str) -> dict[str, Any]:
-    """The names that version.py sets; empty where it says nothing that is understood."""
+def _version_names(path: str) -> dict[str, Any]:
+    """Return the names that version.py sets; empty if it cannot be parsed."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError):
         return {}
-    import ast  # here, as few jobs import PyTorch
+    import ast  # here: few jobs import PyTorch
 
     found = {}
     for name in ("__version__", "cuda", "hip", "xpu"):
@@ -71,12 +71,12 @@ def _told(path: str) -> dict[str, Any]:
     return found if isinstance(found["__version__"], str) else {}
 
 
-class Watch:
-    """Sees the function import PyTorch, and what came of it.
+class TorchWatch:
+    """Watches the function import PyTorch, and checks the build and the GPUs that it sees.
 
     Args:
         asked: What the job asked for: `gpus`, and whether PyTorch may run on the CPU all the same, `allow_cpu`.
-        note: Is told sentences for the user.
+        note: Takes notes for the user.
     """
 
     def __init__(self, asked: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -85,40 +85,40 @@ class Watch:
         self._note = note
         self._visible = os.environ.get(_VISIBLE, "")
         self._asks_for_cuda = False
-        self._refused: OnTheCpu | None = None
+        self._error: OnTheCpu | None = None
 
     def begin(self) -> None:
-        """See every import from now on; one that a session did before this call is looked at now."""
+        """Watch imports from now on; check at once a PyTorch that a session imported before this call."""
         torch = sys.modules.get("torch")
         if torch is None:
             sys.meta_path.insert(0, self)
         else:
-            self.before(Build(getattr(torch, "__file__", None)))
+            self.check_build(TorchBuild(getattr(torch, "__file__", None)))
 
     def end(self) -> None:
-        """See no further import."""
+        """Stop watching imports."""
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
 
-    def look_at(self, function: Any) -> None:
-        """Remember whether the function speaks of CUDA, itself or in a program that it starts."""
+    def scan_code(self, function: Any) -> None:
+        """Remember whether the function mentions CUDA, itself or in a program that it starts."""
         code = getattr(function, "__code__", None)
         if not self._gpus and code is not None:
             self._asks_for_cuda |= any(_WORDS.search(text) for text in _texts(code, getattr(function, "__doc__", None)))
 
     def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> Any:
-        """PyTorch's own spec, with a loader that looks at the build first; finding it is not using it."""
+        """Return PyTorch's own spec, with a loader that checks the build first: finding it is not using it."""
         if name != "torch":
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
             spec: Any = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Loader(spec.loader, self, Build(spec.origin))
+                    spec.loader = _CheckingLoader(spec.loader, self, TorchBuild(spec.origin))
                 return spec
         return None
 
-    def before(self, build: Build) -> None:
-        """PyTorch is about to be used.
+    def check_build(self, build: TorchBuild) -> None:
+        """Check the build before PyTorch is loaded.
 
         Raises:
             OnTheCpu: The job has GPUs, and this build cannot use them.
@@ -126,10 +126,10 @@ class Watch:
         if not self._gpus:
             self._asks_for_cuda |= build.has_cuda
         elif build.is_for_cpu:
-            self._cannot("%s is a build without CUDA" % build.text, "install a build of PyTorch with CUDA")
+            self._reject("%s is a build without CUDA" % build.text, "install a build of PyTorch with CUDA")
 
-    def after(self, torch: Any, build: Build) -> None:
-        """PyTorch is loaded.
+    def check_gpus(self, torch: Any, build: TorchBuild) -> None:
+        """Check the GPUs that the loaded PyTorch sees.
 
         Raises:
             OnTheCpu: It sees fewer GPUs than the job has.
@@ -143,26 +143,26 @@ class Watch:
         except Exception:  # noqa: BLE001 - PyTorch's own code, which no release promises
             return
         if 0 <= seen < self._gpus:
-            self._cannot("%s sees %d of them" % (build.text, seen), "look at nvidia-smi in a job of that host")
+            self._reject("%s sees %d of them" % (build.text, seen), "look at nvidia-smi in a job of that host")
 
-    def _cannot(self, why: str, hint: str) -> None:
+    def _reject(self, why: str, hint: str) -> None:
         message = "this job asked for %s, and %s" % (_gpus(self._gpus), why)
         if self._allow_cpu:
             self._note(message)
             return
-        self._refused = OnTheCpu(message, hint + "; to run on the CPU all the same: @cluster(allow_cpu=True)")
-        raise self._refused
+        self._error = OnTheCpu(message, hint + "; to run on the CPU all the same: @cluster(allow_cpu=True)")
+        raise self._error
 
-    def over(self, raised: BaseException | None) -> None:
-        """The function has ended: say what it should have asked for, or did not need.
+    def finish(self, raised: BaseException | None) -> None:
+        """Note at the function's end what it should have asked for, or did not need.
 
         Raises:
             OnTheCpu: It failed because of that.
         """
-        if self._refused is not None:
-            if any(error is self._refused for error in _chain(raised)):
-                raise self._refused
-            self._note(str(self._refused))  # the function has caught it
+        if self._error is not None:
+            if any(error is self._error for error in _chain(raised)):
+                raise self._error
+            self._note(str(self._error))  # the function has caught it
         elif raised is None and not self._gpus and self._asks_for_cuda and _has_gpus():
             self._note(_FORGOTTEN)
         elif raised is None and self._gpus and not self._allow_cpu and _opened_none():
@@ -170,7 +170,7 @@ class Watch:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception and those that it came from."""
+    """Yield an exception and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         yield error
@@ -178,10 +178,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-class _Loader:
-    """PyTorch's own loader, which looks at the build before it loads it and at the GPUs behind."""
+class _CheckingLoader:
+    """Wraps PyTorch's own loader: checks the build before loading, and the GPUs after it."""
 
-    def __init__(self, loader: Any, watch: Watch, build: Build) -> None:
+    def __init__(self, loader: Any, watch: TorchWatch, build: TorchBuild) -> None:
         self._loader = loader
         self._watch = watch
         self._build = build
@@ -193,18 +193,18 @@ class _Loader:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Load it as if nobody had looked."""
+        """Load it, and leave no trace of this wrapper in the module."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._watch.before(self._build)
+        self._watch.check_build(self._build)
         self._watch.end()
         self._loader.exec_module(module)
-        self._watch.after(module, self._build)
+        self._watch.check_gpus(module, self._build)
 
 
 def _texts(code: CodeType, doc: str | None) -> Iterator[str]:
-    """The names and texts of a function's code, and of what is defined in it; not what explains it."""
+    """Yield the names and strings of a function's code and of nested code, but not its docstring."""
     yield from code.co_names
     yield from _constants(each for each in code.co_consts if each != doc)
 
@@ -220,16 +220,16 @@ def _constants(values: Iterable[Any]) -> Iterator[str]:
 
 
 def _has_gpus() -> bool:
-    """Whether a job here could have asked for a GPU."""
+    """Whether a job on this host could have asked for a GPU."""
     import shutil
 
-    if "SLURM_JOB_ID" in os.environ:  # its nodes with GPUs are others
+    if "SLURM_JOB_ID" in os.environ:  # its GPUs may be on other nodes
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 
 
 def _opened_none() -> bool:
-    """Whether neither this process nor a child of it can have used a GPU; false where that is not certain."""
+    """Whether neither this process nor a child of it can have used a GPU; False where that is uncertain."""
     import resource
 
     if not os.path.exists(_NVIDIA + "ctl") or resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss:

@@ -1,4 +1,4 @@
-"""File descriptors that a function does not close by accident, and that programs which it starts do not hold."""
+"""Protect file descriptors from a function that closes in a loop, and from programs that would inherit them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HIGH = (5000, 900, 200, 3)  # the first that the limits allow: above what daemo
 
 
 def out_of_reach(fd: int) -> int:
-    """A copy of `fd` with a high number that children started by exec do not hold."""
+    """Move `fd` to a high number that programs started by exec do not inherit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for least in _HIGH:
         try:
@@ -26,7 +26,7 @@ def out_of_reach(fd: int) -> int:
 
 
 def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
-    """The limit that programs find is mostly 1024; a descriptor made under a raised one stays when it is back."""
+    """Copy `fd`, raising the limit of open files (often 1024) meanwhile: the copy survives the lower limit."""
     raised = soft != resource.RLIM_INFINITY and soft <= least + 8
     if raised:
         resource.setrlimit(resource.RLIMIT_NOFILE, (least + 9, hard))
@@ -38,7 +38,7 @@ def _copy_above(least: int, fd: int, soft: int, hard: int) -> int:
 
 
 def keep_from_programs() -> None:
-    """Let programs that the function starts hold nothing that is open now, such as the marks of its cards."""
+    """Let programs that the function starts inherit nothing that is open now, such as GPU leases."""
     for name in os.listdir("/dev/fd"):
         try:
             if int(name) > 2:
