@@ -58,17 +58,17 @@ def _dumps(obj: object, make: Callable[..., pickler.Pickler]) -> bytes:
 def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
     """What `work` does with a maker of picklers: of those that are not late, or, after a cycle, of late ones."""
     try:
-        return work(functools.partial(Pickler, target))
+        return work(functools.partial(TextPickler, target))
     except Cycle:
         return work(pickler_for(target))
 
 
 def pickler_for(target: Version) -> Callable[..., pickler.Pickler]:
     """What makes a pickler for that version, from a file, a callback for buffers, and one for objects."""
-    return pickler.Pickler if target is None or target == HERE else functools.partial(Pickler, target, late=True)
+    return pickler.Pickler if target is None or target == HERE else functools.partial(TextPickler, target, late=True)
 
 
-class Pickler(pickler.Pickler):
+class TextPickler(pickler.Pickler):
     """Pickles for a Python of another minor version.
 
     Args:

@@ -61,7 +61,7 @@ class Snippet:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDefinition:
     """A function or class in a text, with the classes and functions around it."""
 
     node: Definition
@@ -98,16 +98,16 @@ class Text:
         return "\n".join(lines)
 
 
-def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[Found]:
+def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[FoundDefinition]:
     functions: tuple[Definition, ...] = ()
     waiting = collections.deque([(tree, inside, scope, functions)])
     while waiting:
         node, inside, scope, functions = waiting.popleft()
         if isinstance(node, ast.ClassDef):
-            yield Found(node, inside, scope, functions)
+            yield FoundDefinition(node, inside, scope, functions)
             inside, scope = node.name, "%s%s." % (scope, node.name)
         elif isinstance(node, _FUNCTIONS):
-            yield Found(node, inside, scope, functions)
+            yield FoundDefinition(node, inside, scope, functions)
             scope = "%s%s.<locals>." % (scope, getattr(node, "name", _LAMBDA))
             functions = (*functions, node)
         waiting.extend((child, inside, scope, functions) for child in ast.iter_child_nodes(node))
@@ -192,7 +192,7 @@ def _named(code: types.CodeType) -> str:
     return "%s (%s, line %d)" % (getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno)
 
 
-def _snippet(text: Text, found: Found, code: types.CodeType) -> Snippet | None:
+def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippet | None:
     """The text of a function, if compiling it gives this code."""
     line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
     try:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from . import pickler, source
-from .source import Found, Snippet, Text
+from .source import FoundDefinition, Snippet, Text
 
 _homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -75,7 +75,7 @@ def of_class(cls: type) -> Snippet | None:
     return None
 
 
-def _snippet(text: Text, found: Found, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
     first = source.first_line(found.node)
     own = [code for code in codes if code.co_filename == text.file]
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, found.node)
@@ -260,7 +260,7 @@ def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
 
 
 def _is_value(value: object) -> bool:
-    """Whether it is neither a class nor something that acts when it is looked up, which the statement makes anew."""
+    """Whether it is neither a class nor something that acts when it is looked up, which the statement makes again."""
     return not isinstance(value, type) and not hasattr(type(value), "__get__")
 
 
