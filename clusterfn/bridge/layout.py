@@ -34,7 +34,7 @@ PACKAGE_FILES = "files"
 MANIFEST = "manifest.json"
 
 # below envs/<id>
-READY = "READY"  # what was built; where it stands, the environment is whole
+READY = "READY"  # what was built; if it exists, the environment is complete
 ABOUT = ".clusterfn"  # what the builder keeps: the plan, a copy of READY, and the size of every file
 SIZES = "manifest"
 

@@ -33,11 +33,11 @@ def test_a_frame_is_two_lengths_a_header_and_a_body() -> None:
 class Sender:
     """A transfer that never ends."""
 
-    def __init__(self, name: bytes, hot: bool) -> None:
-        self.name, self._hot, self.queued, self.ended = name, hot, False, False
+    def __init__(self, name: bytes, urgent: bool) -> None:
+        self.name, self._urgent, self.queued, self.ended = name, urgent, False, False
 
-    def hot(self) -> bool:
-        return self._hot
+    def is_urgent(self) -> bool:
+        return self._urgent
 
     def frame(self) -> bytes:
         return self.name
@@ -57,15 +57,15 @@ def order(out: Outbox, count: int) -> bytes:
 def test_transfers_take_turns() -> None:
     out = Outbox(-1)
     for name in (b"a", b"b", b"c"):
-        out.offer(Sender(name, hot=False))  # type: ignore[arg-type]
+        out.offer(Sender(name, urgent=False))
 
     assert order(out, 6) == b"abcabc"
 
 
 def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
     out = Outbox(-1)
-    out.offer(Sender(b"b", hot=False))  # type: ignore[arg-type]
-    out.offer(Sender(b"l", hot=True))  # type: ignore[arg-type]
+    out.offer(Sender(b"b", urgent=False))
+    out.offer(Sender(b"l", urgent=True))
     out.answer({"id": 1})
 
     assert order(out, 11)[-10:] == b"llllllllbl"
@@ -74,7 +74,7 @@ def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
 def test_what_is_sent_no_longer_counts_as_unsent() -> None:
     out = Outbox(-1)
     out.answer({"id": 1}, b"x" * 1000)
-    out.offer(Sender(b"b" * 5000, hot=False))  # type: ignore[arg-type]
+    out.offer(Sender(b"b" * 5000, urgent=False))
 
     order(out, 3)
 

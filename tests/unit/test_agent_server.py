@@ -135,10 +135,10 @@ def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(clie
 
 
 def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
-    client.agent.heard -= SILENCE_S - 60
+    client.agent.last_received -= SILENCE_S - 60
     client.turns(1)
     before, soon = client.agent.open, client.agent.seconds_until_due()
-    client.agent.heard -= 60
+    client.agent.last_received -= 60
     wakes = client.agent.seconds_until_due()
     client.turns(1)
 
@@ -148,10 +148,10 @@ def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: 
 
 
 def test_a_word_lets_the_agent_stay(client: Client) -> None:
-    client.agent.heard -= SILENCE_S - 60
+    client.agent.last_received -= SILENCE_S - 60
     client.ask(id=2, do="ping")
     client.turns()
-    client.agent.heard -= SILENCE_S - 60
+    client.agent.last_received -= SILENCE_S - 60
     client.turns()
 
     assert client.agent.open
@@ -168,7 +168,7 @@ def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
     os.utime(part, (1, 1))
     client.turns(2)
     heard = part.stat().st_mtime
-    client.agent.heard -= uploads.HEARD_S
+    client.agent.last_received -= uploads.RECENT_S
     os.utime(part, (1, 1))
     client.turns(2)
 

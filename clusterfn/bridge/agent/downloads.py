@@ -59,7 +59,7 @@ class FollowHandler(RequestHandler):
             self.agent.out.offer(self)
         return more
 
-    def hot(self) -> bool:
+    def is_urgent(self) -> bool:
         return True
 
     def frame(self) -> "Optional[bytes]":
@@ -96,7 +96,7 @@ class WaitHandler(RequestHandler):
         self.agent.out.offer(self)
         return True
 
-    def hot(self) -> bool:
+    def is_urgent(self) -> bool:
         return bool(self.drain)
 
     def frame(self) -> "Optional[bytes]":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         queued: bool
         ended: bool
 
-        def hot(self) -> bool: ...
+        def is_urgent(self) -> bool: ...
         def frame(self) -> Optional[bytes]: ...
         def safely(self, action: Callable[[], Any]) -> Any: ...
 
@@ -96,7 +96,7 @@ class Outbox:
         """Send what `sender.frame()` returns, when there is room, until it returns None."""
         if not sender.queued:
             sender.queued = True
-            (self.lines if sender.hot() else self.bodies).append(sender)
+            (self.lines if sender.is_urgent() else self.bodies).append(sender)
 
     def pending(self) -> bool:
         return bool(len(self.now) or self.answers or self.lines or self.bodies)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         root: str
         machine: str
         umask: int
-        heard: float
+        last_received: float
         out: Outbox
         watcher: FileWatcher
         requests: "Dict[int, RequestHandler]"
@@ -98,7 +98,7 @@ class RequestHandler:
     def chunk(self, body: bytes, last: bool) -> None:
         raise Failure("bad", "this request takes no chunks")
 
-    def hot(self) -> bool:
+    def is_urgent(self) -> bool:
         """Whether its frames are sent before those of transfers."""
         return False
 

@@ -80,7 +80,7 @@ class Agent:
         self.watcher = FileWatcher(self.readers)
         self.root = self.machine = ""
         self.umask = 0o077
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         self.open = True
 
     def at(self, seconds: float, action: "Callable[[], None]") -> None:
@@ -146,13 +146,13 @@ class Agent:
         except BlockingIOError:
             return
         self.open = bool(piece)
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         for header, body in self.inbox.feed(piece):
             self.dispatch(header, body)
 
     def seconds_until_due(self) -> float:
         """Return the seconds until the next timer, poll or timeout."""
-        soon = [self.heard + SILENCE_S]
+        soon = [self.last_received + SILENCE_S]
         if self.timers:
             soon.append(self.timers[0][0])
         if self.watcher.open:
@@ -180,7 +180,7 @@ class Agent:
         while self.timers and self.timers[0][0] <= now:
             heapq.heappop(self.timers)[2]()
         self.watcher.poll(now)
-        self.open = self.open and now - self.heard < SILENCE_S
+        self.open = self.open and now - self.last_received < SILENCE_S
 
     def serve(self, woken: int) -> None:
         """Serve until the client disconnects; then cancel its open requests, but not what it spawned."""

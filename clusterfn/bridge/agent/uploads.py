@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 DAY_S = 24 * 3600.0
 SWEEP_DELAY_S = 1.0
 FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
-TOUCH_S, HEARD_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
+TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
 _OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
 PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 
@@ -224,7 +224,7 @@ class PutTreeHandler(UploadHandler):
         if self.ended:
             return
         now = time.time()  # not the file server's: ages are measured by this machine's clock too
-        if time.monotonic() - self.agent.heard < HEARD_S:
+        if time.monotonic() - self.agent.last_received < RECENT_S:
             with contextlib.suppress(FileNotFoundError):  # it was renamed already
                 os.utime(self.part, (now, now))
         self.agent.at(TOUCH_S, self.touch)

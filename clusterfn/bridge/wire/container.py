@@ -151,10 +151,10 @@ def load(
 
     Args:
         path: The file.
-        blob_path: Where a blob lies.
+        blob_path: The path of a blob, by its SHA-256.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
-        part: Offset and size of what stands in a file with others; None for all of it.
-        read_blob: What gives a blob's content; None for what reads and checks all of it.
+        part: Offset and size of a part of the file; None for all of it.
+        read_blob: Returns a blob's content; None reads and checks all of it.
 
     Raises:
         Damaged: The file is cut short or altered.

@@ -76,7 +76,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         return _by_value(cls, reduction)
 
 
-_OPTIMIZED = 1  # a flag of the code of functions; what lacks it runs where it stands
+_OPTIMIZED = 1  # a flag of the code of functions; other code runs in place
 
 
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -295,14 +295,14 @@ def _reduce_numpy(obj: Any) -> Any:
 def _reduce_aligned(dtype: Any) -> Any:
     """Reduce a dtype to its fields: numpy 1 and 2 misread the flags that the other one pickles."""
     fields = [dtype.fields[name] for name in dtype.names]
-    told = {
+    layout = {
         "names": list(dtype.names),
         "formats": [field[0] for field in fields],
         "offsets": [field[1] for field in fields],
         "titles": [field[2] if len(field) > 2 else None for field in fields],
         "itemsize": dtype.itemsize,
     }
-    return aligned, (told, dict(dtype.metadata or {}))
+    return aligned, (layout, dict(dtype.metadata or {}))
 
 
 def _reduce_other_array(obj: Any, numpy: Any) -> Any:

@@ -44,7 +44,7 @@ class Snippet:
         futures: What was imported from `__future__`.
         free: Variables of the functions around it that it uses.
         inside: The name of the nearest class around it.
-        scope: What stands before its name in its qualified name, such as "outer.<locals>.".
+        scope: What precedes its name in its qualified name, such as "outer.<locals>.".
         imported: Names that the file imports at its top level: Python compiles calls of their attributes differently.
     """
 
@@ -201,7 +201,7 @@ def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippe
             found.inside, found.scope, tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         return snippet if same(_compile(snippet), code) else None
-    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
         return None
 
 

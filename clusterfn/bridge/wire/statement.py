@@ -86,7 +86,7 @@ def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.Co
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
         return snippet if _fits(snippet, found.node, cls, own) else None
-    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
         return None
 
 

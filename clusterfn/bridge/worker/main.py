@@ -78,5 +78,5 @@ def _check_version(spec: dict[str, Any]) -> None:
         raise CallRejected(
             "environment",
             "the environment's interpreter is Python %d.%d, expected %d.%d" % (*here, *wanted),
-            "the environment was changed since it was looked at: call again, and it will be looked at anew",
+            "the environment was changed since it was last checked: call again, and it will be checked again",
         )
