@@ -1,7 +1,7 @@
-"""The files of an archive, one after another: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
+"""Read the files of an archive one by one: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
-Reads; writes nothing. An archive may hold anything: names that lead outside and entries that are no files are refused.
-zstd, which Python has only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
+Writes nothing. An archive may hold anything: names that lead outside and entries that are no files are refused. zstd,
+which Python has only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
 """
 
 import bz2
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # What reading a damaged archive raises.
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError)
 
-TAR = ".tar"  # of our own
-_MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 makes a gigabyte of a kilobyte; no package comes near this
+TAR = ".tar"  # our own archives of environments
+_MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 can make a gigabyte of a kilobyte; no package comes near this
 _BLOCK = 1 << 20
 
 
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
     Attributes:
         link: Target of a symbolic link.
-        same: Another member's path, of which this is a second name.
+        same: The path of another member, of which this is a hard link.
     """
 
     path: str
@@ -53,7 +53,7 @@ class Member(NamedTuple):
 
 
 class _Budget:
-    """The bytes that may still come out of an archive."""
+    """How many bytes may still come out of an archive."""
 
     def __init__(self, archive: str) -> None:
         self._size = os.stat(archive).st_size
@@ -69,7 +69,7 @@ class _Budget:
 
 
 class _Bounded:
-    """A stream that gives no more than the budget allows."""
+    """A stream that yields no more than the budget allows."""
 
     def __init__(self, stream: "IO[bytes]", budget: _Budget) -> None:
         self._stream = stream
@@ -82,7 +82,7 @@ class _Bounded:
 
 
 def read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
-    """Every file with its content; folders are left out, they follow from the files.
+    """Yield every file with its content; folders are left out, as they follow from the files.
 
     Raises:
         BuildFailed: It holds what must not be unpacked.
@@ -144,14 +144,14 @@ def _zip(archive: zipfile.ZipFile, budget: _Budget) -> "Iterator[tuple[Member, O
 
 
 def unpacked_zip_size(path: str) -> "tuple[int, int]":
-    """Bytes and files of an unpacked wheel."""
+    """Return how many bytes and files an unpacked wheel has."""
     with zipfile.ZipFile(path) as archive:
         sizes = [info.file_size for info in archive.infolist()]
     return sum(sizes), len(sizes)
 
 
 def refuse_unsafe_path(path: str) -> str:
-    """A path that stays below the folder it is unpacked to; anything else is refused."""
+    """Return a normalized path below the folder of the archive; refuse any other."""
     clean = os.path.normpath(path) if path else ""
     if not clean or clean.startswith(("/", "../")) or clean == ".." or "\0" in clean:
         raise BuildFailed("it holds the path %r, which leads out of its folder" % path, stage="unpack")
@@ -159,14 +159,14 @@ def refuse_unsafe_path(path: str) -> str:
 
 
 def _inside(path: str, target: str) -> str:
-    """The target of a symbolic link: an absolute one leads where it says, a relative one stays in the package."""
+    """Check the target of a symbolic link: a relative one must stay in the package, an absolute one is not resolved."""
     if not target.startswith("/"):
         refuse_unsafe_path(os.path.join(os.path.dirname(path), target))
     return target
 
 
 def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
-    """What turns a compressed stream into a readable one.
+    """Return a function that turns a compressed stream into a readable one.
 
     Args:
         wheel: The unpacked `zstandard` wheel, if the client sent one.
@@ -184,7 +184,7 @@ def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
 
 
 def can_read_zstd() -> bool:
-    """Whether the host can read zstd by itself."""
+    """Return whether the host can read zstd by itself."""
     try:
         return bool(open_zstd())
     except BuildFailed:
@@ -200,7 +200,7 @@ def _standard_module() -> "Optional[Opener]":
 
 
 def _zstandard(folders: "list[str]") -> "Optional[Opener]":
-    """The module zstandard from one of these folders, which are on no path: the builder runs isolated."""
+    """Import zstandard from one of these folders, which are not in sys.path: the builder runs isolated."""
     if importlib.machinery.PathFinder.find_spec("zstandard", folders) is None:
         return None
     before = list(sys.path)
@@ -223,7 +223,7 @@ def _site_packages() -> "list[str]":
 
 
 class _Piped(io.RawIOBase):
-    """The output of a program that is fed by a thread."""
+    """The output of a program whose input is written by a thread."""
 
     def __init__(self, argv: "list[str]", source: "IO[bytes]") -> None:
         super().__init__()
@@ -257,5 +257,5 @@ class _Piped(io.RawIOBase):
         try:
             shutil.copyfileobj(source, self._process.stdin, _BLOCK)
             self._process.stdin.close()
-        except (OSError, ValueError):  # the program has ended, and says why
+        except (OSError, ValueError):  # the program has ended; its stderr says why
             return

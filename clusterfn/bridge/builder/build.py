@@ -1,7 +1,8 @@
-"""A build from top to bottom: one builder for each environment, the others follow; whole or absent.
+"""Build one environment, from top to bottom: one process builds it, others wait and follow its progress.
 
-The environment is made aside and shown at its final path by a symbolic link while it is compiled, scripted and
-verified, so that whatever embeds the prefix embeds the right one; then READY is written, and one rename puts it there.
+The files are put into a temporary folder, to which a symbolic link at the final path leads while byte code is compiled,
+scripts run and the result is verified: so whatever embeds the prefix embeds the final one. Then READY is written, and
+one rename puts the folder in its place. An environment is whole or absent.
 """
 
 import ctypes
@@ -37,16 +38,16 @@ _TRIES = 3  # to link, while a purging file system takes files away
 
 
 class _LockLost(Exception):
-    """Another has taken the lock: this process stood still, or was not heard, until it passed for dead."""
+    """Another builder has taken the lock, because this process stood still until it was taken for dead."""
 
 
 def is_ready(root: str, env_id: str) -> bool:
-    """Whether it is there, whole."""
+    """Return whether the environment exists and is whole."""
     return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
 
 
 def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """Build it, or wait for who does; what outcome.json says.
+    """Build the environment, or wait for the process that does; return the content of outcome.json.
 
     Raises:
         BuildStopped: `stopping` was set.
@@ -67,15 +68,15 @@ def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event
     lock.wait(waited.look)
     try:
         if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
-            return _mended(plan, holder, stopping)
+            return _reuse_or_repair(plan, holder, stopping)
         told = waited.outcome()
         return told if told is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
     finally:
         lock.release()
 
 
-def _mended(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """One that is there, and may have lost files if the plan says so or its READY is gone."""
+def _reuse_or_repair(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
+    """Reuse an existing environment; repair it if the plan says that files may be missing, or READY is gone."""
     if is_ready(plan.root, plan.id) and not plan.purged:
         return _reused()
     return dict(_reused(), mended=repair.repair_locked(plan, holder, stopping))
@@ -86,7 +87,7 @@ def _reused() -> "dict[str, Any]":
 
 
 class _Waiting:
-    """While another builds: its progress is ours, and so is its failure."""
+    """Wait while another process builds: copy its progress, and adopt its failure."""
 
     def __init__(self, folder: str, plan: "BuildPlan", stopping: "threading.Event") -> None:
         self._folder = folder
@@ -106,13 +107,13 @@ class _Waiting:
         self._follower.copy()
 
     def outcome(self) -> "Optional[dict[str, Any]]":
-        """The failure of the builder that was waited for: the first error counts for all."""
+        """Return the failure of the builder that was waited for: the first error counts for all."""
         found = read_outcome(self._folder)
         return found if found and not found["ok"] and found.get("by") in self._tokens else None
 
 
 def read_outcome(folder: str) -> "dict[str, Any]":
-    """What the last build came to; empty if there was none."""
+    """Read the outcome of the last build; empty if there was none."""
     try:
         with open(os.path.join(folder, OUTCOME)) as file:
             return dict(json.load(file))
@@ -129,14 +130,14 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
         outcome = from_os_error(error, build.plan.root).document()
     except (BuildStopped, _LockLost):
         raise
-    except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold what nobody thought of
+    except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
         outcome = _unforeseen(error).document()
     if not outcome["ok"]:
-        build.see_that_it_is_ours()  # whatever failed, failed among another's files
+        build.check_lock()  # whatever failed, may have failed because of the files of another builder
     document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
     try:
         publish.replace(os.path.join(folder, OUTCOME), document.encode(), mode=0o666)
-    except OSError:  # the disk is full: whoever started this is told by our output
+    except OSError:  # the disk is full: our output says it too
         return outcome
     return outcome
 
@@ -162,14 +163,14 @@ class _Build:
         self._messages: "list[str]" = []
 
     def run(self) -> "dict[str, Any]":
-        """Build it; what READY says."""
+        """Build the environment; return the content of READY."""
         self._prepare()
         if self.plan.installer != CLUSTERFN:
             self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)
         self._ours = self._conda.rest if self._conda else self.plan
         packages = Packages(self._ours, self._holder, self._progress, self._stopping)
         self._timed("packages", packages.provide)
-        brought = self._timed("archives", self._bring, self._conda) if self._conda else 0
+        brought = self._timed("archives", self._fetch_for_conda, self._conda) if self._conda else 0
         try:
             for _ in range(_TRIES):
                 try:
@@ -179,7 +180,7 @@ class _Build:
                     packages.provide(again=[os.path.basename(holed.package)])
         except BuildStopped:
             raise
-        except BaseException:  # whatever ends it: a half-made environment must not stay
+        except BaseException:  # whatever the reason: an incomplete environment must not stay
             self._clean()
             raise
         raise BuildFailed(
@@ -195,14 +196,14 @@ class _Build:
         os.makedirs(os.path.dirname(self._final), exist_ok=True)
         cleanup.sweep_leftovers(self.plan.root, self._holder)
 
-    def _bring(self, conda: conda_installer.HostConda) -> int:
-        """Have the archives that conda unpacks; the bytes that came for that."""
+    def _fetch_for_conda(self, conda: conda_installer.HostConda) -> int:
+        """Provide the archives that conda unpacks; return how many bytes were fetched."""
         packages = Packages(conda.share, self._holder, self._progress, self._stopping)
         packages.archives(conda.take)
         return packages.fetched
 
     def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
-        self.see_that_it_is_ours()
+        self.check_lock()
         begun = time.monotonic()
         done = step(*arguments)
         self._seconds[name] = round(time.monotonic() - begun, 3)
@@ -210,10 +211,10 @@ class _Build:
 
     def _make(self) -> None:
         cleanup.delete_folder(self.plan.root, self._aside, self._holder)
-        layout = self._begun()
+        layout = self._make_folder()
         maker = Linker(self._aside, self._final)
         self._timed("link", self._link, layout, maker)
-        self._show()
+        self._link_final_path()
         if self.plan.compile:
             self._progress.tell("compile", 0, 1)
             self._timed("compile", self._compile, layout, maker)
@@ -224,25 +225,25 @@ class _Build:
         self._progress.tell("verify", 0, 1)
         self._found = self._timed("verify", first_run.verify_environment, self.plan, self._final, self._stop)
 
-    def _begun(self) -> "Layout":
-        """The folder aside with what is not ours to link, and the layout of all."""
+    def _make_folder(self) -> "Layout":
+        """Make the temporary folder, filled by conda if that installs, and compute the layout of the environment."""
         if self._conda is None:
             os.mkdir(self._aside)
             return link.layout_of_plan(self.plan, self._final)
-        self._timed("conda", self._fill, self._conda)
+        self._timed("conda", self._run_conda, self._conda)
         layout = link.layout_beside_conda(self._ours, self._final, conda_installer.find_site_packages(self._aside))
         conda_installer.add_installed_files(layout, self._aside)
         return layout
 
-    def _fill(self, conda: conda_installer.HostConda) -> None:
-        """Let conda make it at its final path, which must not be there: some refuse a folder that is none of theirs."""
-        self._vacate()
+    def _run_conda(self, conda: conda_installer.HostConda) -> None:
+        """Let conda make the environment at its final path, which must not exist: some refuse any other folder."""
+        self._clear_final_path()
         self._progress.tell("conda", 0, 1, text=conda.said)
         conda.fill(self._final, self._stop)
         os.rename(self._final, self._aside)
 
     def _link(self, layout: "Layout", maker: Linker) -> None:
-        """A few at a time: on a network file system each waits for an answer."""
+        """Link a few at a time: on a network file system each waits for an answer."""
         paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
         parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
 
@@ -259,18 +260,18 @@ class _Build:
         for target in bytecode.compile_missing(layout, self._final, self._holder.token, self._stop):
             maker.make(target)
 
-    def _show(self) -> None:
-        """Let the final path lead to the folder aside; without READY it is nobody's environment."""
-        self._vacate()
+    def _link_final_path(self) -> None:
+        """Let the final path lead to the temporary folder; without READY no job uses it."""
+        self._clear_final_path()
         os.symlink(os.path.basename(self._aside), self._final)
 
-    def see_that_it_is_ours(self) -> None:
-        """Raises _LockLost unless this process still holds the lock."""
+    def check_lock(self) -> None:
+        """Raise _LockLost unless this process still holds the lock."""
         if not self._lock.is_mine():
             raise _LockLost
 
-    def _vacate(self) -> None:
-        self.see_that_it_is_ours()
+    def _clear_final_path(self) -> None:
+        self.check_lock()
         if os.path.islink(self._final):
             os.unlink(self._final)
         elif os.path.isdir(self._final):
@@ -285,7 +286,7 @@ class _Build:
             publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
         _sync_file_system(self._aside)
         publish.replace(os.path.join(self._aside, READY), json.dumps(ready).encode(), mode=0o666)
-        self.see_that_it_is_ours()
+        self.check_lock()
         os.unlink(self._final)
         os.rename(self._aside, self._final)
         _sync_file_system(os.path.dirname(self._final))
@@ -308,7 +309,7 @@ class _Build:
         if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
             os.unlink(self._final)
         elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
-            self._vacate()
+            self._clear_final_path()
         cleanup.delete_folder(self.plan.root, self._aside, self._holder)
         if self._conda:
             self._conda.clear()

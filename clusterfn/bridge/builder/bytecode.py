@@ -1,9 +1,9 @@
-"""Byte code: what conda packages bring is made independent of dates, what is missing is compiled once for each package.
+"""Make the byte code of conda packages independent of dates, and compile what is missing once for each package.
 
-A .pyc names the date and size of its source, and would be stale once files are dated by the build; Python would then
-compile at every start, and write into an environment that others use. "Unchecked" byte code (PEP 552) asks for
-nothing. Measured: `import torch` takes 3.0 s without byte code, 1.2 s with it; compiling its 2371 files once takes 5
-to 7 s.
+A .pyc holds the date and size of its source, and would be stale once the build sets the dates of files. Python would
+then compile at every start, and write into an environment that others use. "Unchecked" byte code (PEP 552) is never
+compared. Measured: `import torch` takes 3.0 s without byte code and 1.2 s with it; compiling its 2371 files takes 5 to
+7 s once.
 """
 
 import json
@@ -29,7 +29,7 @@ _SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "compile_file
 
 
 def remove_dates(folder: str, members: "Mapping[str, Member]") -> "set[str]":
-    """Make the byte code of an unpacked package independent of dates; the paths of what is stale, and must go."""
+    """Make the byte code of an unpacked package independent of dates; return the stale files, which must go."""
     return {path for path in members if path.endswith(".pyc") and not _settled(folder, path, members)}
 
 
@@ -52,24 +52,24 @@ def _settled(folder: str, path: str, members: "Mapping[str, Member]") -> bool:
 
 
 def source_path(path: str) -> str:
-    """`a/b.py` for `a/__pycache__/b.cpython-311.pyc`; empty for byte code of another kind."""
+    """Return `a/b.py` for `a/__pycache__/b.cpython-311.pyc`; "" for byte code of another kind."""
     folder, _, name = path.rpartition(_CACHE)
     return folder + name.split(".")[0] + ".py" if name.count(".") == 2 else ""
 
 
 def bytecode_path(path: str, tag: str) -> str:
-    """Where Python looks for the byte code of a source."""
+    """Return where Python looks for the byte code of a source."""
     folder, name = os.path.split(path)
     return os.path.join(folder, _CACHE + "%s.%s.pyc" % (name[: -len(".py")], tag))
 
 
 def compile_missing(layout: "Layout", prefix: str, token: str, stopping: "Callable[[], None]") -> "list[TargetFile]":
-    """Compile what has no byte code: into the package if the file is the package's own, else into the environment.
+    """Compile sources without byte code: into the package if the file belongs to it, else into the environment.
 
     Args:
         layout: Everything in the environment.
         prefix: Where the environment's files are now.
-        token: The builder's, for the names of folders aside.
+        token: The builder's, for the names of temporary folders.
         stopping: Called now and then; may raise.
 
     Returns:

@@ -1,7 +1,7 @@
-"""Lists and removes environments and packages, and sweeps what dead builders left.
+"""List and remove environments and packages, and remove what dead builders have left.
 
-Nothing that a job uses is removed: it is taken aside, its leases are looked at once more, and it goes back if there is
-one.
+Nothing that a job uses is removed: an environment is renamed, its leases are checked once more, and it is renamed back
+if there is one.
 """
 
 import json
@@ -40,7 +40,7 @@ _OLD_PART_S = 7 * _DAY_S
 
 
 def list_sizes(folder: str) -> "dict[str, int]":
-    """Every file below a folder, and its size."""
+    """Return the size of every file below a folder."""
     found: "dict[str, int]" = {}
     for path, entry in _walk(folder, ""):
         found[path] = entry.stat(follow_symlinks=False).st_size
@@ -57,7 +57,7 @@ def _walk(folder: str, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
 
 
 def delete_folder(root: str, path: str, holder: "LockHolder") -> int:
-    """Remove a folder: renamed first, so that a half of it is never taken for the whole. The bytes that it freed."""
+    """Remove a folder, renamed first so that no half of it is taken for the whole; return the bytes freed."""
     trash = os.path.join(os.path.dirname(path), "%s%s-%s" % (_TRASH, holder.token, os.path.basename(path).lstrip(".")))
     try:
         os.rename(path, trash)
@@ -67,20 +67,20 @@ def delete_folder(root: str, path: str, holder: "LockHolder") -> int:
 
 
 def empty_trash(trash: str) -> int:
-    """Remove what was renamed; bytes that no other name keeps."""
+    """Remove a renamed folder; return the bytes that no other name keeps."""
     freed = 0
     try:
         for _, entry in _walk(trash, ""):
             stat = entry.stat(follow_symlinks=False)
             freed += stat.st_size if stat.st_nlink == 1 else 0
-    except FileNotFoundError:  # another sweeps it too
+    except FileNotFoundError:  # another builder removes it too
         pass
     shutil.rmtree(trash, ignore_errors=True)
     return freed
 
 
 def sweep_leftovers(root: str, holder: "LockHolder") -> None:
-    """Remove what dead builders left aside."""
+    """Remove what dead builders have left."""
     for folder in (os.path.join(root, ENVIRONMENTS), os.path.join(root, PACKAGES)):
         for name in _names(folder):
             path = os.path.join(folder, name)
@@ -100,7 +100,7 @@ def sweep_leftovers(root: str, holder: "LockHolder") -> None:
 
 
 def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool:
-    """Whether the host's own conda was ended while it made this at its final path, and nobody goes on with it."""
+    """Return whether the host's conda was ended while it made this at its final path, and no builder resumes it."""
     made = any(os.path.exists(os.path.join(path, each)) for each in (ABOUT, READY))  # a file system may purge either
     if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.jobs_using(root, name):
         return False
@@ -120,24 +120,24 @@ def _sweep_lock(path: str, root: str, holder: "LockHolder") -> None:
 
 
 def list_environments(root: str) -> "list[str]":
-    """The ids of all environments that are whole."""
+    """List the ids of all environments that are whole."""
     names = _names(os.path.join(root, ENVIRONMENTS))
     return [name for name in names if os.path.isfile(os.path.join(environment_dir(root, name), READY))]
 
 
 def own_bytes(root: str, env_id: str) -> int:
-    """The bytes that only this environment has, apart from the packages that it was made of."""
+    """Return how many bytes only this environment has, apart from its packages."""
     stats = [entry.stat(follow_symlinks=False) for _, entry in _walk(environment_dir(root, env_id), "")]
     return sum(stat.st_size for stat in stats if stat.st_nlink <= 2)
 
 
 def last_used(root: str, env_id: str) -> float:
-    """When it was built, or last used by a job."""
+    """Return when it was built, or last used by a job."""
     return max(os.stat(os.path.join(environment_dir(root, env_id), READY)).st_mtime, leases.last_used(root, env_id))
 
 
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
-    """Remove one environment, unless a job uses it or a builder is at it."""
+    """Remove an environment, unless a job uses it or a builder holds its lock."""
     own = locks.FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     if not own.take():
         return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
@@ -166,9 +166,11 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
 
 
 def _forget(root: str, env_id: str) -> None:
-    """What is known of its builds; the lock stays, somebody may wait for it."""
+    """Remove the files of its builds; the lock stays, as another process may wait for it."""
     folder = build_dir(root, env_id)
-    logs = [name for name in _names(folder) if name.startswith("log-")]  # of builders whose clients left before the end
+    logs = [
+        name for name in _names(folder) if name.startswith("log-")
+    ]  # of builders whose clients disconnected before the end
     for name in [PLAN, PROGRESS, OUTCOME] + logs:
         _remove(os.path.join(folder, name))
     leases.forget_leases(root, env_id)
@@ -183,7 +185,7 @@ def _remove_link(path: str) -> int:
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
-    """Remove packages that no environment has and no builder wants; how many, and how many bytes."""
+    """Remove packages that no environment and no builder needs; return how many, and the bytes freed."""
     count = freed = 0
     kept = packages_in_use(root, holder)
     for name in _names(os.path.join(root, PACKAGES)):
@@ -192,7 +194,7 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
             continue
         trash = os.path.join(root, PACKAGES, "%s%s-%s" % (_TRASH, holder.token, name))
         os.rename(path, trash)
-        if name in packages_in_use(root, holder):  # by a builder that began meanwhile
+        if name in packages_in_use(root, holder):  # by a builder that has started meanwhile
             os.rename(trash, path)
             continue
         count += 1
@@ -201,7 +203,7 @@ def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "
 
 
 def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
-    """SHA-256 of the packages of all environments and of all builds under way."""
+    """Return the SHA-256 of the packages of all environments and of all current builds."""
     found: "set[str]" = set()
     for env_id in list_environments(root):
         found |= _hashes(os.path.join(environment_dir(root, env_id), ABOUT, PLAN))
@@ -212,13 +214,13 @@ def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
 
 
 def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:
-    """Whether another builder that may live holds this lock."""
+    """Return whether another builder that may be alive holds this lock."""
     token = locks.current_holder(folder)[1]
     return token not in ("", holder.token) and not holders.is_long_dead(root, token, holder)
 
 
-def old_parts(root: str) -> int:
-    """Remove what was fetched or sent in part and not gone on with for a week; the bytes."""
+def remove_old_parts(root: str) -> int:
+    """Remove incomplete downloads and uploads that are a week old; return the bytes freed."""
     freed = 0
     for name in _names(os.path.join(root, BLOBS)):
         path = os.path.join(root, BLOBS, name)

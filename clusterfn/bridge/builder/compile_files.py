@@ -1,6 +1,6 @@
-"""Compiles the files that stdin names (JSON pairs: source, byte code). Run by the environment's own Python.
+"""Compile the files that stdin names (JSON pairs: source, byte code). A program for the environment's own Python.
 
-What is no valid Python (templates, tests of other versions) is left out. Imports nothing of the builder.
+Files that are no valid Python (templates, tests of other versions) are skipped. Imports nothing of the builder.
 """
 
 import json

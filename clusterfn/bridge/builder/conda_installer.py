@@ -1,9 +1,9 @@
-"""The host's own conda fills the prefix (`installer: conda`): any from 4.3 on, a mamba or a micromamba.
+"""Let the host's own conda fill the prefix (`installer: conda`): any from 4.3 on, a mamba or a micromamba.
 
-What it gets was checked by us: an old conda takes a file whose hash is not the one it was told. It gets `.tar.bz2`
-alone, a `.conda` packed anew, which before 4.7 none can read and some later ones cannot offline; in a package cache
-and a home of its own, for conda's cache has no locks and its settings are for somebody else. Wheels, and packages that
-this conda is too old for, are left to our own linker.
+We check what it gets, as an old conda accepts a file with a wrong hash. It gets only `.tar.bz2` files: a `.conda` is
+converted, because conda before 4.7 cannot read one, and some later ones cannot when offline. It has a package cache and
+a home of its own, as conda's cache has no locks and the user's settings may not fit. Our own linker adds the wheels,
+and packages that this conda is too old for.
 """
 
 import hashlib
@@ -40,12 +40,12 @@ _OURS = "let clusterfn itself make environments there (installer: clusterfn)"
 
 
 class HostConda:
-    """One conda of this host, and its share of one plan.
+    """A conda of this host, and its share of one plan.
 
     Attributes:
-        said: What it says of itself, "conda 4.3.16".
-        share: The plan of what it installs.
-        rest: The plan of what our own linker adds.
+        said: Its version as it prints it, "conda 4.3.16".
+        share: The part of the plan that it installs.
+        rest: The part that our own linker adds.
     """
 
     def __init__(self, path: str, said: str, plan: "BuildPlan", holder: "LockHolder") -> None:
@@ -53,12 +53,14 @@ class HostConda:
         self._path = path
         self._plan = plan
         self._scratch = os.path.join(plan.root, PACKAGES, ".conda-" + holder.token)
-        share = [each for each in plan.packages if each.kind != WHEEL and not _is_beyond(each, plan, _version(said))]
+        share = [
+            each for each in plan.packages if each.kind != WHEEL and not _is_too_new_for(each, plan, _version(said))
+        ]
         self.share = plan._replace(packages=share)
         self.rest = plan._replace(packages=[each for each in plan.packages if each not in share])
 
     def take(self, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]") -> None:
-        """Lay an archive, whose hash is right, where it will be read."""
+        """Put a checked archive where conda will read it."""
         place = self._place(package)
         os.makedirs(os.path.dirname(place), exist_ok=True)
         if os.path.lexists(place):
@@ -69,7 +71,7 @@ class HostConda:
             os.symlink(archive, place)
 
     def fill(self, prefix: str, stopping: "Callable[[], None]") -> None:
-        """Make the prefix, which is not there yet.
+        """Let conda make the prefix, which must not exist.
 
         Raises:
             BuildFailed: conda says no, or leaves something out.
@@ -94,7 +96,7 @@ class HostConda:
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def forget(self) -> None:
-        """Remove what was sent for it too: the environment has its files."""
+        """Remove its cache and the archives that were sent for it: the environment has their files."""
         self.clear()
         for package in self._plan.packages:
             if package.kind != WHEEL and os.path.exists(blob(self._plan.root, package.sha256)):
@@ -114,7 +116,7 @@ class HostConda:
 
 
 def find_conda(plan: "BuildPlan", holder: "LockHolder", stopping: "Callable[[], None]") -> HostConda:
-    """The conda that the plan names, else the first that this host has.
+    """Find the conda that the plan names, else the first that this host has.
 
     Raises:
         BuildFailed: There is none, or it is too old.
@@ -149,13 +151,13 @@ def _installed() -> "Iterator[str]":
 
 
 def _version(said: str) -> "Optional[tuple[int, int]]":
-    """Of conda; none for a micromamba."""
+    """Return the version of a conda; None for a micromamba."""
     match = _VERSION.search(said)
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
-def _is_beyond(package: "PlannedPackage", plan: "BuildPlan", version: "Optional[tuple[int, int]]") -> bool:
-    """Whether a conda of that age does not know where this package's files go."""
+def _is_too_new_for(package: "PlannedPackage", plan: "BuildPlan", version: "Optional[tuple[int, int]]") -> bool:
+    """Return whether a conda is too old to know where this package's files go."""
     return bool(version and version < _KNOWS_3_10 and plan.python >= (3, 10) and _subdir(package) == "noarch")
 
 
@@ -177,7 +179,7 @@ def _md5(path: str) -> str:
 
 
 def convert_to_tar_bz2(archive: str, zstd: "Optional[Opener]", target: str) -> None:
-    """A .conda as .tar.bz2: the same files, dated and named as they were."""
+    """Convert a .conda to a .tar.bz2 with the same files, dates and names."""
     with tarfile.open(target, "w:bz2", compresslevel=1, encoding="utf-8", errors="surrogateescape") as out:
         for member, stream in read_members(archive, CONDA, zstd):
             info = tarfile.TarInfo(member.path)
@@ -191,7 +193,7 @@ def convert_to_tar_bz2(archive: str, zstd: "Optional[Opener]", target: str) -> N
 
 
 def find_site_packages(prefix: str) -> "Optional[str]":
-    """Where this Python has its packages, if that is not the usual place."""
+    """Return the site-packages of this Python, if it is not the usual folder."""
     folder = os.path.join(prefix, "conda-meta")
     for name in os.listdir(folder):
         if name.startswith("python-"):
@@ -203,7 +205,7 @@ def find_site_packages(prefix: str) -> "Optional[str]":
 
 
 def add_installed_files(layout: "Layout", prefix: str) -> None:
-    """Let the layout know of what conda has put there."""
+    """Add the files that conda has installed to the layout."""
     for folder, _, names in os.walk(prefix):
         for name in names:
             path = os.path.relpath(os.path.join(folder, name), prefix)

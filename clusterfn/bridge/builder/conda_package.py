@@ -1,4 +1,4 @@
-"""What a conda package says about its files, and where they go: paths.json, has_prefix, noarch, entry points."""
+"""Read what a conda package says about its files (paths.json, has_prefix, noarch, entry points), and place them."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _OLD_PLACEHOLDER = "/opt/anaconda1anaconda2anaconda3"  # of has_prefix lines tha
 
 
 def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
-    """The manifest of an unpacked conda package."""
+    """Return the manifest of an unpacked conda package."""
     index = _json(folder, "info/index.json")
     if index is None:
         raise BuildFailed("%s is no conda package: it has no info/index.json" % package.file, stage="unpack")
@@ -37,7 +37,7 @@ def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Memb
 
 
 def _paths(folder: str, members: "Mapping[str, Member]") -> "list[str]":
-    """The paths that are to be linked: what the package lists, else all that it holds."""
+    """List the paths to link: those that the package lists, else all that it holds."""
     described = _json(folder, "info/paths.json")
     if described is not None:
         named = [each["_path"] for each in described["paths"] if each.get("path_type") != "directory"]
@@ -49,7 +49,7 @@ def _paths(folder: str, members: "Mapping[str, Member]") -> "list[str]":
 
 
 def _prefixes(folder: str) -> "dict[str, tuple[str, str]]":
-    """Path -> placeholder and mode."""
+    """Map each path to its placeholder and mode."""
     described = _json(folder, "info/paths.json")
     if described is not None:
         return {
@@ -112,7 +112,7 @@ def _noarch_path(path: str, layout: "Layout") -> str:
 
 
 def _record(manifest: Manifest, package: "PlannedPackage", folder: str, paths: "Iterable[str]") -> TargetFile:
-    """conda-meta/….json, by which conda and pip know what is installed."""
+    """Write conda-meta/….json, by which conda and pip know what is installed."""
     url = masked(package.url)
     record = dict(
         manifest.facts, fn=package.file, url=url, channel=url.rsplit("/", 2)[0], sha256=package.sha256,

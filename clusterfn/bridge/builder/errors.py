@@ -1,7 +1,4 @@
-"""Why a build ended badly: the one exception of the builder, which becomes outcome.json.
-
-Knows nothing of what is built. Raised everywhere in the builder, caught in `story` and `main`.
-"""
+"""Errors of the builder: why a build failed, as it is written into outcome.json."""
 
 import errno
 import os
@@ -17,7 +14,7 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class BuildStopped(Exception):
-    """Somebody ended the builder (SIGTERM, Ctrl-C), or another thread of it failed."""
+    """The builder was asked to end (SIGTERM, Ctrl-C), or another of its threads failed."""
 
 
 class BuildFailed(Exception):
@@ -25,8 +22,8 @@ class BuildFailed(Exception):
 
     Attributes:
         stage: plan, space, fetch, unpack, link, compile, script, verify or disk.
-        evidence: Lines that somebody else wrote, as they were.
-        need: SHA-256 of archives without which it cannot go on, and which the client may send.
+        evidence: Lines of other programs, unchanged.
+        need: SHA-256 of missing archives that the client may send.
     """
 
     def __init__(
@@ -39,13 +36,13 @@ class BuildFailed(Exception):
         self.need = list(need)
 
     def document(self) -> "dict[str, Any]":
-        """What outcome.json says."""
+        """Return the content of outcome.json."""
         told = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
         return dict(portable(dict(told, need=self.need) if self.need else told))
 
 
 def from_os_error(error: OSError, root: str) -> BuildFailed:
-    """What the file system refused, with its numbers."""
+    """Describe what the file system refused, with its numbers."""
     where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
     if error.errno in _FULL:
         return BuildFailed(
@@ -61,7 +58,7 @@ ROOM = "make room there (clusterfn env gc), or point env_root: to another file s
 
 
 def describe_free_space(root: str) -> str:
-    """What the file system still has, for people."""
+    """Describe how much space the file system has left."""
     if not hasattr(os, "statvfs"):  # Windows, as a client
         return "free space unknown"
     try:

@@ -1,4 +1,4 @@
-"""Gets one archive onto the host and checks its SHA-256: downloads it, resumed where it broke off, or joins its pieces.
+"""Get one archive onto the host and check its SHA-256: download it with resume and retries, or join its pieces.
 
 The client sends large archives in pieces (`blobs/<sha256>.pieces/<n>-of-<count>`), so that a connection that breaks
 costs one piece. Knows nothing of packages' contents.
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from .plan import PlannedPackage
 
 _BLOCK = 1 << 18
-_TRIES = 7  # without a byte between them
-_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in all
+_TRIES = 7  # in a row without a byte
+_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in total
 _SILENT_S = 60.0
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
 _BROKEN = (OSError, http.client.HTTPException)
@@ -35,7 +35,7 @@ _PIECE_BLOCK = 1 << 20
 
 
 def hash_file(path: str, moved: "Callable[[int], None]") -> str:
-    """The SHA-256 of a file; `moved` is called after each block, to be stopped, with 0."""
+    """Compute the SHA-256 of a file; call `moved` with 0 after each block, which may raise to stop."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -45,37 +45,37 @@ def hash_file(path: str, moved: "Callable[[int], None]") -> str:
 
 
 def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], None]") -> None:
-    """Refuse an archive that is not the lock's."""
+    """Raise unless an archive has the SHA-256 of the lock."""
     found = hash_file(path, moved)
     if found != package.sha256:
         raise wrong_hash(package, found, path)
 
 
 def wrong_hash(package: "PlannedPackage", found: str, where: str) -> BuildFailed:
-    """The error that names the package and both hashes."""
+    """Make the error that names the package and both hashes."""
     return BuildFailed(
         "%s is damaged: %s has SHA-256 %s, the lock wants %s" % (package.label, masked(where), found, package.sha256),
-        stage="fetch", hint="call again; if it stays, the channel serves another file: lock anew",
+        stage="fetch", hint="call again; if it stays, the channel serves another file: lock again",
         need=[package.sha256],
     )  # fmt: skip
 
 
 def local_path(url: str) -> str:
-    """The path of a file:// address, else nothing."""
+    """Return the path of a file:// address; "" for others."""
     parts = urllib.parse.urlsplit(url)
     return urllib.request.url2pathname(parts.path) if parts.scheme == "file" else ""
 
 
 def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int], None]") -> None:
-    """Download into `target`, by way of `<target>.part`.
+    """Download an archive into `target`, by way of `<target>.part`.
 
     Args:
-        package: What; it has an address.
-        target: Where to; the file appears whole and checked, or not at all.
+        package: What to download; it has an address.
+        target: The file, which appears whole and checked, or not at all.
         moved: Called with the bytes of each block; may raise to stop.
     """
     part = target + ".part"
-    for _ in range(2):  # what was resumed may have been another file: once more from the start
+    for _ in range(2):  # what was resumed may have been another file: retry from the start
         resumed = _size(part) > 0
         _download(package, part, moved)
         found = hash_file(part, moved)
@@ -112,7 +112,7 @@ def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None
 
 
 def _once(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
-    """One request, from the byte that is there already."""
+    """Send one request, from the first missing byte."""
     have = _size(part)
     if have and have == package.size:
         return
@@ -130,7 +130,7 @@ def _once(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") 
 
 
 class _DiskFile:
-    """A file whose errors carry its name, so that they are not taken for the network's."""
+    """A file whose errors carry its name, to tell them from the network's."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
@@ -154,7 +154,7 @@ class _DiskFile:
 
 
 def make_request(url: str, have: int) -> urllib.request.Request:
-    """With a Range for what is missing, and with the address's own name and password as a header."""
+    """Make a request, with a Range for what is missing, and the address's user and password as a header."""
     parts = urllib.parse.urlsplit(url)
     user, at, place = parts.netloc.rpartition("@")
     request = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=place)))
@@ -168,7 +168,7 @@ def make_request(url: str, have: int) -> urllib.request.Request:
 
 
 def masked(url: str) -> str:
-    """An address that can be shown: without password and without a channel's token."""
+    """Return an address without its password and without the token of a channel, so that it can be shown."""
     return re.sub(r"/t/[^/\s]+/", "/t/***/", re.sub(r"://[^/\s]*@", "://***@", url))
 
 
@@ -196,12 +196,12 @@ def _size(path: str) -> int:
 
 
 def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None]") -> "Optional[str]":
-    """The archive, if it is there or all its pieces are; None if not.
+    """Return the path of the archive, joined from its pieces if they are complete; None if it is not there.
 
     Args:
         root: The root of environments.
         sha256: The archive's.
-        token: The builder's own, for what it writes aside.
+        token: The builder's, for the names of temporary files.
         moved: Called after each block with 0; may raise to stop.
     """
     final, folder = blob(root, sha256), pieces_dir(root, sha256)
@@ -214,7 +214,7 @@ def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None
     try:
         _concatenate(aside, [os.path.join(folder, name) for name in names], moved)
         os.rename(aside, final)
-    except FileNotFoundError:  # another builder was quicker
+    except FileNotFoundError:  # another builder was faster
         return final if os.path.isfile(final) else None
     finally:
         if os.path.exists(aside):
@@ -224,7 +224,7 @@ def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None
 
 
 def complete_pieces(folder: str) -> "list[str]":
-    """The names of all pieces in their order; empty if one is missing."""
+    """List the names of all pieces in order; empty if one is missing."""
     try:
         found = [name.partition("-of-") for name in os.listdir(folder)]
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Runs a linked environment for the first time: post-link scripts, activation scripts, and the imports that verify it.
+"""Run a linked environment for the first time: post-link scripts, activation scripts, and the imports that verify it.
 
 Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
-build. Pre-link scripts are not run: conda has given them up. Activation scripts (`etc/conda/activate.d/*.sh`) run once
-here, so that no job runs them: the variables that they change go into READY.
+build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
+run only here: the variables that they change are written into READY, so that no job has to run them.
 """
 
 import json
@@ -44,7 +44,7 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 def run_post_link_scripts(
     plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]", progress: "ProgressWriter"
 ) -> "list[str]":
-    """Run them in the order of the plan; the lines that they leave for people."""
+    """Run the scripts in the order of the plan; return the messages that they leave."""
     scripts = [(os.path.join(prefix, "bin", ".%s-post-link.sh" % package.name), package) for package in plan.packages]
     there = [(script, package) for script, package in scripts if os.path.isfile(script)]
     for number, (script, package) in enumerate(there):
@@ -81,7 +81,7 @@ def _messages(prefix: str) -> "list[str]":
 
 
 def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeout_s: float) -> "dict[str, str]":
-    """Variables that activating sets or changes; PATH is known without."""
+    """Return the variables that activation sets or changes, except PATH."""
     folder = os.path.join(prefix, "etc", "conda", "activate.d")
     names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
     if not names:
@@ -106,7 +106,7 @@ def _parse_variables(printed: bytes) -> "dict[str, str]":
 
 
 def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]") -> "dict[str, Any]":
-    """What the environment's Python says of itself.
+    """Start the environment's Python, import what was asked for, and return what it reports.
 
     Raises:
         BuildFailed: With the last lines that it printed.

@@ -27,7 +27,7 @@ class PackageFile(NamedTuple):
     Attributes:
         path: Below `files/`.
         link: The target, if it is a symbolic link.
-        placeholder: What stands in it instead of the prefix; with `mode`, text or binary.
+        placeholder: The text to be replaced by the prefix; `mode` is text or binary.
     """
 
     path: str
@@ -58,12 +58,12 @@ class Manifest(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of all its files."""
+        """The size of all its files."""
         return sum(file.size for file in self.files)
 
 
 def write_manifest(manifest: Manifest, path: str) -> None:
-    """Write and sync it."""
+    """Write a manifest and flush it to the disk."""
     document = dict(manifest._asdict(), format=FORMAT)
     with open(path, "w") as file:
         json.dump(portable(document), file)
@@ -72,7 +72,7 @@ def write_manifest(manifest: Manifest, path: str) -> None:
 
 
 def read_manifest(path: str) -> "Optional[Manifest]":
-    """What is there; None if it is not, or is of another format."""
+    """Read a manifest; None if it is missing or has another format."""
     try:
         with open(path) as file:
             document = native(json.load(file))
@@ -85,7 +85,7 @@ def read_manifest(path: str) -> "Optional[Manifest]":
 
 
 class PackageDamaged(Exception):
-    """A file of an unpacked package is missing or cut off: a purging file system, or a crash of the machine.
+    """A file of an unpacked package is missing or truncated: a purging file system, or a crash of the machine.
 
     Attributes:
         package: The package's folder.
@@ -102,7 +102,7 @@ class TargetFile(NamedTuple):
     Attributes:
         path: Below the prefix.
         how: LINK to the package's file; SYMLINK to `content`; TEXT, BINARY or SCRIPT: a copy with the prefix in it;
-            WRITE of `content`; THERE: another installer has put it there.
+            WRITE of `content`; THERE: another installer has written it.
         package: The folder of its package.
         source: The file there.
         size: Of that.
@@ -143,10 +143,10 @@ class Layout:
         self.targets: "dict[str, TargetFile]" = {}
 
     def add(self, target: TargetFile) -> None:
-        """A package's file; a later package's stands over an earlier one's.
+        """Add a file; one of a later package replaces an earlier one's.
 
         Raises:
-            BuildFailed: It would be taken for what the builder itself says of the environment.
+            BuildFailed: It is outside the environment, or has the name of a file that only the builder may write.
         """
         if os.path.normpath(target.path).startswith(("../", "/")):
             raise BuildFailed("%s would lie outside of the environment" % target.path, stage="link")
@@ -155,7 +155,7 @@ class Layout:
         self.targets[target.path] = target
 
     def sources(self) -> "list[TargetFile]":
-        """The Python modules, in order."""
+        """List the Python modules in order."""
         return [
             target
             for path, target in sorted(self.targets.items())

@@ -1,4 +1,4 @@
-"""Computes the layout of a whole environment from its plan and packages, and puts each of its files in place."""
+"""Compute the layout of a whole environment from its plan and packages, and link or write each of its files."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ _REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTS
 
 
 def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
-    """Everything in the environment of a plan.
+    """Compute where every file of a plan's environment comes from.
 
     Raises:
         PackageDamaged: A package is not there, or has lost its manifest.
@@ -39,10 +39,10 @@ def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
 
 
 def layout_beside_conda(plan: "BuildPlan", prefix: str, site: "Optional[str]") -> Layout:
-    """What is added to an environment that has its Python already.
+    """Compute what is added to an environment that conda has filled with a Python.
 
     Raises:
-        PackageDamaged: As `layout`.
+        PackageDamaged: As `layout_of_plan`.
     """
     made = Layout(prefix, plan.python, site)
     _place_packages(made, _known(plan))
@@ -67,7 +67,7 @@ def _read_manifest(folder: str) -> layouts.Manifest:
 
 
 class Linker:
-    """Puts targets into a folder that is, or will become, the prefix."""
+    """Links or writes files into a folder that is, or will become, the prefix."""
 
     def __init__(self, folder: str, prefix: str) -> None:
         self._folder = folder
@@ -75,17 +75,17 @@ class Linker:
         self._made = {folder}
 
     def make(self, target: TargetFile) -> None:
-        """Put it there, in place of whatever is there.
+        """Put a file in its place, replacing what is there.
 
         Raises:
             PackageDamaged: Its package has lost the file.
-            BuildFailed: It cannot be right there.
+            BuildFailed: It would be outside the environment, or the prefix is too long for it.
         """
         path = os.path.join(self._folder, target.path)
         self._parent(os.path.dirname(path), target)
         try:
             self._put(target, path)
-        except FileExistsError:  # a file that is cut off; or an earlier builder's
+        except FileExistsError:  # a truncated file, or one of an earlier builder
             os.unlink(path)
             self._put(target, path)
 
@@ -112,7 +112,7 @@ class Linker:
 
 
 def file_content(target: TargetFile, prefix: str) -> bytes:
-    """What stands in a file that is not a link.
+    """Return the content of a file that is not a link.
 
     Raises:
         PackageDamaged: Its package has lost the file.

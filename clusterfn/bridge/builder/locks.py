@@ -34,10 +34,10 @@ _NEVER = float("inf")
 
 
 class FolderLock:
-    """A lock in a folder of its own.
+    """A lock, kept in a folder.
 
     Attributes:
-        held_by: Who held it at the last look, if that was another.
+        held_by: The other holder at the last look, if there was one.
     """
 
     def __init__(self, folder: str, holder: "LockHolder") -> None:
@@ -47,7 +47,7 @@ class FolderLock:
         self._number = 0
 
     def take(self) -> bool:
-        """Take it if it is free or its holder is dead."""
+        """Take the lock if it is free or its holder is dead."""
         os.makedirs(self._folder, exist_ok=True)
         number, token = current_holder(self._folder)
         if token and not self._is_over(token):
@@ -65,17 +65,17 @@ class FolderLock:
         return True
 
     def wait(self, meanwhile: "Callable[[Optional[OtherHolder]], None]") -> None:
-        """Take it, and call `meanwhile` with the holder as often as somebody else still has it."""
+        """Take the lock; call `meanwhile` with its holder each time it is still taken."""
         while not self.take():
             meanwhile(self.held_by)
             time.sleep(_LOOK_S)
 
     def is_mine(self) -> bool:
-        """Whether nobody took it over, thinking this process dead."""
+        """Return whether this process still holds the lock: another may have taken it for dead."""
         return current_holder(self._folder) == (self._number, self._holder.token)
 
     def release(self) -> None:
-        """Let the next have it."""
+        """Release the lock."""
         if not self._number or not self.is_mine():
             return
         path = os.path.join(self._folder, str(self._number))
@@ -84,7 +84,7 @@ class FolderLock:
         os.rename(path + ".free", path)
 
     def forget(self) -> None:
-        """Remove the lock itself, once nobody needs it any more."""
+        """Remove the lock itself, once it is of no use any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _is_over(self, token: str) -> bool:
@@ -99,7 +99,7 @@ class FolderLock:
 
 
 def current_holder(folder: str) -> "tuple[int, str]":
-    """The highest number and the token that it holds; an empty token if nobody does."""
+    """Return the highest number and its token; the token is empty if the lock is free."""
     while True:
         number = max(_numbers(folder), default=0)
         if not number:
@@ -126,18 +126,18 @@ def _remove(path: str) -> None:
 
 
 def beats_folder(root: str) -> str:
-    """The folder of all builders' beats."""
+    """Return the folder of all builders' heartbeats."""
     return os.path.join(root, BUILDS, ".beats")
 
 
 def identify_process() -> "dict[str, Any]":
-    """This process, as another can check it; the same pid in another namespace is another process."""
+    """Describe this process so that others can check it; the same pid in another namespace is another process."""
     pid = os.getpid()
     return {"host": socket.gethostname(), "boot": _boot(), "pids": _namespace(), "pid": pid, "start": start_time(pid)}
 
 
 class LockHolder:
-    """This process as a holder of locks.
+    """This process as a holder of locks; sends heartbeats while it is entered.
 
     Attributes:
         token: Its name in locks and in what it writes aside.
@@ -168,15 +168,15 @@ class LockHolder:
             try:
                 with open(self._path, "r+") as file:
                     file.write("%012d" % count)
-            except OSError:  # the disk is full or the server away: the others wait a minute before they conclude
+            except OSError:  # the disk is full or the server away: others wait a minute before they take us for dead
                 continue
 
 
 class OtherHolder:
-    """Another holder, looked at again and again.
+    """Another holder of a lock, observed repeatedly.
 
     Args:
-        root: The root of all.
+        root: The root of environments.
         token: Its token.
     """
 
@@ -187,7 +187,7 @@ class OtherHolder:
         self._since = time.monotonic()
 
     def is_dead(self) -> bool:
-        """Whether nobody can be waited for any more."""
+        """Return whether the holder is dead, so that waiting is pointless."""
         found = _read(self._path)
         if found is None:
             return True
@@ -197,13 +197,13 @@ class OtherHolder:
         return time.monotonic() - self._since >= _patience(who)
 
     def who(self) -> str:
-        """Where it runs, for people."""
+        """Name the pid and the host, for messages."""
         found = _read(self._path)
-        return "pid %s on %s" % (found[1].get("pid"), found[1].get("host")) if found else "somebody who is gone"
+        return "pid %s on %s" % (found[1].get("pid"), found[1].get("host")) if found else "a process that is gone"
 
 
 def is_long_dead(root: str, token: str, mine: "LockHolder") -> bool:
-    """Whether that holder is surely dead, from one look: for what it left behind."""
+    """Decide from a single look whether a holder is surely dead, so that its leftovers may go."""
     found = _read(os.path.join(beats_folder(root), token))
     if found is None:
         return True
@@ -218,7 +218,7 @@ def is_long_dead(root: str, token: str, mine: "LockHolder") -> bool:
 
 
 def _patience(who: "dict[str, Any]") -> float:
-    """For how many seconds of silence this holder is believed to live."""
+    """Return for how many seconds of silence this holder counts as alive."""
     me = identify_process()
     if who.get("host") != me["host"]:
         return _SILENT_S
@@ -230,7 +230,7 @@ def _patience(who: "dict[str, Any]") -> float:
 
 
 def _read(path: str) -> "Optional[tuple[str, dict[str, Any]]]":
-    """The count and the identity, or None if there is no beat."""
+    """Read the count and the identity; None if there is no heartbeat."""
     try:
         with open(path) as file:
             count, _, who = file.read().partition("\n")

@@ -1,6 +1,7 @@
-"""The builder's commands: build an environment, mend its holes, list, remove, collect what is old, pack for nodes.
+"""The builder's commands: build, repair, list, remove and collect environments, and pack them for nodes.
 
-Runs in the host's old Python, started by the client through the agent; outlives it. Each prints JSON lines.
+Runs in the host's old Python. The client starts it through the agent, and it outlives both. Each command prints JSON
+lines.
 """
 
 import json
@@ -31,11 +32,12 @@ _DAY_S = 86400.0
 
 
 def main(argv: "list[str]") -> int:
-    """Run one command; the exit code is the process's: 0 done, 1 failed, 2 not understood, 143 stopped."""
+    """Run one command and return the exit code: 0 done, 1 failed, 2 not understood, 143 stopped."""
     commands: "dict[tuple[str, int], Callable[..., int]]" = {
-        ("build", 1): build, ("holes", 2): mend, ("list", 1): listing, ("remove", 2): remove, ("gc", 3): collect,
-        ("gc-dry", 3): would_collect,
-        ("pack", 3): pack, ("unpack", 3): unpack, ("lacking", 0): tell_lacking,
+        ("build", 1): build, ("holes", 2): repair_files, ("list", 1): list_environments,
+        ("remove", 2): remove, ("gc", 3): collect,
+        ("gc-dry", 3): preview_collect,
+        ("pack", 3): pack, ("unpack", 3): unpack, ("lacking", 0): print_missing,
     }  # fmt: skip
     command = commands.get((argv[0] if argv else "", len(argv) - 1))
     if command is None:
@@ -55,28 +57,28 @@ def _failed(document: "dict[str, Any]") -> int:
 
 
 def build(path: str) -> int:
-    """Build the environment of a plan, or wait for who does."""
+    """Build the environment of a plan, or wait for the process that does."""
     return _stoppable(lambda stopping: _build(plan.read_plan(path), stopping))
 
 
 def _build(what: "plan.BuildPlan", stopping: threading.Event) -> int:
     permissions.refuse_untrusted(what.root, what.owners, what.id)
     if building.is_ready(what.root, what.id) and not what.purged:
-        return _told({"ok": True, "reused": True})
+        return _print_outcome({"ok": True, "reused": True})
     _open_to_group(what.root)
     with LockHolder(what.root) as holder:
-        return _told(building.build_or_wait(what, holder, stopping))
+        return _print_outcome(building.build_or_wait(what, holder, stopping))
 
 
-def _told(outcome: "dict[str, Any]") -> int:
+def _print_outcome(outcome: "dict[str, Any]") -> int:
     if not outcome["ok"]:
         return _failed(outcome)
     progress.print_line(dict(outcome, stage="done", done=1, of=1))
     return 0
 
 
-def mend(root: str, env_id: str) -> int:
-    """Put back what a purging file system took from an environment."""
+def repair_files(root: str, env_id: str) -> int:
+    """Restore the files that a purging file system took from an environment."""
     _open_to_group(root)
 
     def work(stopping: threading.Event) -> int:
@@ -88,7 +90,7 @@ def mend(root: str, env_id: str) -> int:
 
 
 def pack(root: str, env_id: str, node_root: str) -> int:
-    """Make one archive of an environment, for a folder of the nodes."""
+    """Make one archive of an environment, for a folder on the nodes."""
     _open_to_group(root)
 
     def work(stopping: threading.Event) -> int:
@@ -102,7 +104,7 @@ def pack(root: str, env_id: str, node_root: str) -> int:
 
 
 def unpack(root: str, env_id: str, node_root: str) -> int:
-    """Unpack that archive on this node."""
+    """Unpack the archive of an environment on this node."""
     permissions.make_private_folder(node_root)
 
     def work(stopping: threading.Event) -> int:
@@ -124,7 +126,7 @@ def _stopper(stopping: threading.Event) -> "Callable[..., None]":
 
 
 def _stoppable(work: "Callable[[threading.Event], int]") -> int:
-    """Until it is done, or SIGTERM or SIGINT comes: then its locks are given back, and what it made aside stays."""
+    """Run `work` until it is done or a signal asks to end; then release the locks and keep partial files."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
@@ -137,13 +139,13 @@ def _stoppable(work: "Callable[[threading.Event], int]") -> int:
 
 
 def _open_to_group(root: str) -> None:
-    """What is made below a root that its group may write to, the group may write to; else only its owner."""
+    """Create a root; set the umask so that its group may write below it if it may write to the root itself."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     os.umask(permissions.umask_for(root))
 
 
-def listing(root: str) -> int:
-    """A line for each environment, and one for what all share."""
+def list_environments(root: str) -> int:
+    """Print a line for each environment."""
     for env_id in cleanup.list_environments(root):
         progress.print_line(_described(root, env_id))
     return 0
@@ -159,7 +161,7 @@ def _described(root: str, env_id: str) -> "dict[str, Any]":
 
 
 def remove(root: str, env_id: str) -> int:
-    """Remove an environment, and the packages that nobody else has."""
+    """Remove an environment, and the packages that no other environment uses."""
     _open_to_group(root)
     with LockHolder(root) as holder:
         told = cleanup.remove_environment(root, plan.check_id(env_id), holder)
@@ -171,7 +173,7 @@ def remove(root: str, env_id: str) -> int:
 
 
 def collect(root: str, days: str, keep: str) -> int:
-    """Remove environments not used for so many days, but for the so many used last; and packages likewise."""
+    """Remove environments and packages that were not used for `days` days; keep the `keep` environments used last."""
     limit_s = float(days) * _DAY_S
     _open_to_group(root)
     with LockHolder(root) as holder:
@@ -181,7 +183,7 @@ def collect(root: str, days: str, keep: str) -> int:
         old = _unused(root, limit_s, int(keep))
         told = [cleanup.remove_environment(root, each, holder) for each in old]
         count, freed = cleanup.remove_packages(root, holder, 0.0 if any(each["removed"] for each in told) else limit_s)
-        freed += cleanup.old_parts(root) + sum(each.get("freed") or 0 for each in told)
+        freed += cleanup.remove_old_parts(root) + sum(each.get("freed") or 0 for each in told)
     progress.print_line({"removed": [each["id"] for each in told if each["removed"]], "packages": count, "freed": freed,
                   "kept": [each for each in told if not each["removed"]]})  # fmt: skip
     return 0
@@ -193,20 +195,20 @@ def _unused(root: str, limit_s: float, spared: int) -> "list[str]":
     return [each for each in by_use[spared:] if time.time() - used[each] > limit_s]
 
 
-def would_collect(root: str, days: str, keep: str) -> int:
-    """Tell what `collect` would remove, and about how many bytes that would free."""
+def preview_collect(root: str, days: str, keep: str) -> int:
+    """Print what `collect` would remove, and about how many bytes that would free."""
     old = [each for each in _unused(root, float(days) * _DAY_S, int(keep)) if not leases.jobs_using(root, each)]
     progress.print_line({"removed": old, "kept": [], "freed": sum(cleanup.own_bytes(root, each) for each in old)})
     return 0
 
 
-def tell_lacking() -> int:
-    """Which archives of the plan on standard input have to be fetched or sent; the folders for them are made."""
+def print_missing() -> int:
+    """Print which archives of the plan on stdin have to be fetched or sent; create the folders for them."""
     what = plan.parse_plan(native(json.loads(sys.stdin.buffer.read().decode())))
     permissions.refuse_untrusted(what.root, what.owners)
     _open_to_group(what.root)
     for folder in (os.path.join(what.root, BLOBS), build_dir(what.root, what.id)):
         os.makedirs(folder, exist_ok=True)
-        os.rmdir(tempfile.mkdtemp(dir=folder))  # whether it may be written is known only then
+        os.rmdir(tempfile.mkdtemp(dir=folder))  # only this shows whether the folder is writable
     progress.print_line(packages.find_missing_archives(what))
     return 0

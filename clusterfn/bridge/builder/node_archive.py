@@ -1,7 +1,7 @@
-"""An environment as one archive, for file systems that hate small files: packed once, unpacked once on each node.
+"""Pack an environment into one archive, for file systems that are slow with small files, and unpack it on each node.
 
-The archive is made for its final path on the nodes (`<node root>/envs/<id>`, the same everywhere), so nothing is
-rewritten there.
+The archive is made for its final path on the nodes (`<node root>/envs/<id>`, the same on all), so unpacking rewrites
+nothing.
 """
 
 import hashlib
@@ -32,18 +32,18 @@ _OURS = (READY, ABOUT + "/" + PLAN, ABOUT + "/" + READY)
 
 
 def archive_path(root: str, env_id: str, node_root: str) -> str:
-    """The file that holds an environment for the nodes' folder `node_root`."""
+    """Return the archive of an environment for the nodes' folder `node_root`."""
     return os.path.join(root, PACKED, "%s-%s.tar" % (env_id, hashlib.sha256(os.fsencode(node_root)).hexdigest()[:16]))
 
 
 def pack_environment(
     root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
 ) -> "dict[str, Any]":
-    """Make the archive unless it is there.
+    """Make the archive unless it exists.
 
     Args:
         root: The root of environments.
-        env_id: One that is there.
+        env_id: An existing environment.
         node_root: The folder on the nodes, absolute.
         holder: This process.
         stop: Called now and then; may raise.
@@ -97,11 +97,11 @@ def _rewritten(target: "TargetFile", there: str) -> bytes:
 
 
 def _add_found(tar: tarfile.TarFile, name: str, prefix: str, there: str) -> None:
-    """What no package has: byte code, and what post-link scripts made."""
+    """Add a file that no package has: byte code, or one that a post-link script made."""
     path, old = os.path.join(prefix, name), os.fsencode(prefix)
     with open(path, "rb") as file:
         data = file.read()
-    if old in data and name.endswith(".pyc"):  # Python makes it anew, there
+    if old in data and name.endswith(".pyc"):  # Python makes it again on the node
         return
     if old in data and b"\0" in data:
         raise BuildFailed("%s was made by a script and names the prefix: it cannot be packed" % name, stage="link")
@@ -117,13 +117,13 @@ def _add_bytes(tar: tarfile.TarFile, name: str, data: bytes, executable: bool) -
 def unpack_environment(
     root: str, env_id: str, node_root: str, holder: "LockHolder", stop: "Callable[..., None]"
 ) -> "dict[str, Any]":
-    """Put the environment on this node unless it is there.
+    """Unpack the environment on this node unless it is there.
 
     Args:
-        root: The root of environments, where the archive lies.
-        env_id: Which.
+        root: The root of environments, which holds the archive.
+        env_id: The environment.
         node_root: This node's folder, which the caller owns.
-        holder: This process, with its beat in `node_root`.
+        holder: This process, with its heartbeat in `node_root`.
         stop: Called now and then; may raise.
     """
     prefix = environment_dir(node_root, env_id)

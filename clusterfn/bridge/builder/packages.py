@@ -1,4 +1,4 @@
-"""All archives of a plan: which are missing on the host, and fetching and unpacking them side by side into `pkgs/`.
+"""Provide all packages of a plan: say which archives are missing, fetch them and unpack them in parallel into `pkgs/`.
 
 Each archive is fetched and unpacked by one builder, also where several build different environments.
 """
@@ -38,7 +38,7 @@ class Packages:
     """The packages of one plan.
 
     Attributes:
-        fetched: Bytes that came from elsewhere.
+        fetched: How many bytes were downloaded.
         stopping: Set to end all threads at their next block.
     """
 
@@ -58,13 +58,13 @@ class Packages:
         self._trusted = Trusted(plan.owners)
 
     def provide(self, again: "Iterable[str]" = ()) -> None:
-        """Unpack what is missing.
+        """Unpack all packages that are missing.
 
         Args:
             again: SHA-256 of packages that are there, but have lost files.
 
         Raises:
-            BuildFailed: Something cannot be had, or does not fit.
+            BuildFailed: An archive is not available, or does not fit on the disk.
             BuildStopped: `stopping` was set.
         """
         for sha256 in again:
@@ -72,8 +72,8 @@ class Packages:
         self._all(self._unpack, (each for each in self.plan.packages if not self._is_there(each)))
 
     def archives(self, take: "Callable[[PlannedPackage, str, Optional[Opener]], None]") -> None:
-        """Have the archives of all of them, checked, and call `take` for each, several at once; nothing is unpacked."""
-        self._all(lambda package: take(package, self._have(package), self._zstd), self.plan.packages)
+        """Provide all archives, checked, and call `take` for each, several in parallel; unpack nothing."""
+        self._all(lambda package: take(package, self._provide_archive(package), self._zstd), self.plan.packages)
 
     def _all(self, work: "Callable[[PlannedPackage], None]", packages: "Iterable[PlannedPackage]") -> None:
         self._missing = _unique(packages)
@@ -83,13 +83,13 @@ class Packages:
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
         self._refuse_what_cannot_be_had()
         space.refuse_too_little(
-            self.plan.root, [space.space_needed(each, self._archive(each)) for each in self._missing]
+            self.plan.root, [space.space_needed(each, self._find_archive(each)) for each in self._missing]
         )
         self._zstd = self._choose_zstd()
-        self._side_by_side(work, sorted(self._missing, key=lambda each: -each.size))
+        self._run_in_parallel(work, sorted(self._missing, key=lambda each: -each.size))
 
     def _refuse_what_cannot_be_had(self) -> None:
-        lacking = [each for each in self._missing if self._archive(each) is None and not self._may_fetch(each)]
+        lacking = [each for each in self._missing if self._find_archive(each) is None and not self._may_fetch(each)]
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
             raise BuildFailed(
@@ -107,8 +107,8 @@ class Packages:
             self._one(self._unpack, brought)
         return archives.open_zstd(os.path.join(package_dir(self.plan.root, brought.sha256), PACKAGE_FILES))
 
-    def _side_by_side(self, work: "Callable[[PlannedPackage], None]", packages: "list[PlannedPackage]") -> None:
-        """All of them, until one fails; a thread that hangs on the network then is left to the end of the process."""
+    def _run_in_parallel(self, work: "Callable[[PlannedPackage], None]", packages: "list[PlannedPackage]") -> None:
+        """Process all packages, until one fails; a thread that hangs on the network then is abandoned."""
         pool = ThreadPoolExecutor(_AT_ONCE)
         running = {pool.submit(self._one, work, each) for each in packages}
         try:
@@ -140,17 +140,17 @@ class Packages:
     def _unpack(self, package: "PlannedPackage") -> None:
         if self._is_there(package):
             return
-        archive = self._have(package)
-        unpack_package(self.plan.root, package, archive, self._zstd, self._holder.token, self._wrote)
+        archive = self._provide_archive(package)
+        unpack_package(self.plan.root, package, archive, self._zstd, self._holder.token, self._count_unpacked)
         if archive == blob(self.plan.root, package.sha256):
             os.unlink(archive)
 
-    def _have(self, package: "PlannedPackage") -> str:
-        """The path of its archive, whose hash is right."""
-        archive = self._archive(package)
+    def _provide_archive(self, package: "PlannedPackage") -> str:
+        """Return the path of the archive, once its hash is checked."""
+        archive = self._find_archive(package)
         sent = blob(self.plan.root, package.sha256)
         if archive is None:
-            fetch.fetch_archive(package, sent, self._came)
+            fetch.fetch_archive(package, sent, self._count_fetched)
             return sent
         self._check(package, archive, archive == sent)
         return archive
@@ -159,15 +159,15 @@ class Packages:
         try:
             fetch.check_archive(package, archive, self._moved)
         except BuildFailed:
-            if ours:  # so that the next one may come
+            if ours:  # so that it can be sent again
                 os.unlink(archive)
             raise
 
     def _may_fetch(self, package: "PlannedPackage") -> bool:
         return bool(self.plan.fetch and package.url and not fetch.local_path(package.url))
 
-    def _archive(self, package: "PlannedPackage") -> "Optional[str]":
-        """Where the archive lies on this host, if it does."""
+    def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
+        """Return the path of the archive on this host, if it is there."""
         sent = fetch.join_pieces(self.plan.root, package.sha256, self._holder.token, self._moved)
         local = fetch.local_path(package.url) if self.plan.fetch else ""
         return sent or (local if local and os.path.isfile(local) else None)
@@ -180,14 +180,14 @@ class Packages:
         if self.stopping.is_set():
             raise BuildStopped
 
-    def _came(self, count: int) -> None:
+    def _count_fetched(self, count: int) -> None:
         self._moved(0)
         with self._counting:
             self.fetched += count
         of = sum(each.size for each in self._missing)
         self._progress.tell("fetch", self._done, len(self._missing), self.fetched, "of %d bytes" % of if of else None)
 
-    def _wrote(self, count: int) -> None:
+    def _count_unpacked(self, count: int) -> None:
         self._moved(0)
         with self._counting:
             self._unpacked += count
@@ -202,15 +202,15 @@ def _unique(packages: "Iterable[PlannedPackage]") -> "list[PlannedPackage]":
 
 
 def _forget(folder: str) -> None:
-    """Let a package that has lost files be unpacked again; environments keep what they have of it."""
+    """Remove the manifest of a package that has lost files: it is unpacked again, and environments keep their links."""
     if layouts.read_manifest(os.path.join(folder, MANIFEST)) is not None:
         os.unlink(os.path.join(folder, MANIFEST))
 
 
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
-    """The SHA-256 of what is missing, of what is unreachable among it, and the sizes of what can be fetched.
+    """Return the SHA-256 of missing archives, of the unreachable among them, and sizes of the others.
 
-    Where nothing is to be fetched, all that is missing is unreachable.
+    Where the host may not download, all missing archives count as unreachable.
     """
     missing = [each for each in _wanted_archives(plan) if not _has_archive(plan, each)]
     reached, sizes = _ask_servers(missing) if plan.fetch else ({}, {})
@@ -222,7 +222,7 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
 
 
 def _ask_servers(missing: "list[PlannedPackage]") -> "tuple[dict[str, bool], dict[str, int]]":
-    """Which servers answer, asked for one package each; then the others' sizes of those that do."""
+    """Ask each server for one package; return which servers answer, and the sizes of the other packages on these."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         origins = _origins(missing)
         reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
@@ -245,7 +245,7 @@ def _has_archive(plan: "BuildPlan", package: "PlannedPackage") -> bool:
 
 
 def _origin(package: "PlannedPackage") -> str:
-    """The server; of a file the file itself."""
+    """Return the server of a package; of a local file its address."""
     parts = urllib.parse.urlsplit(package.url)
     return package.url if parts.scheme == "file" else "%s://%s" % (parts.scheme, parts.netloc)
 
@@ -255,7 +255,7 @@ def _origins(packages: "list[PlannedPackage]") -> "dict[str, PlannedPackage]":
 
 
 def _ask_size(package: "PlannedPackage") -> "Optional[int]":
-    """How large the archive is, 0 if its server does not say; None if it cannot be had."""
+    """Return the size of the archive, 0 if its server does not say; None if it cannot be downloaded."""
     path = fetch.local_path(package.url)
     if path or not package.url:
         return os.stat(path).st_size if os.path.isfile(path) else None

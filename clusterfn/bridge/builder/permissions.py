@@ -1,7 +1,7 @@
-"""Who may read and change what is made below a root: its group, if that may write to the root itself; else its owner.
+"""Decide who may read and change files below a root: its group if that may write to the root, else only its owner.
 
-Whatever a user's own umask says. A folder on a node's own disk is its owner's alone. What another user could have
-planted is used only if `owners:` names the user or the group.
+The user's own umask does not matter. A folder on a node's own disk is private. Files that another user could have
+placed are used only if `owners:` names that user or the group.
 """
 
 import os
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def umask_for(root: str) -> int:
-    """The umask for what lies below a root."""
+    """Return the umask for files below a root."""
     return 0o002 if os.stat(root).st_mode & 0o020 else 0o022
 
 
 @contextmanager
 def use_group_umask(root: str) -> "Iterator[None]":
-    """This process has that umask meanwhile."""
+    """Set that umask for this process meanwhile."""
     before = os.umask(umask_for(root))
     try:
         yield
@@ -54,7 +54,7 @@ def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> No
 
 
 def check_trusted(trusted: Trusted, path: str) -> bool:
-    """Whether it exists; refuses what another user has put there.
+    """Return whether a path exists; refuse it if it belongs to an untrusted user.
 
     Raises:
         BuildFailed: It names the user.
@@ -78,13 +78,13 @@ def _refused(why: str, path: str) -> BuildFailed:
 
 
 def make_private_folder(folder: str) -> None:
-    """Make a node's folder, or refuse one that somebody else may have filled: it may lie in /tmp."""
+    """Make a private folder on a node, or refuse one that another user may have filled, as in /tmp."""
     try:
         os.makedirs(folder, mode=0o700)
     except FileExistsError:
         found = os.lstat(folder)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
             raise BuildFailed(
-                "%s belongs to somebody else, or others may write to it" % folder, stage="plan",
+                "%s belongs to another user, or others may write to it" % folder, stage="plan",
                 hint="have it removed on that node, or name another folder of the nodes (environment_at:)",
             ) from None  # fmt: skip

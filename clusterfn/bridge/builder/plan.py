@@ -1,6 +1,6 @@
-"""plan.json: what is to be built, as the client wrote it. Checked here, because its names become paths.
+"""Read plan.json, the client's description of what to build, and check it: its names become paths.
 
-Pure but for reading the file.
+Pure, except that it reads the file.
 """
 
 import json
@@ -43,24 +43,24 @@ class PlannedPackage(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name shown in messages."""
         return "%s %s" % (self.name, self.version)
 
 
 class BuildPlan(NamedTuple):
-    """What a builder does.
+    """What to build, and how.
 
     Attributes:
-        fetch: Whether the host may fetch what lies nowhere on it.
+        fetch: Whether the host may download missing archives.
         zstd: A wheel of `zstandard` for the host's Python, if that cannot read zstd.
         verify: Modules that the environment must import.
-        about: What the user named, for people.
+        about: What the user asked for, shown in listings.
         compile: Whether to make byte code.
         purged: Whether files may be missing from an environment that is there.
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
-        installer: "clusterfn"; "conda", or the path of one: it makes what it can, and our linker the rest.
-        owners: Users and groups whose folders count as one's own.
-        document: The plan as it came.
+        installer: "clusterfn"; "conda", or the path of one: it installs what it can, and our linker the rest.
+        owners: Users and groups whose folders are trusted.
+        document: The plan as it was read.
     """
 
     id: str
@@ -80,7 +80,7 @@ class BuildPlan(NamedTuple):
 
 
 def read_plan(path: str) -> BuildPlan:
-    """The plan in a file."""
+    """Read the plan in a file."""
     try:
         with open(path, encoding="utf-8") as file:
             return parse_plan(native(json.load(file)))
@@ -91,7 +91,7 @@ def read_plan(path: str) -> BuildPlan:
 
 
 def parse_plan(given: "dict[str, Any]") -> BuildPlan:
-    """A plan from its document."""
+    """Make a plan from its document."""
     if given["format"] != FORMAT:
         raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
     if not given["root"].startswith("/"):
@@ -116,14 +116,14 @@ def parse_plan(given: "dict[str, Any]") -> BuildPlan:
 
 
 def check_id(text: str) -> str:
-    """The id of an environment, which becomes the name of folders."""
+    """Return the id of an environment if it can be the name of a folder; raise ValueError otherwise."""
     if not _ID.match(text):
         raise ValueError("%r is no id of an environment" % text)
     return text
 
 
 def parse_package(given: "dict[str, Any]") -> PlannedPackage:
-    """One package of a plan."""
+    """Read one package of a plan."""
     found = PlannedPackage(
         _matching(_NAME, given["name"]), _matching(_NAME, given["version"]),
         _matching(_BUILD, given.get("build") or ""), str(given.get("manager", "")), _matching(_NAME, given["file"]),

@@ -1,4 +1,4 @@
-"""Writes the environment's prefix where a package has a placeholder, and the scripts that start entry points. Pure.
+"""Replace the placeholder in a package's files by the environment's prefix, and write scripts for entry points. Pure.
 
 An entry point is a line `name = module:attribute`.
 """
@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-_LONGEST_SHEBANG = 127  # of older kernels; a longer one is cut off without a word
+_LONGEST_SHEBANG = 127  # the limit of older kernels, which silently truncate a longer one
 _SHEBANG = re.compile(rb"#![ \t]*(.*?)[ \t]*\r?\n")
 _POINT = re.compile(r"\s*([^\s=/]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)\s*(\[.*\])?\s*\Z")
 _SCRIPT = """import sys
@@ -30,12 +30,12 @@ class PrefixTooLong(Exception):
 
 
 def replace_in_text(data: bytes, placeholder: bytes, prefix: bytes) -> bytes:
-    """A text file with the prefix in it, and a first line that the kernel can run."""
+    """Put the prefix into a text file, with a first line that the kernel can run."""
     return runnable(data.replace(placeholder, prefix))
 
 
 def replace_in_binary(data: bytes, placeholder: bytes, prefix: bytes) -> bytes:
-    """A binary file with the prefix in it, each string that holds it filled up with NULs to the length it had."""
+    """Put the prefix into a binary file; pad each string that holds it with NULs to the length it had."""
     spare = len(placeholder) - len(prefix)
     if spare < 0:
         raise PrefixTooLong("the prefix has %d bytes, the file has room for %d" % (len(prefix), len(placeholder)))
@@ -48,7 +48,7 @@ def replace_in_binary(data: bytes, placeholder: bytes, prefix: bytes) -> bytes:
 
 
 def runnable(data: bytes) -> bytes:
-    """A script that can be run although its first line is too long, or its program's path has a blank."""
+    """Make a script runnable although its first line is too long, or its program's path has a space."""
     match = _SHEBANG.match(data)
     if not match or not match.group(1).startswith(b"/"):
         return data
@@ -63,7 +63,7 @@ def runnable(data: bytes) -> bytes:
 
 
 def shebang(python: str) -> bytes:
-    """The first lines of a Python script."""
+    """Return the first lines of a Python script."""
     return runnable(b"#!%s\n" % os.fsencode(python))
 
 
@@ -72,20 +72,20 @@ def _has_blank(line: bytes) -> bool:
 
 
 def _split(line: bytes) -> "tuple[bytes, bytes]":
-    """The program and its arguments; the program's path may hold blanks, its name holds none."""
+    """Split into program and arguments; the program's folder may hold spaces, its name may not."""
     head, slash, tail = line.rpartition(b"/")
     name, _, arguments = tail.partition(b" ")
     return head + slash + name, arguments.strip()
 
 
 def _through_shell(program: bytes) -> bytes:
-    """Two lines that a shell reads as an exec and Python as a string."""
+    """Return two lines that a shell reads as an exec, and Python as a string."""
     quoted = re.sub(rb'([\\"$`])', rb"\\\1", program)
     return b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n" % quoted
 
 
 def entry_point_script(line: str, python: str) -> "Optional[tuple[str, bytes]]":
-    """The name of the script and its text; None for an entry point without an attribute."""
+    """Return the name and the text of the script for an entry point; None if it has no attribute."""
     match = _POINT.match(line)
     if match is None:
         if ":" in line:
@@ -97,7 +97,7 @@ def entry_point_script(line: str, python: str) -> "Optional[tuple[str, bytes]]":
 
 
 def wheel_entry_points(text: str) -> "list[str]":
-    """The lines of a wheel's entry_points.txt that are commands."""
+    """List the commands in a wheel's entry_points.txt."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(text)

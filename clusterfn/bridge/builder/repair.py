@@ -1,7 +1,7 @@
-"""Finds what a purging file system took from an environment, and links it again from the packages.
+"""Find the files that a purging file system took from an environment, and link them again from the packages.
 
-By names and sizes, nothing is read: `stat` of 14000 files takes a tenth of a second on a local disk. A package that
-has lost files itself is unpacked again; if its archive cannot be had, the client is told which it must send.
+Only names and sizes are compared: `stat` of 14000 files takes a tenth of a second on a local disk. A package that has
+lost files itself is unpacked again; if its archive is not available, the client is told which one to send.
 """
 
 import json
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from .layouts import Layout
     from .locks import LockHolder
 
-_TRIES = 20  # packages may turn out to have holes one after another
+_TRIES = 20  # packages may turn out to be damaged one after another
 
 
 def repair_environment(root: str, env_id: str, holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """Relink what is missing; how many files there are, were missing and are back, and what cannot come back.
+    """Link missing files again; return how many there are, were missing and are back, and which cannot come back.
 
     Raises:
         BuildFailed: There is no such environment, or archives are needed (`need`).
@@ -50,13 +50,13 @@ def repair_environment(root: str, env_id: str, holder: "LockHolder", stopping: "
 
 
 def can_repair(prefix: str) -> bool:
-    """Whether an environment was whole once, and is still known well enough to become so again."""
+    """Return whether an environment was whole once, and still has its list of sizes and its READY to restore."""
     about = [os.path.join(prefix, ABOUT, name) for name in (SIZES, READY)]
     return not os.path.islink(prefix) and all(os.path.exists(path) for path in about)
 
 
 def repair_locked(what: "plan.BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """The same, where this process holds the environment's lock already."""
+    """Repair an environment whose lock this process holds already."""
 
     def stop() -> None:
         if stopping.is_set():
@@ -67,7 +67,7 @@ def repair_locked(what: "plan.BuildPlan", holder: "LockHolder", stopping: "threa
 
 
 def _plan(root: str, env_id: str) -> "plan.BuildPlan":
-    """The environment's own plan, else the one of its last build: either may be purged."""
+    """Read the environment's own plan, else that of its last build: either may be purged."""
     own = os.path.join(environment_dir(root, env_id), ABOUT, PLAN)
     if not os.path.isdir(environment_dir(root, env_id)):
         raise BuildFailed("there is no environment %s" % env_id, stage="plan", hint="build it")
@@ -115,7 +115,7 @@ class _Repair:
             return self._by_packages(there)
 
     def _by_packages(self, there: "dict[str, int]") -> "dict[str, int]":
-        """The list of sizes itself was taken: what the packages have must be there; what is, counts as whole."""
+        """Expect all files of the packages, as the list of sizes is missing; those that are there count as whole."""
         if self._plan.installer != plan.CLUSTERFN:
             raise BuildFailed(
                 "%s has lost its manifest" % self._plan.id, stage="link", hint="clusterfn env remove, then build"

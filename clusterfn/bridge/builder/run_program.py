@@ -1,4 +1,4 @@
-"""Runs a program of the new environment: its Python, or a package's script; or the host's conda."""
+"""Run a program with a time limit: the environment's Python, a script of a package, or the host's conda."""
 
 import contextlib
 import os
@@ -20,11 +20,11 @@ _TURN_S = 0.1
 
 
 class TimeLimit:
-    """How long a program may take; a program that hangs would keep everybody waiting who waits for the environment.
+    """How long a program may run; one that hangs would block everyone who waits for the environment.
 
     Args:
         idle_s: For how many seconds it may print nothing and use no CPU time.
-        most_s: How many seconds it may take in all; None: as many as it likes.
+        most_s: How many seconds it may take in all; None for no limit.
     """
 
     def __init__(self, idle_s: float, most_s: "Optional[float]" = None) -> None:
@@ -33,7 +33,7 @@ class TimeLimit:
         self._began = time.monotonic()
 
     def over(self, pid: int, printed: int) -> str:
-        """What it has done wrong; "" while there is patience left."""
+        """Describe how the limit is exceeded; "" while it is not."""
         if self._most_s is not None and time.monotonic() - self._began > self._most_s:
             return "it took longer than %s" % duration(self._most_s)
         if os.path.exists(tree.PROC) and self._stall.over([pid] + tree.descendants(pid), 0.0, printed):
@@ -42,7 +42,7 @@ class TimeLimit:
 
 
 class ProgramFailed(Exception):
-    """It ended badly.
+    """The program failed, or exceeded its time limit.
 
     Attributes:
         evidence: Its last lines.
@@ -54,20 +54,20 @@ class ProgramFailed(Exception):
 
 
 def run_in_environment(
-    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", patience: TimeLimit
+    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", limit: TimeLimit
 ) -> bytes:
-    """Run it in the environment; what it printed on both streams.
+    """Run a program in the environment; return what it printed on both streams.
 
     Raises:
         ProgramFailed: It could not be started, its status is not 0, or it was ended because it took too long.
     """
-    return run_program(argv, _environment(prefix, more), stopping, patience)
+    return run_program(argv, _environment(prefix, more), stopping, limit)
 
 
 def run_program(
-    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", patience: TimeLimit
+    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", limit: TimeLimit
 ) -> bytes:
-    """Run it with these variables and no others."""
+    """Run a program with these variables and no others."""
     read, write = os.pipe()
     try:
         process = subprocess.Popen(
@@ -80,13 +80,13 @@ def run_program(
     finally:
         os.close(write)
     with os.fdopen(read, "rb", 0) as pipe:
-        output = _drain(process, pipe.fileno(), stopping, patience)
+        output = _drain(process, pipe.fileno(), stopping, limit)
     if process.returncode:
         raise ProgramFailed("it ended with %s" % _status(process.returncode), output)
     return output
 
 
-def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", patience: TimeLimit) -> bytes:
+def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", limit: TimeLimit) -> bytes:
     output, printed = b"", 0
     os.set_blocking(fd, False)
     try:
@@ -97,7 +97,7 @@ def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], 
             if ended:
                 return output
             stopping()
-            too_long = patience.over(process.pid, printed)
+            too_long = limit.over(process.pid, printed)
             if too_long:
                 raise ProgramFailed(too_long + ", and was ended", output)
             _wait(process)
@@ -107,7 +107,7 @@ def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], 
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program that leads a session, and all that it has started."""
+    """Kill a program that leads a session, and all processes that it has started."""
 
     def living() -> "list[int]":
         found = {process.pid, *tree.descendants(process.pid), *tree.in_session(process.pid)}

@@ -1,8 +1,8 @@
-"""Whether what is to be unpacked fits on the disk and into the user's quota, asked before anything is fetched.
+"""Check, before anything is fetched, that what is to be unpacked fits on the disk and into the user's quota.
 
-A refusal must be right, so unknown sizes are taken from the low end of what was seen: for a wheel of CUDA libraries
-1.6 times its archive, for conda packages 2.5 times, a file for each 100 KB. A disk that fills all the same is reported
-where it happens. The quota is what `quota` or `lfs quota` prints; without either none is known.
+A refusal must be right, so unknown sizes are estimated low: a wheel of CUDA libraries unpacks to 1.6 times its archive,
+a conda package to 2.5 times, with a file for each 100 KB. A disk that fills up all the same is reported where that
+happens. The quota is what `quota` or `lfs quota` prints; without either none is known.
 """
 
 import os
@@ -31,16 +31,16 @@ _NONE = (None, None)
 
 
 def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
-    """At least so many bytes and files does a package take: unpacked, and its archive if that is still to come.
+    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
 
     Args:
-        package: What is not unpacked yet.
+        package: A package that is not unpacked yet.
         archive: Its archive, if it is there.
     """
     if archive is not None and package.kind == WHEEL:
         try:
             return unpacked_zip_size(archive)
-        except (OSError, zipfile.BadZipFile):  # its hash will tell
+        except (OSError, zipfile.BadZipFile):  # it is damaged: its hash will show that
             return 0, 0
     there = os.stat(archive).st_size if archive is not None else 0
     total = there or package.size
@@ -49,7 +49,7 @@ def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[
 
 
 def refuse_too_little(root: str, needs: "Iterable[tuple[int, int]]") -> None:
-    """Refuse what does not fit, naming both numbers."""
+    """Raise if the disk or the quota has too little space; name both numbers."""
     wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
     disk, (quota_bytes, quota_files) = os.statvfs(root), quota_left(root)
     free = disk.f_bavail * disk.f_frsize
@@ -73,7 +73,7 @@ def _clause(number: str, words: str) -> str:
 
 
 def quota_left(root: str) -> "Left":
-    """Bytes and files that may still be written below `root`; None where no quota is known."""
+    """Return how many bytes and files may still be written below `root`; None where no quota is known."""
     device, mount, kind = _mounted(root)
     if kind == "lustre":
         return parse_quota(_run_quota(["lfs", "quota", "-q", "-u", _user(), mount]), (device, mount))
@@ -81,7 +81,7 @@ def quota_left(root: str) -> "Left":
 
 
 def parse_quota(said: str, names: "tuple[str, ...]") -> "Left":
-    """From the row of that file system: kilobytes, soft and hard limit, grace; files, and the same of them."""
+    """Read the row of that file system: kilobytes, soft and hard limit, grace; then the same for files."""
     for line in said.splitlines():
         words = line.split()
         if len(words) >= 8 and words[0] in names:
@@ -91,7 +91,7 @@ def parse_quota(said: str, names: "tuple[str, ...]") -> "Left":
 
 
 def _rest(numbers: "list[str]", unit: int) -> "Optional[int]":
-    """What is left below the hard limit, or the soft one where there is no other."""
+    """Return what is left below the hard limit, or below the soft one if there is no other."""
     try:
         used, soft, hard = (int(number.rstrip("*")) for number in numbers)
     except ValueError:
@@ -101,7 +101,7 @@ def _rest(numbers: "list[str]", unit: int) -> "Optional[int]":
 
 
 def _mounted(path: str) -> "tuple[str, str, str]":
-    """Device, mount point and kind of the file system that holds a path."""
+    """Return device, mount point and kind of the file system that holds a path."""
     path, found = os.path.realpath(path), ("", "/", "")
     try:
         with open(_MOUNTS, errors="replace") as file:

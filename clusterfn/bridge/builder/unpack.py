@@ -1,7 +1,7 @@
-"""One archive becomes one folder `pkgs/<sha256>`: its files, dated by now, and their manifest.
+"""Unpack one archive into a folder `pkgs/<sha256>`, which holds its files and their manifest.
 
-Made aside and renamed, so that a package is whole or absent. Symbolic links are made last: nothing is written through
-one.
+A temporary folder is renamed, so a package is whole or absent. Symbolic links are made last, so nothing is written
+through one.
 """
 
 import os
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     Moved = Callable[[int], None]
 
 _BLOCK = 1 << 20
-# One path is a file here and a folder or link there; or the stream is no stream.
+# One path is a file and also a folder or link; or the compressed stream is invalid.
 _CONFUSED = (FileExistsError, NotADirectoryError, IsADirectoryError, zlib.error)
 
 
 def unpack_package(
     root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
 ) -> None:
-    """Unpack one archive, whose hash is right, unless another builder has done it meanwhile.
+    """Unpack one checked archive, unless another builder has done that meanwhile.
 
     Args:
-        root: The root of all.
-        package: What it is.
+        root: The root of environments.
+        package: The package that it holds.
         archive: Its file.
-        zstd: What reads zstd.
-        token: The builder's, for the name of the folder aside.
+        zstd: Opens a zstd stream.
+        token: The builder's, for the name of the temporary folder.
         moved: Called with the bytes of each block; may raise to stop.
     """
     final = package_dir(root, package.sha256)
@@ -83,7 +83,7 @@ def _rename(aside: str, final: str) -> None:
 def extract_archive(
     archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved"
 ) -> "dict[str, Member]":
-    """Every file of an archive into a folder; what they are, by their paths."""
+    """Extract every file of an archive into a folder; return them by their paths."""
     found: "dict[str, Member]" = {}
     made = {folder}
     for member, stream in read_members(archive, kind, zstd):

@@ -1,4 +1,4 @@
-"""Where the files of a wheel go: site-packages, scripts, headers, data; and what pip wants to know of them."""
+"""Place the files of a wheel (site-packages, scripts, headers, data), and write what pip wants to know of them."""
 
 import base64
 import csv
@@ -25,7 +25,7 @@ _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER")
 
 
 def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
-    """The manifest of an unpacked wheel."""
+    """Return the manifest of an unpacked wheel."""
     found = [os.path.dirname(path) for path in members if _INFO.match(path)]
     if len(found) != 1:
         raise BuildFailed("%s is no wheel: it has %d dist-info folders" % (package.file, len(found)), stage="unpack")
@@ -36,7 +36,7 @@ def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Memb
 
 
 def place(layout: "Layout", manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
-    """Add the wheel's files to an environment, its commands, RECORD and INSTALLER."""
+    """Add the wheel's files, its commands, RECORD and INSTALLER to an environment."""
     info = manifest.facts["info"]
     dropped = {"%s/%s" % (info, name) for name in _DROPPED}
     placed = [_placed(layout, manifest, file, folder) for file in manifest.files if file.path not in dropped]
@@ -67,16 +67,16 @@ def _placed(layout: "Layout", manifest: Manifest, file: PackageFile, folder: str
 
 
 def _is_python(path: str) -> bool:
-    """Whether a script's first line is the mark that stands for the environment's interpreter."""
+    """Return whether a script begins with `#!python`, which is replaced by the environment's interpreter."""
     try:
         with open(path, "rb") as file:
             return file.read(8) == b"#!python"
-    except FileNotFoundError:  # told where it is linked
+    except FileNotFoundError:  # reported when it is linked
         return False
 
 
 def _record(placed: "Iterable[TargetFile]", record: str, site: str, folder: str, info: str) -> bytes:
-    """RECORD as pip writes it: paths seen from site-packages, hash and size of what is as in the wheel."""
+    """Write RECORD as pip does: paths relative to site-packages, hash and size of unchanged files."""
     before = _hashes(os.path.join(folder, "files", info, "RECORD"))
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
