@@ -21,7 +21,7 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
-    ["_version", "bridge", "errors"],
+    ["bridge", "errors"],
     ["config", "gpu", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
@@ -44,7 +44,7 @@ BLIND = {
     "bridge/worker/execute.py": "runs the user's function",
     "cli/__init__.py": "the command's outermost frame",
     "gpu/guards.py": "the probes that promise never to raise",
-    "gpu/sorting.py": "calls an error's own __str__",
+    "gpu/cuda_errors.py": "calls an error's own __str__",
     "hosts/rpc/link.py": "a thread's outermost frames",
     "hosts/rpc/link_state.py": "closes a stream that is of no use any more; calls listeners of others",
     "calls/payload_items.py": "pickles the user's arguments",
@@ -56,7 +56,7 @@ BLIND = {
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
-    "bridge/worker/execute.py": ["clusterfn.gpu.sorting"],
+    "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/wire/pickler.py": ["numpy"],
     "bridge/wire/tensors.py": ["torch"],
     "bridge/wire/indexes.py": ["faiss", "numpy"],

@@ -8,14 +8,14 @@ from __future__ import annotations
 from clusterfn import config
 from clusterfn.hosts.transports import prompts, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 
-@edge
+@public_api
 def login(host: str | None = None) -> None:
     """Log in once and hold the connection for all of your programs on this machine.
 
-    You are asked for what the host wants, in the terminal or below the cell. The connection is held until nobody has
+    You are asked for what the host wants, in the terminal or below the cell. The connection is held until nothing has
     used it for the host's `login_ttl` (8 hours), or until `logout`. Nothing is done if it is held already.
 
     Args:
@@ -31,7 +31,7 @@ def login(host: str | None = None) -> None:
     hold(host)
 
 
-@edge
+@public_api
 def logout(host: str | None = None) -> bool:
     """End the connection that `login` holds, with all that goes through it now; jobs on the host go on.
 

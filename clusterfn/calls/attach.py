@@ -1,6 +1,6 @@
 """Finds jobs again, from any process and any machine: `attach(id)` and `jobs()`.
 
-The ledger remembers on which host a job was started from here; the hosts themselves know the rest.
+The ledger (`history`) remembers on which host a job was started from here; the hosts themselves know the rest.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn import config
 from clusterfn.bridge import layout
-from clusterfn.calls import catch_up, history, job_display
+from clusterfn.calls import history, job_display, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
@@ -57,9 +57,9 @@ class JobInfo:
     started: float
 
 
-@edge
+@public_api
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
-    """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
+    """The job or group of that id, whatever process sent it; its present state is known when this returns.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
@@ -78,7 +78,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     job_id = _digits(job_id)
     session, folder = _find(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
-    asked = catch_up.ask(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
     sent, claim, started = remote_files.read_each(session.connection, files)
     if sent is None:
@@ -93,8 +93,8 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job, claim or b"", started or b"")
     if not live:
-        there = catch_up.sizes(attempts, asked)
-        catch_up.until(lambda: catch_up.has_heard(job, tracker, there))
+        sizes = remote_state.read_sizes(attempts, asked)
+        remote_state.wait_until_caught_up(lambda: remote_state.is_job_caught_up(job, tracker, sizes))
     return job
 
 
@@ -108,7 +108,7 @@ def _digits(job_id: object) -> str:
     return digits
 
 
-@edge
+@public_api
 def jobs(host: str | None = None) -> list[JobInfo]:
     """The jobs on a host, newest first; without a name on the host that a call would use.
 

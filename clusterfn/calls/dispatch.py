@@ -70,7 +70,7 @@ def _live(prepared: Prepared, options: Options) -> Any:
 
 
 def _learn(session: HostState, job: Future[Any]) -> None:
-    """Choose the next environment anew if this one was for other cards than those that its job has seen."""
+    """Choose the environment of the next call again if this one was made for other GPUs than its job has seen."""
     error = job.exception() if job.done() and not job.cancelled() else None
     if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
         session.forget_environments()
@@ -96,7 +96,7 @@ def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _kept(payload: payloads.Payload) -> payloads.Payload:
-    """With large buffers of its own: whoever does not wait may go on changing his arrays."""
+    """Copy its large buffers: after `submit` the caller may change his arrays."""
     return replace(payload, blobs={digest: memoryview(bytes(view)) for digest, view in payload.blobs.items()})
 
 
@@ -216,6 +216,11 @@ def wanted_environment(payload: payloads.Payload, options: Options, resources: R
 
 def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     """Send a prepared call, start it, and follow it."""
+    return send(prepared, live)[0]
+
+
+def send(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker]:
+    """Send a prepared call, start it, and follow it; return what follows it, too."""
     session, spec = prepared.session, prepared.job
     tracker = Tracker(session, spec.id, spec.name, live)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
@@ -230,7 +235,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     calls_submit.send(session, spec, prepared.payload, prepared.ready, job, tracker, tell)
     tracker.follow(job, 1)
     remember_going(job)
-    return job
+    return job, tracker
 
 
 def secret_values(options: Options) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Brings an environment's archives to a host that lacks them, and starts its builder there: nothing twice.
+"""Uploads an environment's packages to a host that lacks them, and starts its builder there: nothing twice.
 
-The host fetches what it can reach, and is sent the rest. The builder goes on by itself; a job waits for it on the
+The host fetches what it can reach, and is sent the rest. The builder continues by itself; a job waits for it on the
 host.
 """
 
@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
 from clusterfn.environment import download
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.environment.resolve import LockedEnvironment
@@ -34,6 +32,7 @@ from clusterfn.scheduler.base import Answer
 
 Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]
+CannotHave = Callable[[str, Sequence[str], str], None]
 
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
@@ -45,41 +44,55 @@ _OFTEN_S = 0.5
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """What was put on the stream for an environment.
+class EnvironmentUpload:
+    """The requests that were sent for an environment.
 
     Attributes:
-        before: Requests that must end well before a job of it is started; none if it is there.
+        before: Requests that must succeed before a job of it is started; none if the host has it.
         build: The builder that was started, if one was.
     """
 
     before: Sequence[Reply[Any]] = ()
     build: RemoteBuild | None = None
 
-    def tell(self, tracker: Tracker, job: Job[Any]) -> None:
-        """Show a job that waits in a queue how far its environment is, and end it if there will be none."""
+    def report_to(self, waits_for: Callable[[str], None], cannot_have: CannotHave) -> None:
+        """Report to a job that waits in a queue how far its environment is, and that there will be none.
+
+        Args:
+            waits_for: Called with what is being done; "" at the end.
+            cannot_have: Called with the message, evidence and hint of a build that failed.
+        """
         if self.build is not None:
             ended = self.build.listen(
-                lambda told: tracker.waits_for(job, f"environment: {environment_builder.describe_progress(told)}")
+                lambda told: waits_for(f"environment: {environment_builder.describe_progress(told)}")
             )
-            ended.add_done_callback(lambda outcome: _told_at_last(tracker, job, outcome))
+            ended.add_done_callback(lambda outcome: _report_end(waits_for, cannot_have, outcome))
 
 
-def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[BuildProgress]) -> None:
-    """A builder that was only stopped leaves the work to the job."""
-    tracker.waits_for(job, "")
+def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outcome: Future[BuildProgress]) -> None:
+    """Report how the build ended; a builder that was only stopped leaves the work to the job."""
+    waits_for("")
     error = outcome.exception()
     told = outcome.result() if error is None else {}
     if isinstance(error, SubmitError):
-        tracker.cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
+        cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
     elif told.get("stage") == "failed" and told.get("at") != "stopped":
-        tracker.cannot_have(
-            environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or ""
-        )
+        cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
 
 
-def for_job(session: HostState, made: LockedEnvironment, job: Job[Any], say: Say) -> Shipped:
-    """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
+class HasState(Protocol):
+    """A job or a group, whose state shows how far its environment is."""
+
+    @property
+    def state(self) -> str:
+        """As `Job.state`."""
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """It is now in this state."""
+
+
+def upload_for(session: HostState, made: LockedEnvironment, job: HasState, say: Say) -> EnvironmentUpload:
+    """As `upload`; progress is said before the job is shown, and then part of the job's state."""
     aloud = _seldom(say)
 
     def show(told: BuildProgress) -> None:
@@ -88,7 +101,7 @@ def for_job(session: HostState, made: LockedEnvironment, job: Job[Any], say: Say
         else:
             job.on_state(job.state, f"environment: {environment_builder.describe_progress(told)}")
 
-    return ship(session, made, say, show)
+    return upload(session, made, say, show)
 
 
 def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
@@ -104,7 +117,7 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
             f"{session.host.name} builds environments in the jobs that want them (build_on: node)",
             host=session.host.name, hint="call a function with it; or name a build_partition: for jobs that only build",
         )  # fmt: skip
-    shipped = ship(session, made, say, on_progress)
+    shipped = upload(session, made, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
@@ -116,18 +129,18 @@ def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pr
     return True
 
 
-def ship(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> Shipped:
-    """Put on the stream what the host lacks of it, and the start of its builder.
+def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+    """Send what the host lacks of it, and start its builder.
 
     Args:
-        say: Is told in a sentence what is missing there.
-        on_progress: Is told how far fetching is, here, and later how far sending is, on the connection's thread.
+        say: Called with a sentence about what the host lacks.
+        on_progress: Called with how far fetching is, and later how far sending is, on the connection's thread.
 
     Raises:
-        EnvironmentBuildError: A package cannot be fetched, here and there.
+        EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
     if not session.missing([made.ready]):
-        return Shipped()
+        return EnvironmentUpload()
     lacking = _lacking(session, made)
     theirs, ours = _divide(session, made, lacking)
     say(_in_words(session, made, theirs, ours))
@@ -135,7 +148,7 @@ def ship(session: HostState, made: LockedEnvironment, say: Say, on_progress: Pro
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
-    return Shipped([*sent, planned], _start(session, made, plan, planned))
+    return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
 
 
 def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
@@ -269,7 +282,7 @@ def _often(on_progress: Progress, stage: str) -> download.Progress:
 
 
 def _seldom(say: Say) -> Progress:
-    """What says how far it is every few seconds, for whoever shows lines that stay."""
+    """Return a function that says the progress every few seconds, for output whose lines stay."""
     due = [time.monotonic() + _SELDOM_S]
 
     def tell(told: BuildProgress) -> None:

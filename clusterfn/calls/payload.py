@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from clusterfn.calls import user_modules
-from clusterfn.calls.files import Directory, File, Shipment, shipment
+from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 from clusterfn.hosts.bridge_bundle import FileBundle
@@ -48,7 +48,7 @@ class Payload:
     data: bytes
     blobs: Mapping[str, memoryview]
     sources: FileBundle | None
-    shipments: tuple[Shipment, ...]
+    shipments: tuple[FileUpload, ...]
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class Needs:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self.shipments: dict[tuple[str, str], Shipment] = {}
+        self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
         self._paths: dict[str, set[PurePath]] = {}

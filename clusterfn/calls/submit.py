@@ -1,7 +1,6 @@
 """One call's files and commands, put on the stream in one write: what the host lacks, the job's folder, the start.
 
-The agent starts each request when those that it names have ended well, so nothing waits for an answer here. Called
-by `dispatch`.
+The agent starts each request when those that it names have succeeded, so nothing waits for an answer here.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display
-from clusterfn.calls.files import Shipment
+from clusterfn.calls.files import FileUpload
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
@@ -32,7 +31,7 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.environment_upload import Shipped
+    from clusterfn.calls.environment_upload import EnvironmentUpload
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
@@ -62,16 +61,16 @@ def send(
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
         finish_before_exit(ran, tracker)
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
-            shipped.tell(tracker, made)
+            shipped.report_to(lambda what: tracker.waits_for(made, what), tracker.cannot_have)
 
 
-class HasSubmission(Protocol):
+class SubmittedJob(Protocol):
     """What knows the request that starts it."""
 
     submission: Reply[Any] | None
 
 
-def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
+def finish_before_exit(start: Reply[Any], tracker: SubmittedJob) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
     await_at_exit(start)
@@ -89,13 +88,13 @@ def lay_out(session: HostState, ready: ResolvedEnvironment) -> list[Reply[bool]]
 
 def _environment(
     session: HostState, ready: ResolvedEnvironment, made: Job[Any], say: Callable[[str], None]
-) -> Shipped | None:
-    """Packages that the environment still needs, and the start of its builder; None if nobody has to make it."""
+) -> EnvironmentUpload | None:
+    """Packages that the environment still needs, and the start of its builder; None if it need not be made."""
     if ready.made is None:
         return None
     from clusterfn.calls import environment_upload  # takes time to import
 
-    return environment_upload.for_job(session, ready.made, made, say)
+    return environment_upload.upload_for(session, ready.made, made, say)
 
 
 def contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
@@ -117,7 +116,7 @@ def named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     return named
 
 
-def shipment_path(root: str, item: Shipment) -> str:
+def shipment_path(root: str, item: FileUpload) -> str:
     """Where a File or Directory lies on the host."""
     return posixpath.join(root, layout.FILES, item.digest, item.name)
 
@@ -130,13 +129,13 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
 def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
     if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
-    if isinstance(what, Shipment):
+    if isinstance(what, FileUpload):
         return _put_shipment(connection, path, what)
     digest, data = what
     return connection.put(path, data, mode=_READABLE, sha256=digest)
 
 
-def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[bool]:
+def _put_shipment(connection: HostConnection, path: str, item: FileUpload) -> Reply[bool]:
     if item.is_directory:
         return connection.put_tree(path, [TreeFile(name, source, _read_mode(source)) for name, source in item.members])
     source = item.members[0][1]
@@ -144,7 +143,7 @@ def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Repl
 
 
 def _read_mode(source: Path) -> int:
-    """Nobody may change what others share by its content; a program stays one."""
+    """Files shared by their content are read-only; a program stays executable."""
     return _READABLE | (stat.S_IXUSR & source.stat().st_mode)
 
 
@@ -223,13 +222,13 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
 
 
 def _script_ended(tracker: Tracker, made: Job[Any], exited: Reply[int | None]) -> None:
-    """A connection that was closed here tells nothing of the script, and must not be opened again to ask."""
+    """Ignore the end of a connection that was closed on purpose: it must not be opened again to ask."""
     if exited.exception() is not None:
         return
     if tracker.session.scheduler.waits(exited.result(0)):
         tracker.queued(made)
     else:
-        tracker.witness.process_ended()
+        tracker.liveness.process_ended()
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
@@ -281,4 +280,4 @@ def size_of(what: Any) -> int:
     """Bytes of one thing of `named_by_content`."""
     if isinstance(what, bridge_bundle.FileBundle):
         return sum(map(len, what.files.values()))
-    return what.size if isinstance(what, Shipment) else len(what[1])
+    return what.size if isinstance(what, FileUpload) else len(what[1])

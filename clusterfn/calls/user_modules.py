@@ -28,8 +28,6 @@ from clusterfn.hosts.bridge_bundle import FileBundle, make
 MAX_DATA_FILE = 1 << 20
 _MAX_ALL = 50 << 20
 _EXTENSIONS = (".so", ".pyd", ".dylib")
-# Made by the worker, or in the bridge, on every host.
-_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn_wire"])
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])

@@ -10,8 +10,8 @@ from clusterfn.cli import screen
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
-from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import clusters
+from clusterfn.scheduler.slurm import gres as slurm_gres
 
 _HEAD = ("NODE", "STATE", "TYPE", "FREE")
 _QUEUE_HEAD = ("WAITING", "", "FOR", "SUBMITTED", "")

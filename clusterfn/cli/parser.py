@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from clusterfn._version import __version__
+from clusterfn import __version__
 from clusterfn.cli import calls, check, clean, demo, gpus, init, jobs, login, trust
 from clusterfn.cli.env import words as env
 from clusterfn.config.options import ALIASES, did_you_mean

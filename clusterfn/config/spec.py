@@ -76,7 +76,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Making:
+class EnvironmentSettings:
     """How environments are made on a host.
 
     Attributes:
@@ -86,7 +86,7 @@ class Making:
         partition: For that job.
         at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
-        purge_days: Files that nobody reads for so long are removed there; None if they stay.
+        purge_days: Files that are not read for so long are removed by the file system; None if they stay.
         installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the cards, if it is known beforehand.
         capabilities: Compute capabilities of the cards, if they are known beforehand.
@@ -156,11 +156,11 @@ class Host:
     queue_timeout_s: float | None = None
     keep_days: float = 14.0
     login_ttl_s: float = 8 * 3600.0
-    making: Making = Making()
+    making: EnvironmentSettings = EnvironmentSettings()
 
 
 @dataclass(frozen=True)
-class Building:
+class EnvironmentRef:
     """An environment that is, or is to be, made on a host.
 
     Attributes:
@@ -234,7 +234,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Serving:
+class SessionSpec:
     """What makes a job a session.
 
     Attributes:
@@ -276,9 +276,9 @@ class JobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     cwd: str | None = None
-    building: Building | None = None
+    building: EnvironmentRef | None = None
     group: Group | None = None
-    serving: Serving | None = None
+    serving: SessionSpec | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
     stall_s: float | None = None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config import advice, places
-from clusterfn.config.spec import Building, Host, Interpreter
+from clusterfn.config.spec import EnvironmentRef, Host, Interpreter
 from clusterfn.environment import cuda, environment_yml, solver, torch_build
 from clusterfn.environment import lock as locks
 from clusterfn.environment.cuda import GpuCapabilities
@@ -97,10 +97,11 @@ class LockedEnvironment:
         return f"{name}-{self.id[:8]}"
 
     @property
-    def building(self) -> Building:
+    def building(self) -> EnvironmentRef:
         """What a job says of it."""
         making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
-        return Building(self.id, self.root, making.purge_days is not None, build, self.node_root, self.host.owners)
+        purged = making.purge_days is not None
+        return EnvironmentRef(self.id, self.root, purged, build, self.node_root, self.host.owners)
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:

@@ -13,8 +13,8 @@ from clusterfn.bridge.supervisor.text import number
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import INHERITED, clusters
+from clusterfn.scheduler.slurm import gres as slurm_gres
 
 _PATIENCE_S = 20.0
 _QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")

@@ -204,7 +204,7 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch,
     assert len(tracebacks) == 1
     frames = re.findall(r'File ".*?([^/]+\.py)", line \d+, in (\S+)', tracebacks[0])
     assert frames[:2] == [("script.py", "<module>"), ("script.py", "of_the_user")]
-    assert [name for name, _ in frames[2:]] == ["edge.py"] and "noqa" not in tracebacks[0], err
+    assert [name for name, _ in frames[2:]] == ["public_api.py"] and "noqa" not in tracebacks[0], err
     assert frames[-1][1] in ("__call__", "call", "result", "results", "as_completed", "sweep")
 
 

@@ -102,7 +102,7 @@ def check_error(error):
     assert "tensor01" in text
     assert "Cell In[14], line 4, in fails" in text and "/ipykernel_" not in text
     ours = re.findall(r"clusterfn/(\w+\.py)", text)
-    assert set(ours) <= {"edge.py"} and "noqa" not in text
+    assert set(ours) <= {"public_api.py"} and "noqa" not in text
 
 
 WAITING = """

@@ -285,7 +285,7 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
     session.shutdown()
 
     assert first[1] != second[1]
-    assert "the session on here has ended (nobody called): starting another" in capfd.readouterr().err
+    assert "the session on here has ended (it was idle): starting another" in capfd.readouterr().err
 
 
 def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here: Path):

@@ -16,7 +16,7 @@ WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/wire/container.py"
 _S = "bridge/supervisor/"
 WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
-SLURM, WORDS, BARE = "scheduler/slurm.py", "scheduler/slurm_words.py", "scheduler/bare.py"
+SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, SESSION, BOOT = (
     "calls/outcome.py",
     "calls/submit.py",
@@ -172,7 +172,7 @@ MUTATIONS: list[Mutation] = [
          "        self._gone = 0 if",
          "scancel, waiting-later"),
     _one("a withdrawn job counts as started", "calls/job_tracker.py",
-         "won = self.witness.standing(standing).get(\"won\") is True",
+         "won = self.liveness.parse_conclusion(answer).get(\"won\") is True",
          "won = False", "Job.cancel(), waiting-later"),
     _one("a waiting job is stopped like a running one", "calls/job_tracker.py",
          "        if not self.withdraw():", "        if True:",

@@ -30,10 +30,11 @@ from clusterfn.hosts import gpus
 from clusterfn.hosts.survey import parse
 from clusterfn.hosts.survey import parse as surveyed
 from clusterfn.hosts.survey.parse import Section
-from clusterfn.scheduler import slurm_gres, slurm_limits
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm import gres as slurm_gres
+from clusterfn.scheduler.slurm import limits as slurm_limits
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM

@@ -20,10 +20,10 @@ from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import RUNNING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker, _trouble
-from clusterfn.calls.session_call import Call, CallTracker
+from clusterfn.calls.session_job import SessionCall, SessionCallTracker
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
     Cancelled,
@@ -39,7 +39,7 @@ from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import ConnectionState, HostConnection
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, agent
 
@@ -231,18 +231,18 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
         group=Group(count=2, chunk=1, elements=2, at_once=2),
     )  # fmt: skip
     known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
-    gathering = Gathering(session, spec, known, Limits())
-    gathering.follow(range(1, 3))
-    gathering._elements[1].follow_now()
-    gathering.queued()
+    tracker = GroupTracker(session, spec, known, SchedulerLimits())
+    tracker.follow(range(1, 3))
+    tracker._elements[1].follow_now()
+    tracker.queued()
     return JobGroup(known)
 
 
-def in_a_session(session: HostState) -> Call[Any]:
+def in_a_session(session: HostState) -> SessionCall[Any]:
     """A call that a session of that host serves."""
     held = followed(session, "c0de" * 4)
-    tracker = CallTracker(held._tracker, 1, "train", live=False)
-    call: Call[Any] = Call(held, payloads.pack(len, ("",), {}, None), tracker)
+    tracker = SessionCallTracker(held._tracker, 1, "train", live=False)
+    call: SessionCall[Any] = SessionCall(held, payloads.pack(len, ("",), {}, None), tracker)
     tracker.follow(call, 1)
     return call
 
@@ -356,9 +356,7 @@ def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Hos
         followed(session).result(10)
 
 
-def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(
-    on_fake: tuple[HostState, FakeTransport]
-) -> None:
+def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     sent = []
 

@@ -159,7 +159,7 @@ def _transient_fault(error: BaseException) -> dict[str, str] | None:
     The table is that of `clusterfn.gpu`, as the environment has it or as it came with the bridge.
     """
     try:
-        from clusterfn.gpu.sorting import classify
+        from clusterfn.gpu.cuda_errors import classify
     except ImportError:  # the environment has a clusterfn that is older than the table
         return None
     fault = classify(error)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
 
 _CONFIG = re.compile(r"^(MaxArraySize|MaxJobCount)\s*=\s*([0-9]{1,18})(?![0-9])", re.MULTILINE)
 _PARTITION = re.compile(r"^PartitionName=(\S+)(.*)$", re.MULTILINE)
@@ -25,19 +25,19 @@ def commands(clusters: tuple[str, ...], user: str) -> Sequence[tuple[str, ...]]:
     )
 
 
-def read(told: Sequence[str], partition: str | None) -> Limits:
+def read(told: Sequence[str], partition: str | None) -> SchedulerLimits:
     """The limits, from what these commands printed; "" from one that failed.
 
     Example:
         >>> read(["MaxArraySize = 1001", "PartitionName=short Default=YES MaxTime=01:00:00", "40|"], None)
-        Limits(array=1000, jobs=40, time_s=3600.0)
+        SchedulerLimits(array=1000, jobs=40, time_s=3600.0)
     """
     config, partitions, associations = told
     known = {name: int(value) for name, value in _CONFIG.findall(config)}
     array = known.get("MaxArraySize")
     jobs = [int(word) for word in _COUNT.findall(associations)]
     jobs += [known["MaxJobCount"]] if "MaxJobCount" in known else []
-    return Limits(array - 1 if array else None, min(jobs, default=None), _time_s(partitions, partition))
+    return SchedulerLimits(array - 1 if array else None, min(jobs, default=None), _time_s(partitions, partition))
 
 
 def _time_s(text: str, wanted: str | None) -> float | None:

@@ -1,7 +1,7 @@
 """SLURM: sbatch, squeue, scontrol and scancel as argv, and their output as facts.
 
-Pure, like every scheduler; written for SLURM 17 and later, without accounting. What the words of SLURM mean stands in
-`slurm_words`. Options are sent as `--name=value`, so that no value can be taken for an option.
+Pure, like every scheduler; written for SLURM 17 and later, without accounting. `states` knows what its words mean.
+Options are sent as `--name=value`, so that no value can be taken for an option.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from typing import Any
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, JobSpec
 from clusterfn.errors import ConfigError, SubmitError
-from clusterfn.scheduler import slurm_cards, slurm_limits
-from clusterfn.scheduler import slurm_words as words
 from clusterfn.scheduler.base import (
     FINAL,
     PENDING,
@@ -26,10 +24,13 @@ from clusterfn.scheduler.base import (
     Answer,
     Evidence,
     JobState,
-    Limits,
+    SchedulerLimits,
+    SchedulerVerdict,
     Submission,
-    Verdict,
 )
+from clusterfn.scheduler.slurm import limits as slurm_limits
+from clusterfn.scheduler.slurm import states as slurm_states
+from clusterfn.scheduler.slurm.gres import gpu_options
 
 
 def _all_but(prefix: str, kept: str) -> list[str]:
@@ -113,7 +114,7 @@ class Slurm:
         """scontrol, and sacctmgr where a site has accounting."""
         return slurm_limits.commands(self._clusters(), self.user)
 
-    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
         """Of the partition that a job with so many cards goes to."""
         return slurm_limits.read(told, self._with_the_hosts({}, gpus).get("partition"))
 
@@ -161,7 +162,7 @@ class Slurm:
                 host=self.host.name,
                 hint="remove that line, or set gpu_option: gpus",
             )
-        options.update(slurm_cards.options(self.host.gpu_option, gpus, gres or "", kind))
+        options.update(gpu_options(self.host.gpu_option, gpus, gres or "", kind))
         if "mem" in options and given.get("mem", "") is not None:
             given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
         if isinstance(given.get("partition"), Mapping):
@@ -184,7 +185,7 @@ class Slurm:
             host=self.host.name,
             stage="submit",
             evidence=said.splitlines(),
-            hint=words.submit_hint(said, self.host),
+            hint=slurm_states.submit_hint(said, self.host),
             retryable=self.ambiguous(answer),
         )
 
@@ -229,17 +230,17 @@ class Slurm:
         """scontrol, which knows a job for MinJobAge (300 s) after its end."""
         return ("scontrol", *self._clusters(), "--oneliner", "show", "job", scheduler_id)
 
-    def explain(self, evidence: Evidence) -> Verdict | None:
+    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """What scontrol and the end of scheduler.log say, once SLURM says that the job is over."""
-        return words.explain(evidence)
+        return slurm_states.explain(evidence)
 
-    def hopeless(self, state: JobState) -> Verdict | None:
+    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """For reasons that never pass."""
-        return words.hopeless(state, self.host) if state.phase == PENDING else None
+        return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
 
     def in_words(self, state: JobState) -> str:
-        """The reason in words."""
-        return words.in_words(state)
+        """The reason in states."""
+        return slurm_states.in_words(state)
 
     def _clusters(self) -> tuple[str, ...]:
         return clusters(self.host)
@@ -264,4 +265,4 @@ def _state(number: str, state: str, told: str) -> JobState:
     word = re.split(r"[+ ]", state, maxsplit=1)[0]
     counted = _NODES.fullmatch(told)
     reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
-    return JobState(words.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number, nodes)
+    return JobState(slurm_states.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number, nodes)

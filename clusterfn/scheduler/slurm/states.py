@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
-from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, Verdict
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
 
 _PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 _RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
@@ -24,7 +24,7 @@ PHASES = {
     **dict.fromkeys(_FINAL, FINAL),
 }
 
-# Reasons that pass: what to tell somebody who waits.
+# Reasons that pass, in words for the user who waits.
 _WAITS = {
     "": "SLURM has not said why it waits",
     "AssociationJobLimit": "your group's limit of jobs is reached",
@@ -100,14 +100,14 @@ def _never(state: JobState) -> tuple[str, str]:
     return sentence.format(nodes=state.nodes), hint
 
 
-def hopeless(state: JobState, host: Host) -> Verdict | None:
+def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
     """The verdict on a job that waits for something that will never come."""
     sentence, hint = _never(state)
     if not sentence and _PER_JOB.fullmatch(state.reason):
         sentence, hint = "it asks for more than one job may have", _LESS
     if not sentence:
         return None
-    return Verdict(
+    return SchedulerVerdict(
         layout.UNSATISFIABLE,
         f"SLURM on {host.name} will never start this job: {sentence}",
         (f"squeue: {state.state} ({state.reason}), job {state.scheduler_id}",),
@@ -171,7 +171,7 @@ _ENDINGS = {
 }
 
 
-def explain(evidence: Evidence) -> Verdict | None:
+def explain(evidence: Evidence) -> SchedulerVerdict | None:
     """How the job ended, by scontrol and the end of scheduler.log; None while it may live."""
     facts = _facts(evidence.answer)
     if not facts:
@@ -180,7 +180,7 @@ def explain(evidence: Evidence) -> Verdict | None:
         return None
     kind, message, hint, stage = _ending(facts, evidence.log)
     seen = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
-    return Verdict(kind, message, (seen, *_end_of(evidence.log)), hint, stage)
+    return SchedulerVerdict(kind, message, (seen, *_end_of(evidence.log)), hint, stage)
 
 
 def _facts(answer: str) -> dict[str, str]:
@@ -214,9 +214,9 @@ def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
 _LOOK = "read scheduler.log of the job; then call the function again"
 
 
-def _forgotten(evidence: Evidence) -> Verdict:
+def _forgotten(evidence: Evidence) -> SchedulerVerdict:
     message = "SLURM no longer knows the job, and it left no word"
-    return Verdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
+    return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
 
 
 def _end_of(log: str) -> Iterable[str]:
