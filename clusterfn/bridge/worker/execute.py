@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
@@ -9,7 +10,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any
 
-from _clusterfn_wire import container  # type: ignore[import-not-found]
+from _clusterfn_wire import container, pickler  # type: ignore[import-not-found]
 
 from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
 from . import children, devices, payload
@@ -176,18 +177,13 @@ def keep_result(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], 
         facts = _keep_exception(result, file, caller, report.secrets)
     else:
         facts = _keep_value(result, file, caller)
-    _note_changes(report)
+    for note in dict.fromkeys(pickler.notes):
+        report.say(note=note)
     if "size" not in facts:
         os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
-    _close(file)
-    return facts
-
-
-def _close(file: Any) -> None:
-    try:
+    with contextlib.suppress(OSError):  # what could not be written has been reported
         file.close()
-    except OSError:  # what could not be written has been reported
-        return
+    return facts
 
 
 def _keep_value(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
@@ -249,13 +245,6 @@ def _write(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
     file.flush()
     os.fsync(file.fileno())
     return written
-
-
-def _note_changes(report: Report) -> None:
-    from _clusterfn_wire import pickler
-
-    for note in dict.fromkeys(pickler.notes):
-        report.say(note=note)
 
 
 def _flush() -> None:

@@ -63,17 +63,12 @@ def load_payload(
 
     def on_header(found: Any) -> None:
         header.update(found)
-        _log_as_caller(found)
+        if found.get("logging"):  # as it is configured where the call was made
+            from _clusterfn_wire import logs
+
+            logs.show(found["logging"])
 
     return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
-
-
-def _log_as_caller(header: Any) -> None:
-    """Configure logging as it is where the call was made, if it was configured there."""
-    if header.get("logging"):
-        from _clusterfn_wire import logs
-
-        logs.show(header["logging"])
 
 
 def names_for_spawned_main() -> dict[str, Any]:
