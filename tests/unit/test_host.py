@@ -565,7 +565,7 @@ def test_an_answer_without_its_facts_fails_its_request_alone(connected: Connecte
 
     with pytest.raises(HostError, match="lab8 answered `have` with what makes no sense") as caught:
         connection.have(["/p"]).result(WAIT_S)
-    assert caught.value.evidence == ("Senseless: have: None, for 1 paths",)
+    assert caught.value.evidence == ("MalformedAnswer: have: None, for 1 paths",)
     connection.ping().result(WAIT_S)
 
 

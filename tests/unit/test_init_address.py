@@ -107,15 +107,16 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
 
 
 def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkeypatch, capsys):
-    from clusterfn.cli import init
+    from clusterfn.cli import check, init
     from clusterfn.cli.parser import make_parser
 
     checked = []
-    monkeypatch.setattr("clusterfn.cli.check.check", lambda given: checked.append(given) or 0)
+    monkeypatch.setattr("clusterfn.cli.check.check_host", lambda found: checked.append(found) or 0)
 
     assert init._check(address.begin("tensor01", None, YES).host, "python first.py") == 0
-    assert vars(checked[0]).keys() == vars(make_parser().read(["check", "tensor01"])).keys()
-    assert checked[0].host == "tensor01" and "Now: python first.py" in capsys.readouterr().out
+    assert check.check(make_parser().read(["check", "tensor01"])) == 0
+    assert checked[0] == checked[1]
+    assert checked[0].wanted == "tensor01" and "Now: python first.py" in capsys.readouterr().out
 
 
 def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):

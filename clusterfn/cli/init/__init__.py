@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from clusterfn.cli import check, trust
+from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import address, choices, login, pythons
 from clusterfn.cli.init.address import Begun
 from clusterfn.cli.init.answers import Answers, say
@@ -143,11 +144,9 @@ def _by_name(host: Host, there: str) -> str:
 
 
 def _check(host: Host, command: str) -> int:
-    from clusterfn.cli.parser import make_parser  # here: it imports this module
-
     say()
     say(f"clusterfn check {host.name}")
-    code = check.check(make_parser().read(["check", host.name]))
+    code = check.check_host(CheckState(host.name))
     if code == 0:
         say(f"Now: {command}")
     else:

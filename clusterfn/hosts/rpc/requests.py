@@ -41,7 +41,7 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     """A whole number of an answer, at least 0.
 
     Raises:
-        Senseless: It is not there, is none, or is not below `below`.
+        MalformedAnswer: It is not there, is none, or is not below `below`.
     """
     found = header.get(name)
     if type(found) is not int or not 0 <= found < below:

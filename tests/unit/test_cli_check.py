@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn.cli import errand
-from clusterfn.cli.steps import Failed, Found, Skipped, Warned, disk, machine, queue, way, work
+from clusterfn.cli.check import connection, function, probe_job, scheduler, storage
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.spec import Host
 from clusterfn.hosts.connection import Completed
 from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
@@ -34,32 +34,32 @@ def volume(**changed: Any) -> Volume:
     return Volume(**{**vars(ROOT), **changed})
 
 
-def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> Found:
+def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> CheckState:
     """Steps that have come as far as the survey."""
     facts = SimpleNamespace(user="ann", net_ns="net:[1]")
     connection = SimpleNamespace(facts=facts, noise=noise)
-    result = Found("cluster")
+    result = CheckState("cluster")
     result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
     result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
     result.__dict__["site"] = site
     return result
 
 
-def fails(step: Any, where: Found, kind: type[Failed] = Failed) -> Failed:
-    with pytest.raises(Failed) as caught:
+def fails(step: Any, where: CheckState, kind: type[StepFailed] = StepFailed) -> StepFailed:
+    with pytest.raises(StepFailed) as caught:
         step(where)
     assert type(caught.value) is kind
     return caught.value
 
 
-def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> Found:
+def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> CheckState:
     site = Site((), partitions or (SHORT, DOWN, DRAINED), accounts)
     return found(site, "slurm", slurm=options)
 
 
 @pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
 def test_a_partition_that_is_up_passes(partition):
-    assert queue.scheduler(slurm(partition=partition)).startswith("SLURM with 3 partitions")
+    assert scheduler.scheduler(slurm(partition=partition)).startswith("SLURM with 3 partitions")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_partition_that_is_up_passes(partition):
      ("mian", "there is no partition mian; did you mean main?")],
 )  # fmt: skip
 def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
-    failed = fails(queue.scheduler, slurm(partition=partition))
+    failed = fails(scheduler.scheduler, slurm(partition=partition))
 
     assert str(failed) == said
     assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
@@ -85,9 +85,9 @@ def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(tmp_path, sent
     (tmp_path / "jobs" / "7f29" / "spec.json").write_text(json.dumps({"scheduler": sent_to}, indent=1))
 
     if not warned:
-        assert disk.root(where) == ROOT.path
+        assert storage.root(where) == ROOT.path
         return
-    failed = fails(disk.root, where, Warned)
+    failed = fails(storage.root, where, StepWarning)
     assert str(failed).startswith(f"{ROOT.path} also holds jobs of a host with `scheduler: bare`")
     assert "give host cluster (clusterfn.yml:2) a root of its own" in failed.hint
 
@@ -101,7 +101,7 @@ def test_a_machine_without_slurm_says_how_many_jobs_wait_in_its_queue(tmp_path, 
         ticket.parent.mkdir(parents=True, exist_ok=True)
         ticket.write_text("{}")
 
-    assert queue.scheduler(where).endswith(said)
+    assert scheduler.scheduler(where).endswith(said)
 
 
 def on_this_machine(where, root):
@@ -125,11 +125,11 @@ def done(value):
 def test_a_default_partition_that_is_down_fails():
     only = Partition("main", True, "down", "1:00:00", 9, "(null)")
 
-    assert str(fails(queue.scheduler, slurm(only))) == "the partition main is down"
+    assert str(fails(scheduler.scheduler, slurm(only))) == "the partition main is down"
 
 
 def test_no_sinfo_has_a_next_step():
-    failed = fails(queue.scheduler, found(Site(()), "slurm"))
+    failed = fails(scheduler.scheduler, found(Site(()), "slurm"))
 
     assert str(failed) == "there is no sinfo on cluster"
     assert "login node of the cluster" in failed.hint
@@ -137,14 +137,16 @@ def test_no_sinfo_has_a_next_step():
 
 
 def test_a_sinfo_that_fails_is_shown_with_its_words():
-    failed = fails(queue.scheduler, found(Site((), (), trouble="slurm_load_partitions: Unable to contact"), "slurm"))
+    failed = fails(
+        scheduler.scheduler, found(Site((), (), trouble="slurm_load_partitions: Unable to contact"), "slurm")
+    )
 
     assert failed.evidence == ("slurm_load_partitions: Unable to contact",)
     assert "see what sinfo prints" in failed.hint
 
 
 def test_slurm_on_a_bare_host_is_a_warning():
-    warned = fails(queue.scheduler, found(Site((), (SHORT,))), Warned)
+    warned = fails(scheduler.scheduler, found(Site((), (SHORT,))), StepWarning)
 
     assert "write scheduler: slurm for host cluster (clusterfn.yml:2)" in warned.hint
 
@@ -153,7 +155,7 @@ PHYSICS = Account("physics", "", ("normal", "long"))
 
 
 def test_an_account_and_a_qos_that_slurm_knows_pass():
-    assert "physics  any  normal, long" in queue.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
+    assert "physics  any  normal, long" in scheduler.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
 
 
 @pytest.mark.parametrize(
@@ -164,28 +166,28 @@ def test_an_account_and_a_qos_that_slurm_knows_pass():
       "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
 )  # fmt: skip
 def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
-    failed = fails(queue.account, slurm(accounts=(PHYSICS,), **options))
+    failed = fails(scheduler.account, slurm(accounts=(PHYSICS,), **options))
 
     assert (str(failed), failed.hint) == (said, mends)
 
 
 def test_without_accounting_nothing_is_said_of_accounts():
-    with pytest.raises(Skipped):
-        queue.account(slurm(account="physics"))
+    with pytest.raises(StepSkipped):
+        scheduler.account(slurm(account="physics"))
 
 
 @pytest.mark.parametrize(
     ("changed", "kind", "said"),
     [
-        ({"free_bytes": 30 * 2**20}, Warned, "only 30.0 MB are left in /home/ann/.clusterfn"),
-        ({"free_bytes": 8 * 2**20}, Failed, "only 8.0 MB are left in /home/ann/.clusterfn"),
-        ({"quota_bytes": 0}, Failed, "only 0 B are left by your quota in /home/ann/.clusterfn"),
-        ({"free_files": 3000}, Warned, "only 3000 more files can be made in /home/ann/.clusterfn"),
-        ({"quota_files": 12}, Failed, "only 12 more files can be made by your quota in /home/ann/.clusterfn"),
+        ({"free_bytes": 30 * 2**20}, StepWarning, "only 30.0 MB are left in /home/ann/.clusterfn"),
+        ({"free_bytes": 8 * 2**20}, StepFailed, "only 8.0 MB are left in /home/ann/.clusterfn"),
+        ({"quota_bytes": 0}, StepFailed, "only 0 B are left by your quota in /home/ann/.clusterfn"),
+        ({"free_files": 3000}, StepWarning, "only 3000 more files can be made in /home/ann/.clusterfn"),
+        ({"quota_files": 12}, StepFailed, "only 12 more files can be made by your quota in /home/ann/.clusterfn"),
     ],
 )
 def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
-    wrong = fails(disk.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
+    wrong = fails(storage.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
 
     assert str(wrong) == said
     assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has most room" in wrong.hint
@@ -194,23 +196,28 @@ def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
 def test_room_is_told_with_the_quota():
     site = Site((), root=volume(quota_bytes=3 * GB))
 
-    assert disk.space(found(site)) == "100.0 GB free, 1000000 files free, your quota leaves 3.0 GB"
+    assert storage.space(found(site)) == "100.0 GB free, 1000000 files free, your quota leaves 3.0 GB"
 
 
 def test_no_other_file_system_is_proposed_where_there_is_none():
     site = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
 
-    assert "to a folder on another file system" in fails(disk.space, found(site)).hint
+    assert "to a folder on another file system" in fails(storage.space, found(site)).hint
 
 
 @pytest.mark.parametrize(
     ("environment", "kind"),
-    [("environment.yml", Failed), ("python:/opt/bin/python", Warned), ("conda:ml", Warned), (None, Warned)],
+    [
+        ("environment.yml", StepFailed),
+        ("python:/opt/bin/python", StepWarning),
+        ("conda:ml", StepWarning),
+        (None, StepWarning),
+    ],
 )
 def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_from_it(environment, kind):
     site = Site((SCRATCH,), root=volume(noexec=True))
 
-    wrong = fails(disk.noexec, found(site, environment=environment), kind)
+    wrong = fails(storage.noexec, found(site, environment=environment), kind)
 
     assert "it is mounted noexec" in str(wrong)
     assert "set `root: /scratch/ann/.clusterfn`" in wrong.hint
@@ -225,7 +232,7 @@ def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_fro
     ],
 )
 def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
-    failed = fails(disk.root, found(site, scheduler))
+    failed = fails(storage.root, found(site, scheduler))
 
     assert said in str(failed)
     assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
@@ -233,7 +240,7 @@ def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
 
 @pytest.mark.parametrize(("there", "said"), [(True, "have two names"), (False, "cannot have two names")])
 def test_links_are_told(there, said):
-    assert said in disk.links(found(Site((), root=volume(links=there))))
+    assert said in storage.links(found(Site((), root=volume(links=there))))
 
 
 CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
@@ -242,7 +249,7 @@ CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "
 def test_cards_are_told_by_kind_memory_and_driver():
     expected = "2 x NVIDIA A100, 40960 MiB, compute capability 8.0; driver 570.1"
 
-    assert machine.gpus(found(Site((), cards=CARDS))) == expected
+    assert scheduler.gpus(found(Site((), cards=CARDS))) == expected
 
 
 @pytest.mark.parametrize(
@@ -255,27 +262,27 @@ def test_cards_are_told_by_kind_memory_and_driver():
     ],
 )
 def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
-    failed = fails(machine.gpus, found(Site((), cards=SurveyedGpus(trouble=trouble), silent=silent)))
+    failed = fails(scheduler.gpus, found(Site((), cards=SurveyedGpus(trouble=trouble), silent=silent)))
 
     assert failed.evidence == (trouble,)
     assert mends in failed.hint
 
 
 def test_a_logind_that_ends_jobs_is_a_warning():
-    warned = fails(machine.lingering, found(Site((), lingering=False)), Warned)
+    warned = fails(scheduler.lingering, found(Site((), lingering=False)), StepWarning)
 
     assert "KillExcludeUsers=ann" in warned.hint
 
 
 @pytest.mark.parametrize("lingering", [True, None])
 def test_a_logind_that_ends_nothing_passes(lingering):
-    assert machine.lingering(found(Site((), lingering=lingering)))
+    assert scheduler.lingering(found(Site((), lingering=lingering)))
 
 
 def test_an_rc_file_that_prints_is_a_warning_with_the_line_that_silences_it():
     noise = "\n".join(f"line {each}" for each in range(7))
 
-    warned = fails(way.shell, found(Site(()), noise=noise), Warned)
+    warned = fails(connection.shell, found(Site(()), noise=noise), StepWarning)
 
     assert warned.evidence == ("line 0", "line 1", "line 2", "line 3", "line 4", "… and 2 more lines")
     assert "case $- in *i*) ;; *) return ;; esac" in warned.hint
@@ -292,7 +299,7 @@ module() {
 """
 
 
-def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: tuple[str, ...] = ()) -> Found:
+def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: tuple[str, ...] = ()) -> CheckState:
     """A host that wants these modules; its shell is this machine's."""
     where = found(Site(()), scheduler, modules=modules, setup=(setup,), prolog=prolog)
 
@@ -306,12 +313,12 @@ def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: t
 
 @needs_sh
 def test_modules_that_can_be_loaded_pass():
-    assert work.modules(loading("gcc/12")) == "gcc/12 can be loaded"
+    assert function.modules(loading("gcc/12")) == "gcc/12 can be loaded"
 
 
 @needs_sh
 def test_a_module_that_cannot_is_named_with_those_like_it():
-    failed = fails(work.modules, loading("gcc/12", "cuda/12.4"))
+    failed = fails(function.modules, loading("gcc/12", "cuda/12.4"))
 
     assert str(failed).startswith("the module cuda/12.4 cannot be loaded; did you mean cuda/12.5")
     assert failed.hint == "correct modules: of host cluster (clusterfn.yml:2); there are cuda/11.8, cuda/12.5"
@@ -320,12 +327,12 @@ def test_a_module_that_cannot_is_named_with_those_like_it():
 
 @needs_sh
 def test_a_host_without_that_function_has_no_modules():
-    assert "the module no/such cannot be loaded" in str(fails(work.modules, loading("no/such", setup=":")))
+    assert "the module no/such cannot be loaded" in str(fails(function.modules, loading("no/such", setup=":")))
 
 
 @needs_sh
 def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
-    failed = fails(work.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
+    failed = fails(function.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
 
     assert str(failed) == "setup: fails with exit code 3 at the line `echo no such licence >&2; exit 3`"
     assert failed.evidence == ("no such licence",)
@@ -335,32 +342,32 @@ def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
 @needs_sh
 @pytest.mark.parametrize("lines", [{"setup": "exit_of_nothing 3"}, {"prolog": (":", "exit_of_nothing 3", ":")}])
 def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
-    failed = fails(work.modules, loading(**lines))
+    failed = fails(function.modules, loading(**lines))
 
     assert str(failed) == f"{next(iter(lines))}: fails with exit code 127 at the line `exit_of_nothing 3`"
 
 
 @needs_sh
 def test_a_shell_without_the_command_module_is_told_of_modules():
-    assert "name the modules in modules:" in fails(work.modules, loading(setup="module load cuda")).hint
+    assert "name the modules in modules:" in fails(function.modules, loading(setup="module load cuda")).hint
 
 
 @needs_sh
 def test_the_prolog_of_slurm_is_left_to_its_nodes():
     where = loading(scheduler="slurm", prolog=("false",))
 
-    assert work.modules(where) == "the lines of setup: and prolog: succeed"
+    assert function.modules(where) == "the lines of setup: and prolog: succeed"
 
 
 @pytest.fixture
 def namespace(monkeypatch) -> None:
     """The function runs in another network namespace than the agent."""
-    returned = errand.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
-    monkeypatch.setattr(errand, "run", lambda *_: returned)
+    returned = probe_job.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
+    monkeypatch.setattr(probe_job, "run_probe", lambda *_: returned)
 
 
 def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
-    warned = fails(work.function, found(Site(())), Warned)
+    warned = fails(function.function, found(Site(())), StepWarning)
 
     assert "(net:[2], the agent in net:[1])" in str(warned)
     assert warned.hint == "write `lease: file` for host cluster (clusterfn.yml:2)"
@@ -368,13 +375,13 @@ def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
 
 @pytest.mark.parametrize("host", [{"lease": "file"}, {"scheduler": "slurm"}])
 def test_a_namespace_matters_to_sockets_alone(namespace, host):
-    assert work.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+    assert function.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
 
 
 def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
     where = found(Site((), cards=SurveyedGpus(("NVIDIA RTX A6000",) * 8)))
     where.gpus = 9
 
-    failed = fails(work.pytorch, where)
+    failed = fails(function.pytorch, where)
 
     assert str(failed) == "cluster has 8 GPUs, and --gpus asks for 9" and failed.hint == "write --gpus 8, or less"

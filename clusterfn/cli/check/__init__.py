@@ -1,6 +1,8 @@
 """`clusterfn check HOST`: every step from the host's name to a function's return, and what was found at each.
 
-The steps themselves are in `steps`; here they are run in order, and printed. A step whose ground has failed is skipped.
+This module runs the steps in order and prints them. Each step takes what earlier ones found, and returns a sentence or
+raises what is wrong; it prints nothing. A step is skipped if one that it needs has failed. `step` says what a step is;
+`connection`, `storage`, `scheduler` and `function` hold them; `probe_job` runs the function.
 """
 
 from __future__ import annotations
@@ -17,12 +19,35 @@ from typing import Any, NoReturn
 
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.job import PENDING, RUNNING
-from clusterfn.cli import screen, steps
-from clusterfn.cli.steps import Failed, Found, Skipped, Step, Warned
+from clusterfn.cli import screen
+from clusterfn.cli.check import connection, function, scheduler, storage
+from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
 from clusterfn.errors import ClusterfnError, ConfigError
 
+STEPS = (
+    Step("configuration", (), connection.configuration),
+    Step("name", ("configuration",), connection.name),
+    Step("connection", ("configuration", "name"), connection.connection),
+    Step("host key", ("connection",), connection.host_key),
+    Step("login", ("connection", "host key"), connection.login),
+    Step("shell", ("login",), connection.shell),
+    Step("python", ("login",), connection.python),
+    Step("root", ("python",), storage.root),
+    Step("space", ("root",), storage.space),
+    Step("stored", ("root",), storage.stored),
+    Step("noexec", ("root",), storage.noexec),
+    Step("links", ("root",), storage.links),
+    Step("scheduler", ("root",), scheduler.scheduler),
+    Step("account", ("scheduler",), scheduler.account),
+    Step("gpus", ("root",), scheduler.gpus),
+    Step("lingering", ("root",), scheduler.lingering),
+    Step("modules", ("root",), function.modules),
+    Step("environment", ("root",), function.environment),
+    Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), function.function),
+    Step("pytorch", ("function",), function.pytorch),
+)
 _COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
-_WIDTH = max(len(step.name) for step in steps.STEPS)
+_WIDTH = max(len(step.name) for step in STEPS)
 _INDENT = " " * (4 + 2 + _WIDTH + 2)
 _ENDED_BY_SIGNAL = 128
 _PATIENCE_S = 3.0
@@ -49,8 +74,13 @@ class Finding:
 
 def check(given: argparse.Namespace) -> int:
     """Run the steps and print what each found; 1 if one of them failed."""
+    return check_host(CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus))
+
+
+def check_host(found: CheckState) -> int:
+    """Run the steps on the host that `found` names; as `check`."""
     line = screen.Line(sys.stdout)
-    found = Found(given.host, given.environment, given.no_job, given.timeout, progress=_Progress(line), gpus=given.gpus)
+    found.progress = _Progress(line)
     findings = []
     with _ending_is_an_exception():
         for finding in _findings(found, line.clear):
@@ -66,7 +96,7 @@ def check(given: argparse.Namespace) -> int:
 
 def as_json(given: argparse.Namespace) -> int:
     """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
-    found = Found(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
+    found = CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
     with _ending_is_an_exception():
         findings = list(_findings(found, lambda: None))
     ready = not _named("FAIL", findings)
@@ -88,10 +118,10 @@ def _plain(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _findings(found: Found, ended: Callable[[], None]) -> Iterator[Finding]:
+def _findings(found: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
     """Each step's finding, as soon as it is there; `ended` is called before each."""
     known: dict[str, Finding] = {}
-    for step in steps.STEPS:
+    for step in STEPS:
         missing = next((name for name in step.needs if known[name].word == "FAIL" or known[name].blocked), None)
         if missing is not None:
             known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
@@ -139,16 +169,16 @@ class _Progress:
         self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", screen.without_digits(does + why))
 
 
-def _run(step: Step, found: Found, first: bool, ended: Callable[[], None]) -> Finding:
+def _run(step: Step, found: CheckState, first: bool, ended: Callable[[], None]) -> Finding:
     try:
         try:
             return Finding(step.name, "PASS", step.run(found))
         finally:
             ended()
-    except Skipped as reason:
+    except StepSkipped as reason:
         return Finding(step.name, "skip", str(reason))
-    except Failed as error:
-        word = "WARN" if isinstance(error, Warned) else "FAIL"
+    except StepFailed as error:
+        word = "WARN" if isinstance(error, StepWarning) else "FAIL"
         return Finding(step.name, word, str(error), error.evidence, error.hint)
     except ClusterfnError as error:
         if first and isinstance(error, ConfigError):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.cli import errand
+from clusterfn.cli.check import probe_job
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
 from clusterfn.hosts import survey
@@ -26,7 +26,7 @@ find "$3" -type f ! -name '.*' 2>/dev/null | wc -l
 """
 
 
-class Failed(Exception):
+class StepFailed(Exception):
     """A step failed, and clusterfn has no error of its own for it."""
 
     def __init__(self, message: str, hint: str, evidence: Sequence[str] = ()) -> None:
@@ -35,16 +35,16 @@ class Failed(Exception):
         self.evidence = tuple(evidence)
 
 
-class Warned(Failed):
+class StepWarning(StepFailed):
     """A step found what may go wrong later; the steps that need it go on."""
 
 
-class Skipped(Exception):
+class StepSkipped(Exception):
     """A step does not apply here; the text says why."""
 
 
 @dataclass
-class Found:
+class CheckState:
     """What the steps have found so far.
 
     Attributes:
@@ -59,7 +59,7 @@ class Found:
     environment: str | None = None
     no_job: bool = False
     timeout_s: float | None = None
-    progress: errand.Progress = errand.silent
+    progress: probe_job.Progress = probe_job.silent
     _host: Host | None = None
     _session: HostState | None = field(default=None, repr=False)
     broken: HostError | None = None
@@ -123,4 +123,4 @@ class Step:
 
     name: str
     needs: tuple[str, ...]
-    run: Callable[[Found], str]
+    run: Callable[[CheckState], str]

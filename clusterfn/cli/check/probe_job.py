@@ -29,7 +29,7 @@ _CANCEL_S = 30.0
 _AGAIN_S = 0.5
 
 Progress = Callable[[str, str, float], None]
-Told = tuple[str, str, int, str]
+ProbeResult = tuple[str, str, int, str]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def silent(state: str, reason: str, seconds: float) -> None:
     """Show nothing."""
 
 
-def run(
+def run_probe(
     host: Host, environment: str | None, session: HostState, progress: Progress, timeout_s: float | None
 ) -> Returned:
     """Run a function there and give what it returned.
@@ -75,15 +75,15 @@ def run(
     """
     began = time.monotonic()
     options = parse_options({"host": host.name, "environment": environment, "name": "check"})
-    told: Told = send(_tell(), options, host, session, progress, timeout_s)
+    told: ProbeResult = send_probe(_tell(), options, host, session, progress, timeout_s)
     return Returned(*told, seconds=time.monotonic() - began)
 
 
-def send(
+def send_probe(
     function: Callable[[], T], options: Options, host: Host, session: HostState, progress: Progress,
     timeout_s: float | None,
 ) -> T:  # fmt: skip
-    """What a function returned there; arguments and exceptions as those of `run`."""
+    """What a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
         sending = pool.submit(dispatch.submit, function, (), {}, options)
@@ -95,7 +95,7 @@ def send(
             raise
 
 
-def _tell() -> Callable[[], Told]:
+def _tell() -> Callable[[], ProbeResult]:
     def tell() -> tuple[str, str, int, str]:  # travels by value, as it has no name that can be imported
         import os
         import platform

@@ -23,14 +23,14 @@ _LEAST_DIGITS = 4
 
 
 @dataclass(frozen=True)
-class Words:
+class FileAndHosts:
     """Words in any order, told apart."""
 
     file: str | None
     hosts: tuple[str, ...]
 
 
-def told_apart(words: Sequence[str]) -> Words:
+def split_file_and_hosts(words: Sequence[str]) -> FileAndHosts:
     """A word that ends like a file of packages is one; the others are hosts.
 
     Raises:
@@ -43,10 +43,10 @@ def told_apart(words: Sequence[str]) -> Words:
     files = [word for word in words if advice.names_a_file(word)]
     if len(files) > 1:
         raise ConfigError(f"two files are named: {files[0]} and {files[1]}", hint="name one of them")
-    return Words(files[0] if files else None, tuple(word for word in words if word not in files))
+    return FileAndHosts(files[0] if files else None, tuple(word for word in words if word not in files))
 
 
-def host(name: str | None, command: str) -> Host:
+def resolve_host(name: str | None, command: str) -> Host:
     """The host of that name, else the one that a call would use."""
     return target.host(name, f"env {command}")[1]
 
@@ -77,7 +77,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     return resolve.read_specification(USUAL_FILE, ())
 
 
-def one(word: str, session: HostState) -> Built:
+def find_environment(word: str, session: HostState) -> Built:
     """The environment on the host that is meant by its id, by the beginning of that, or by its file.
 
     Raises:
@@ -105,9 +105,9 @@ def _id_of_file(word: str, session: HostState) -> str:
     return environment_facts.lock_environment(session, spec, 0, CALLER, say).id
 
 
-def session(name: str | None, command: str) -> HostState:
+def host_state(name: str | None, command: str) -> HostState:
     """The session of a host."""
-    return open_session(host(name, command))
+    return open_session(resolve_host(name, command))
 
 
 def say(sentence: str) -> None:
