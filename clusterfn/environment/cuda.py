@@ -1,6 +1,6 @@
-"""Which build of PyTorch for CUDA a host's driver and cards can run: the table, and the choice from it.
+"""Choose the build of PyTorch for CUDA that a host's driver and GPUs can run, from a table.
 
-The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A card, a driver or a
+The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A GPU, a driver or a
 PyTorch that is newer than the table is never refused because of that.
 """
 
@@ -25,7 +25,7 @@ Version = tuple[int, ...]
 
 
 def version(text: str) -> Version:
-    """A version as numbers; what stands behind them is left out.
+    """Return a version as numbers, without suffixes.
 
     Example:
         >>> version("2.7.1+cu128")
@@ -41,12 +41,12 @@ def version(text: str) -> Version:
 
 @dataclass(frozen=True)
 class GpuCapabilities:
-    """What is known of the cards that a job will get.
+    """The driver and the compute capabilities of the GPUs that a job will get.
 
     Attributes:
         driver: Of the machine, such as "575.57.08".
         capabilities: Compute capabilities, such as "8.6"; empty if they are not known.
-        source: Where that is known from, for people.
+        source: Where that is known from, for messages.
     """
 
     driver: str
@@ -56,7 +56,7 @@ class GpuCapabilities:
 
 @dataclass(frozen=True)
 class TorchBuild:
-    """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the cards that they have code for."""
+    """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the GPUs that they have code for."""
 
     cuda: str
     first: Version
@@ -67,25 +67,25 @@ class TorchBuild:
     users: bool = False
 
     def has(self, torch: Version) -> bool:
-        """Whether there is such a build of that minor version of PyTorch."""
+        """Return whether there is such a build of that minor version of PyTorch."""
         return self.first <= torch[:2] and (self.last is None or torch[:2] <= self.last)
 
     def is_default(self, torch: Version) -> bool:
-        """Whether the Python package index itself has this one."""
+        """Return whether the Python package index itself has this build."""
         if self.on_pypi is None:
             return False
         first, last = self.on_pypi
         return first <= torch[:2] and (last is None or torch[:2] <= last)
 
     def runs_on(self, capability: str) -> bool:
-        """Whether a card of that compute capability finds code: of its own major version, and not above it."""
+        """Return whether a GPU of that capability can run its code: same major version, and not newer."""
         wanted = version(capability)
         return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in self.cards)
 
 
 @dataclass(frozen=True)
 class CudaTable:
-    """All rows, and what drivers they need."""
+    """All rows of the table, and the drivers that they need."""
 
     builds: tuple[TorchBuild, ...]
     drivers: Mapping[str, str]
@@ -94,20 +94,20 @@ class CudaTable:
     date: str
 
     def least_driver(self, cuda: str) -> str:
-        """The oldest driver that runs that version at all; "" if the table is older than it."""
+        """Return the oldest driver that runs that version; "" if the table does not know it."""
         return self.drivers.get(cuda.partition(".")[0], "")
 
     def runs_driver(self, cuda: str, driver: str) -> bool:
-        """Whether a driver runs that version at all, as far as the table knows."""
+        """Return whether a driver runs that version, as far as the table knows."""
         least = self.least_driver(cuda)
         return not least or version(driver) >= version(least)
 
     def own_driver(self, cuda: str) -> str:
-        """The driver that this version of CUDA came with; "" if the table is older than it."""
+        """Return the driver that this version of CUDA came with; "" if the table does not know it."""
         return self.ships.get(cuda, "")
 
     def is_ahead(self, capability: str) -> bool:
-        """Whether the table is older than cards of that compute capability."""
+        """Return whether that compute capability is newer than the table."""
         return version(capability)[0] > self._newest_card[0]
 
     @property
@@ -115,17 +115,17 @@ class CudaTable:
         return max(version(card) for row in self.builds for card in row.cards)
 
     def runs(self, row: TorchBuild, capability: str) -> bool:
-        """Whether that build runs on such a card; one that is newer than the table gets what the newest card gets."""
+        """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
             return self._newest_card in map(version, row.cards)
         return row.runs_on(capability)
 
     def newest(self) -> Version:
-        """The newest minor version of PyTorch that a row names."""
+        """Return the newest minor version of PyTorch that a row names."""
         return max(max(row.first, row.last or row.first) for row in self.builds)
 
     def minors(self) -> list[Version]:
-        """Every minor version of PyTorch from the oldest row to the newest, the newest first."""
+        """List every minor version of PyTorch in the table, the newest first."""
         newest, found = self.newest(), {row.first for row in self.builds}
         found |= {(2, minor) for minor in range(newest[1] + 1)}
         return sorted(found, reverse=True)
@@ -137,10 +137,10 @@ class TorchChoice:
 
     Attributes:
         cuda: Its version of CUDA, "12.8".
-        torch: The minor version of PyTorch that it was chosen for, "2.8"; "" where the table knows no row for it.
-        index: The package index that has it; "" where it is the one that the Python package index has.
-        because: A sentence for people: the numbers that decided.
-        warnings: Sentences: what may not work although it is not refused.
+        torch: The minor version of PyTorch that it was chosen for, "2.8"; "" if the table has no row for it.
+        index: The package index that has it; "" for the Python package index.
+        because: A sentence with the numbers that decided.
+        warnings: Sentences about what may not work although it is accepted.
     """
 
     cuda: str
@@ -152,7 +152,7 @@ class TorchChoice:
 
 @functools.lru_cache(maxsize=8)
 def load_table(more: Path | None = None) -> CudaTable:
-    """The table, its rows after those of a file of the user's.
+    """Read the table; rows of the user's own file come first.
 
     Raises:
         OSError, ValueError, KeyError: The user's file cannot be read as one.
@@ -214,7 +214,7 @@ class TorchRequest:
     companions: Mapping[str, str] = field(default_factory=dict)
 
     def admits(self, minor: Version, known: CudaTable) -> bool:
-        """Whether a minor version of PyTorch is among those that are wanted."""
+        """Return whether a minor version of PyTorch is among those that are wanted."""
         for name, rows in known.companions.items():
             fitting = [
                 torch for torch, theirs in rows.items() if admits(self.companions.get(name, ""), version(theirs))
@@ -225,7 +225,7 @@ class TorchRequest:
 
     @property
     def newest_named(self) -> Version:
-        """The newest minor version that it names; () if it names none."""
+        """Return the newest minor version that it names; () if it names none."""
         named = (version(text)[:2] for text in re.findall(r"\d+(?:\.\d+)+", self.versions.partition("+")[0]))
         return max(named, default=())
 
@@ -236,14 +236,14 @@ def choose_build(
     known: CudaTable | None = None,
     host: str | None = None,
 ) -> TorchChoice:
-    """The newest PyTorch among those wanted that has a build for these GPUs, and the best of its builds.
+    """Choose the newest wanted PyTorch that has a build for these GPUs, and the best of its builds.
 
     The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
 
     Args:
         cards: The machine's driver and its GPUs' compute capabilities.
         torch: What the user wants of it; text means its versions, None the newest that fits.
-        known: The table; None for the one that comes along.
+        known: The table; None for the built-in one.
         host: For messages.
 
     Raises:
@@ -271,7 +271,7 @@ def choose_build(
 
 
 def _beyond(known: CudaTable, torch: Version, cards: GpuCapabilities) -> TorchChoice:
-    """A PyTorch of which the table knows nothing: the driver's own CUDA, from the Python package index."""
+    """Choose for a PyTorch newer than the table: the CUDA of the driver, from the Python package index."""
     own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
     warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
     because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
@@ -279,7 +279,7 @@ def _beyond(known: CudaTable, torch: Version, cards: GpuCapabilities) -> TorchCh
 
 
 def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> TorchChoice:
-    """A build that the user names and the table does not know: only the driver could speak against it."""
+    """Accept a build that the user names and the table lacks: only the driver could rule it out."""
     because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
     because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
     warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: its first job on a GPU will tell"
@@ -287,7 +287,7 @@ def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> T
 
 
 def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[TorchBuild]:
-    """The builds of that version, for that CUDA or any; the user's own rows replace those of the table."""
+    """Return the builds of that version, for one CUDA or any; the user's rows replace those of the table."""
     rows: dict[str, TorchBuild] = {}
     for row in known.builds:
         if row.has(torch) and cuda in ("", row.cuda):
@@ -375,7 +375,7 @@ def _what_would(known: CudaTable, cards: GpuCapabilities) -> str:
 
 
 def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | None = None) -> bool:
-    """Whether a build of PyTorch for a version of CUDA runs on these cards; true for one that the table lacks."""
+    """Return whether a build of PyTorch for a version of CUDA runs on these GPUs; true for one that the table lacks."""
     known, minor = known or load_table(), version(torch)[:2]
     rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
     if not rows:
@@ -384,7 +384,7 @@ def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | N
 
 
 def newest_cuda(driver: str, known: CudaTable | None = None) -> str:
-    """The newest version of CUDA that a driver has itself.
+    """Return the newest version of CUDA that a driver supports.
 
     Example:
         >>> newest_cuda("575.57.08")
@@ -397,7 +397,7 @@ def newest_cuda(driver: str, known: CudaTable | None = None) -> str:
 
 
 def tag_of(cuda: str) -> str:
-    """A version of CUDA as PyTorch writes it.
+    """Return a version of CUDA as PyTorch's tag.
 
     Example:
         >>> tag_of("12.8")
@@ -411,7 +411,7 @@ def _text(torch: Version) -> str:
 
 
 def companions(torch: str, known: CudaTable | None = None) -> dict[str, str]:
-    """The versions of torchvision and torchaudio that belong to a PyTorch, as specifications; empty if not known.
+    """Return the versions of torchvision and torchaudio that belong to a PyTorch; empty if unknown.
 
     Example:
         >>> companions("2.7.1")

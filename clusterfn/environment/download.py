@@ -1,7 +1,6 @@
-"""Packages of a lock brought to this machine: into this user's cache, each named by its SHA-256, which is checked.
+"""Download packages of a lock into this user's cache, for hosts that cannot download them, and check their SHA-256.
 
-For hosts that cannot fetch by themselves. The way a host does it is the way it is done here: the builder's own
-`fetch`. Sends nothing.
+Uses the same code as the builder on a host. Sends nothing.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from clusterfn.bridge.builder import fetch as builders
 from clusterfn.bridge.builder.errors import BuildFailed
 from clusterfn.bridge.builder.plan import PlannedPackage
 from clusterfn.config import places
-from clusterfn.environment import lock
+from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError
 
 AT_ONCE = 4
 _ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
 
 Progress = Callable[[int, int, int], None]
-"""Told: packages that are here, of how many, and the bytes that came by now."""
+"""Called with how many packages are complete, of how many, and the bytes downloaded so far."""
 
 
-def download_packages(packages: Sequence[lock.LockedPackage], progress: Progress) -> Iterator[tuple[str, Path]]:
-    """Have each package here; its SHA-256 and its file, each as soon as those before it are here too.
+def download_packages(packages: Sequence[LockedPackage], progress: Progress) -> Iterator[tuple[str, Path]]:
+    """Yield each package's SHA-256 and file, in order, as soon as it is in the cache.
 
     Raises:
-        EnvironmentBuildError: One cannot be fetched, or is another than the lock names.
+        EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
     """
     count = _Count(len(packages), progress)
     with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
@@ -43,7 +42,7 @@ def download_packages(packages: Sequence[lock.LockedPackage], progress: Progress
 
 
 class _Count:
-    """What several threads have fetched, told together."""
+    """The progress of several threads together."""
 
     def __init__(self, packages: int, progress: Progress) -> None:
         self._lock = threading.Lock()
@@ -58,15 +57,15 @@ class _Count:
 
 
 def cached_path(sha256: str) -> Path:
-    """Where a package lies in the cache, or would."""
+    """Return the path of a package in the cache, whether it is there or not."""
     return places.cache_folder() / "pkgs" / sha256
 
 
-def _have(package: lock.LockedPackage, count: _Count) -> Path:
+def _have(package: LockedPackage, count: _Count) -> Path:
     path = cached_path(package.sha256)
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        with _ours(path) as beside:
+        with _partial_download(path) as beside:
             _fetch(package, beside, count)
             os.replace(beside, path)
     count.add(0, package=True)
@@ -74,19 +73,19 @@ def _have(package: lock.LockedPackage, count: _Count) -> Path:
 
 
 @contextlib.contextmanager
-def _ours(path: Path) -> Iterator[Path]:
-    """A name aside for this process, with what a dead one had fetched of it by then."""
+def _partial_download(path: Path) -> Iterator[Path]:
+    """Yield a temporary name of this process; adopt a dead process's partial download."""
     beside = path.with_name(f"{path.name}-{os.getpid()}")
     for left in path.parent.glob(f"{path.name}-*.part"):
         if _is_gone(left.stem.rpartition("-")[2]):
-            with contextlib.suppress(FileNotFoundError):  # another was quicker
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
                 os.replace(left, f"{beside}.part")
                 break
     yield beside
 
 
 def _is_gone(pid: str) -> bool:
-    if sys.platform == "win32" or not pid.isdigit():  # there os.kill(pid, 0) would end it
+    if sys.platform == "win32" or not pid.isdigit():  # on Windows os.kill(pid, 0) would end it
         return False
     try:
         os.kill(int(pid), 0)
@@ -97,7 +96,7 @@ def _is_gone(pid: str) -> bool:
     return False
 
 
-def _fetch(package: lock.LockedPackage, target: Path, count: _Count) -> None:
+def _fetch(package: LockedPackage, target: Path, count: _Count) -> None:
     wanted = PlannedPackage(
         package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
     )
@@ -110,7 +109,7 @@ def _fetch(package: lock.LockedPackage, target: Path, count: _Count) -> None:
         ) from failed  # fmt: skip
 
 
-def zstandard_wheel(python: tuple[int, ...], machine: str) -> lock.LockedPackage | None:
+def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:
     """The wheel with which a host's old Python reads .conda packages, from `zstd.yml`; None if the table has none.
 
     Args:
@@ -124,7 +123,7 @@ def zstandard_wheel(python: tuple[int, ...], machine: str) -> lock.LockedPackage
     tag = f"cp{python[0]}{python[1]}"
     for row in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
         if (row["python"], row["machine"]) == (tag, machine):
-            return lock.LockedPackage(
+            return LockedPackage(
                 "zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], machine
             )
     return None

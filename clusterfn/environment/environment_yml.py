@@ -1,6 +1,7 @@
-"""environment.yml or requirements.txt → `Specification`, with file and line in every complaint.
+"""Read environment.yml or requirements.txt as a `Specification`, with file and line in every error.
 
-Exports of a whole environment are recognised: their builds fit one platform only, so they are lifted and that is said.
+Exports of a whole environment are recognised: their builds fit one platform only, so they are removed, and the user is
+informed.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _FROM_HISTORY = "`conda env export --from-history` writes only what you asked fo
 
 
 def locate_file(text: str, folders: Sequence[Path]) -> Path:
-    """The file that is meant: relative to the first of the folders that has it.
+    """Find the file relative to the first of the folders that has it.
 
     Args:
         text: As it was written.
@@ -64,7 +65,7 @@ def locate_file(text: str, folders: Sequence[Path]) -> Path:
 
 
 def read_file(path: Path) -> Specification:
-    """The specification in a file, or the lock that it is.
+    """Read the specification in a file, or accept the lock that it is.
 
     Raises:
         ConfigError: It is not understood; with its line.
@@ -85,7 +86,7 @@ def read_file(path: Path) -> Specification:
 
 
 def _requirements(path: Path) -> Specification:
-    """pip's own file: the packages are wheels, only Python comes from a channel."""
+    """Read pip's own file: its packages are wheels, and only Python comes from a channel."""
     pip = PipLines(path.parent)
     for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
         if " --hash" in line:
@@ -101,7 +102,7 @@ def _requirements(path: Path) -> Specification:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without comments, those that end with a backslash joined, each with its number."""
+    """Yield lines with their numbers, without comments, continued lines joined."""
     begun = ""
     for number, line in enumerate(text.splitlines(), 1):
         bare = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -171,7 +172,7 @@ def _selector(value: Value) -> str:
 
 
 def _lifted(spec: Specification, prefix: Value | None) -> Specification:
-    """An export of a whole environment without what fits only where it was made."""
+    """Remove from an export what fits only the machine where it was made."""
     built = [each for each in spec.conda if _BUILD.fullmatch(each.text)]
     exported = prefix is not None or (len(built) >= 3 and len(built) == len(spec.conda))
     if not exported:

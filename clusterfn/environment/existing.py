@@ -1,4 +1,4 @@
-"""Environments that are already on the host: an interpreter, a venv, a conda environment, or this very one.
+"""Use an environment that is on the host already: an interpreter, a venv, a conda environment, or the current one.
 
 Nothing is built.
 """
@@ -20,7 +20,7 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
-# Tries each candidate; the first that can be executed tells of itself. POSIX sh, as every login node has it.
+# Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 _FIND = r"""
 code=$1; shift
 for p in "$@"; do
@@ -66,7 +66,7 @@ _CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "
 
 
 def is_existing(text: str | None) -> bool:
-    """Whether `environment=` names something that is there, or nothing; else it is a specification.
+    """Return whether `environment=` names an existing environment, or nothing; else it is a specification.
 
     Example:
         >>> is_existing("conda:torch"), is_existing("environment.yml")
@@ -76,7 +76,7 @@ def is_existing(text: str | None) -> bool:
 
 
 def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
-    """What `environment=` means; None is this interpreter on `local`, else the host's own of the caller's version.
+    """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
     Raises:
         ConfigError: An unknown kind, or one that this version cannot make.
@@ -196,6 +196,6 @@ class ExistingEnvironment:
         return {"prepend": {"PATH": path}, "set": named, "unset": []}
 
     def _shims(self, interpreter: Interpreter, root: str) -> str:
-        """A folder in which `python` is this interpreter, for those that have no such name beside them."""
+        """Return a folder in which `python` is this interpreter, for those that have no such name beside them."""
         digest = hashlib.sha256(interpreter.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return posixpath.join(root, "shims", digest)

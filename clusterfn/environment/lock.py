@@ -1,7 +1,6 @@
-"""A lock: which archives make an environment, with a hash of each. The file has conda-lock's own format (version 1).
+"""Read and write locks: the archives that make an environment, each with a hash, in conda-lock's format (version 1).
 
-Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solver` makes locks, and the
-host's builder has them built.
+Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solver` makes locks.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class LockedPackage:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """What tells it from others; not where it came from."""
+        """What distinguishes it from others; not its address."""
         return (self.name, self.version, self.build, self.manager, self.sha256)
 
 
@@ -70,16 +69,16 @@ class EnvironmentLock:
     custom: Mapping[str, str] = field(default_factory=dict)
 
     def on(self, platform: str) -> tuple[LockedPackage, ...]:
-        """The packages for a platform, in the order of the file."""
+        """Return the packages for a platform, in the order of the file."""
         return tuple(each for each in self.packages if each.platform == platform)
 
     def id(self, platform: str) -> str:
-        """The environment's name on every host: it changes with what is in it, not with its sources' addresses."""
+        """Return the environment's name on every host: it depends on its packages, not on their addresses."""
         parts = [FORMAT, platform, sorted(each.identity for each in self.on(platform))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def python(self, platform: str) -> tuple[int, int]:
-        """(major, minor) of its Python.
+        """Return (major, minor) of its Python.
 
         Raises:
             LockError: It has none.
@@ -93,19 +92,19 @@ class EnvironmentLock:
         return int(parts[1]), int(parts[2])
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
-        """What was taken to be on the host, {"__glibc": "2.28"}; empty for a lock that others made."""
+        """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
         told = self.custom.get(VIRTUAL + platform, "")
         pairs = (pair.partition("=") for pair in told.split(";") if pair)
         return {name: version for name, _, version in pairs}
 
     @property
     def input_hash(self) -> str | None:
-        """Of the specification that it was made from; None for a lock that others made."""
+        """The hash of the specification that it was made from; None for a lock made by other tools."""
         return self.custom.get(INPUT)
 
 
 def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What the lock's metadata is to say, for `EnvironmentLock.custom`."""
+    """Make the metadata that `EnvironmentLock.custom` reads."""
     told = {f"{VIRTUAL}{platform}": _joined(packages) for platform, packages in virtual.items()}
     return {INPUT: input_hash, **told}
 
@@ -115,7 +114,7 @@ def _joined(packages: Mapping[str, str]) -> str:
 
 
 def read_lock(path: Path) -> EnvironmentLock:
-    """The lock in a file.
+    """Read the lock in a file.
 
     Raises:
         LockError: It is none, or names something that cannot be built on a host by its hash.
@@ -127,7 +126,7 @@ def read_lock(path: Path) -> EnvironmentLock:
 
 
 def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
-    """The lock in a file's content. Raises: LockError, as `read` does."""
+    """Parse the content of a lock file. Raises: LockError, as `read_lock` does."""
     tree = _tree(data, path)
     try:
         version = _text(tree["version"])
@@ -152,7 +151,7 @@ def _text(value: Any) -> str:
 
 
 def _refuse_twins(packages: Iterable[LockedPackage], path: Path) -> None:
-    """Two branches of version control that were merged without a conflict leave two versions of a package."""
+    """Refuse two versions of a package, which a merge of two branches without a conflict may leave."""
     seen: dict[tuple[str, str, str], LockedPackage] = {}
     for each in packages:
         other = seen.setdefault((each.platform, each.manager, each.name), each)
@@ -163,7 +162,7 @@ def _refuse_twins(packages: Iterable[LockedPackage], path: Path) -> None:
 
 
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
-    """Its mappings and lists, and every scalar as the text that was written: nothing of YAML's own types is made."""
+    """Parse YAML with every scalar as written; make none of YAML's own types."""
     import yaml
 
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # a lock may have 30 000 lines
@@ -213,7 +212,7 @@ def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> s
 
 
 def _build(file: str, name: str, version: str, path: Path) -> str:
-    """The build string of a conda archive by its name."""
+    """Return the build string in the name of a conda archive."""
     stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
     if stem is None or stem.count("-") < 2:
         raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
@@ -237,7 +236,7 @@ def write_lock(path: Path, data: bytes) -> None:
 
 
 def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str) -> str:
-    """What changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
+    """Describe what changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
     old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
     changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
                if old[key].identity != new[key].identity]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Where the caller's pip finds packages: asked of pip itself, so that its files, variables and defaults count."""
+"""Ask the caller's pip where it finds packages, so that its files, variables and defaults count."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PipConfig:
 
 
 def pip_config() -> PipConfig:
-    """The settings of this interpreter's pip; of the variables alone if it has none."""
+    """Return the settings of this interpreter's pip; those of the variables alone if it has none."""
     done = subprocess.run(
         [sys.executable, *_LIST], stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace"
     )
@@ -43,7 +43,7 @@ def _variables() -> list[tuple[str, str]]:
 
 
 def read(listing: str) -> PipConfig:
-    """The settings in what `pip config list` prints.
+    """Parse what `pip config list` prints.
 
     Example:
         >>> read("global.index-url='https://mirror.example/simple'").indexes

@@ -1,6 +1,6 @@
-"""From what a call names to an environment that can be made on a host: its specification, the cards, the lock.
+"""Resolve what a call names to a `LockedEnvironment` for a host: read its specification, and find or solve its lock.
 
-Reads files here and starts the solver where a lock is missing; asks no host, the facts are given to it.
+Reads local files and starts the solver where a lock is missing; does not contact the host, whose facts are passed in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from clusterfn.errors import ConfigError
 Say = Callable[[str], None]
 
 ID_DIGITS = 20
-_NODE_DISK = "/var/tmp"  # a folder of the user's is made there by the builder, and checked
+_NODE_DISK = "/var/tmp"  # the builder makes a private folder of the user in it, and checks it
 
 _PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
 
@@ -37,12 +37,12 @@ class LockedEnvironment:
 
     Attributes:
         title: As the user named it.
-        platform: conda's word for the host's kind.
-        root: The folder below which environments lie there, absolute.
+        platform: conda's name of the host's platform.
+        root: The folder of environments on the host, absolute.
         why: What decided its build of PyTorch, if that was asked.
         wanted: Names of the packages that were asked for.
-        uid: The user's there.
-        on_cards: Whether its PyTorch must show that it runs on the job's cards.
+        uid: The user id on the host.
+        on_cards: Whether its PyTorch must show that it runs on the job's GPUs.
     """
 
     title: str
@@ -58,22 +58,22 @@ class LockedEnvironment:
 
     @property
     def id(self) -> str:
-        """Its name on every host; short, for a script's first line may not have more than 127 bytes."""
+        """Its name on every host; short, as the first line of a script may have at most 127 bytes."""
         return self.lock.id(self.platform)[:ID_DIGITS]
 
     @property
     def prefix(self) -> str:
-        """Where it lies on this host."""
+        """Its folder on this host."""
         return layout.environment_dir(self.root, self.id)
 
     @property
     def ready(self) -> str:
-        """The file that is there once it is whole."""
+        """The file that exists once it is complete."""
         return posixpath.join(self.prefix, layout.READY)
 
     @property
     def has_torch(self) -> bool:
-        """Whether PyTorch is among its packages, of whatever build."""
+        """Whether PyTorch is among its packages, in any build."""
         return torch_build.find_torch(self.lock.on(self.platform), cuda.load_table()) is not None
 
     @property
@@ -84,7 +84,7 @@ class LockedEnvironment:
 
     @property
     def interpreter(self) -> Interpreter:
-        """Its Python, known before it is there."""
+        """Its Python, known before it is built."""
         prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
         path = posixpath.join(prefix, "bin", "python")
         named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": self._short_name}
@@ -98,14 +98,14 @@ class LockedEnvironment:
 
     @property
     def building(self) -> EnvironmentRef:
-        """What a job says of it."""
+        """What the spec of a job says about it."""
         making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
         purged = making.purge_days is not None
         return EnvironmentRef(self.id, self.root, purged, build, self.node_root, self.host.owners)
 
 
 def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
-    """What a call wants to have made.
+    """Read the specification that a call names, or its packages.
 
     Raises:
         ConfigError: Both are given, or neither is understood, or the file is missing.
@@ -126,7 +126,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
 
 
 def with_own_channels(spec: Specification) -> Specification:
-    """With the channels of the user's .condarc, if it names some, in place of the usual one."""
+    """Replace the usual channel by those of the user's .condarc, if there are some."""
     own = condarc.channels(condarc.settings())
     if not own or USUAL_CHANNEL not in spec.channels:
         return spec
@@ -135,13 +135,13 @@ def with_own_channels(spec: Specification) -> Specification:
 
 
 def _folders() -> list[Path]:
-    """Where a relative path begins: here, else beside the running script."""
+    """List where a relative path may begin: the working directory, then the folder of the running script."""
     script = places.running_script()
     return [Path.cwd(), *([script.parent] if script else [])]
 
 
 def fingerprint_files(spec: Specification) -> str:
-    """What changes when the specification, or a lock beside it, does."""
+    """Return a text that changes when the specification, or a lock beside it, does."""
     files = [path for path in (spec.given_lock, spec.file and _lock_beside(spec.file)) if path]
     times = [f"{path}:{path.stat().st_mtime_ns}" for path in files if path.exists()]
     return "|".join([spec.title, spec.input_hash, *times])
@@ -159,16 +159,16 @@ def resolve_environment(
     caller: tuple[int, int],
     say: Say,
 ) -> LockedEnvironment:
-    """The environment of a specification on a host.
+    """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
 
     Args:
         facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
-        cards: What the job's cards are; None if it asks for none.
+        cards: The job's GPUs; None if it asks for none.
         caller: The caller's (major, minor).
 
     Raises:
         LockError: It cannot be solved.
-        EnvironmentBuildError: No build of PyTorch runs on these cards.
+        EnvironmentBuildError: No build of PyTorch runs on these GPUs.
         ConfigError: The host is of no kind for which packages are made.
     """
     target = _target(host, facts, cards, caller)

@@ -1,8 +1,8 @@
-"""A specification → its lock: the one that is there while it fits, else one that is solved and written beside it.
+"""Find the lock of a specification: the existing one while it fits, else solve one and write it beside the file.
 
 A lock is solved again only if the specification changed, if it has nothing for the platform, if it was solved for more
-than the host has (a newer glibc or CUDA), or for no card where there is one. Each of these is said aloud, with what
-changed. A lock that others made is taken as it is. Solving happens in another process
+than the host has (a newer glibc or CUDA), or without a GPU where there is one. The user is told which of these, and
+what changed. A lock made by other tools is used as it is. Solving happens in another process
 (`clusterfn.environment.solve`).
 """
 
@@ -34,11 +34,11 @@ from clusterfn.errors import LockError
 
 Say = Callable[[str], None]
 
-_PATIENCE_S = 15  # between two words while it is solving
+_PATIENCE_S = 15  # between two messages while it is solving
 _ARCHES = {"64": "x86_64", "aarch64": "aarch64", "ppc64le": "ppc64le", "arm64": "arm64"}
 _OLDEST_GLIBC = "2.17"
-_MANY = 25  # lines of a solver's reasons
-# The program under another name: its interpreter may have no clusterfn, or another one.
+_MANY = 25  # at most so many lines of a solver's reasons
+# Start the program under another name: its interpreter may have no clusterfn, or another one.
 _START = (
     "import sys, importlib.util as u\n"
     "sys.path[:] = [p for p in sys.path if p]\n"
@@ -54,9 +54,9 @@ class SolveTarget:
     """The host that an environment is for.
 
     Attributes:
-        platform: conda's word: "linux-64", "linux-aarch64".
-        glibc: Its version, "2.28"; "" if it is not known: then the oldest that wheels are built for.
-        cuda: The newest that the cards' driver runs, "12.8"; None for no card.
+        platform: conda's name: "linux-64", "linux-aarch64".
+        glibc: Its version, "2.28"; "" if unknown: then the oldest that wheels are built for is assumed.
+        cuda: The newest that the driver of the GPUs runs, "12.8"; None without GPUs.
         python: The caller's minor, "3.11".
     """
 
@@ -67,7 +67,7 @@ class SolveTarget:
 
 
 def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
-    """The lock that is there and fits; None if one has to be made.
+    """Return the existing lock if it fits; None if one has to be made.
 
     Raises:
         LockError: What is there cannot be read.
@@ -78,13 +78,13 @@ def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | 
 
 
 def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: str = "") -> EnvironmentLock:
-    """The lock of a specification for a host.
+    """Return the lock of a specification for a host; solve it if necessary.
 
     Args:
         spec: What is wanted.
-        target: Where it is to run.
-        say: Is told in sentences what is done and why.
-        other_reason: Why the lock that is there does not do, for a reason that only the caller knows; "" for no such.
+        target: The host that it is for.
+        say: Called with sentences that say what is done and why.
+        other_reason: A reason to solve again that only the caller knows; "" for none.
 
     Raises:
         LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
@@ -106,7 +106,7 @@ def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: s
 
 
 def lock_path(spec: Specification, target: SolveTarget) -> Path:
-    """Beside its file; of packages that were named in an argument, in the user's cache.
+    """Return the path of the lock: beside its file; for packages named in an argument, in the user's cache.
 
     Example:
         >>> from clusterfn.environment.specification import Specification
@@ -122,7 +122,7 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
-    """Why a lock does not do for a specification and a host; "" if it does. One that others made is taken as it is."""
+    """Say why a lock does not fit a specification and a host; "" if it does."""
     if lock.input_hash and not spec.given_lock and lock.input_hash != spec.input_hash:
         return f"{spec.title} has changed"
     if not lock.on(target.platform):
@@ -135,7 +135,7 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
 
 
 def _why_not_cuda(lock: EnvironmentLock, solved: str | None, there: str | None) -> str:
-    """A build for an older CUDA runs on a newer driver, and any runs without a card."""
+    """Check the CUDA: a build for an older one runs on a newer driver, and any runs without a GPU."""
     if there is None or (solved and _numbers(solved) <= _numbers(there)):
         return ""
     return f"{lock.path.name} was solved for {f'CUDA {solved}' if solved else 'no card'}, and the host has CUDA {there}"
@@ -146,7 +146,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | None) -> SolveTarget:
-    """A target for this host and for those that the lock did for until now: else two hosts would undo each other's."""
+    """Make a target that fits this host and those of the lock until now: else two hosts would undo each other's."""
     same = before is not None and before.input_hash == spec.input_hash
     supposed = before.virtual_packages(target.platform) if before and same else {}
     if not supposed:
@@ -157,7 +157,7 @@ def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | 
 
 
 def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
-    """What is taken to be on a host of that platform."""
+    """Return what is assumed to be on a host of that platform."""
     system, _, arch = platform.partition("-")
     found = {"__archspec": f"1 {_ARCHES.get(arch, arch)}"}
     if system == "linux":
@@ -196,7 +196,7 @@ def _solved(
 def _job(
     spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
 ) -> dict[str, Any]:
-    """What `clusterfn.environment.solve.program` reads, but for the place of the lock."""
+    """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
     pip = pip_config() if spec.pip else PipConfig(())
     pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
     virtual = {platform: virtual_packages(platform, target) for platform in platforms}
@@ -224,7 +224,7 @@ def _say_python(spec: Specification, target: SolveTarget, solved: Mapping[str, s
 
 
 def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
-    """Start the program, and end it with all that it started if we are interrupted."""
+    """Start the program, and kill it with all its children if we are interrupted."""
     folder = str(job["folder"])
     own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
     variables = {**job.pop("variables"), **os.environ, **own_place}
@@ -243,7 +243,7 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
 
 
 def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec: Specification, say: Say) -> bytes:
-    """Hand the job over, and hold the pipe open until the answer is there: the program ends when it is closed."""
+    """Send the job, and hold the pipe open until the answer comes: the program ends when it is closed."""
     began = time.monotonic()
     line, process.stdin = process.stdin, None
     if line is None:
@@ -260,10 +260,10 @@ def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec
 
 
 def _doing(folder: str) -> str:
-    """What the program waits for, in its own words."""
+    """Read what the program waits for."""
     try:
         return Path(folder, "doing").read_text(encoding="utf-8")
-    except OSError:  # it says nothing yet
+    except OSError:  # it has written nothing yet
         return "conda-lock starts"
 
 

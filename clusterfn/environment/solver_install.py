@@ -1,7 +1,6 @@
-"""Which interpreter has conda-lock, and which conda solves: the user's own, or what we install for it.
+"""Find an interpreter that has conda-lock, and a conda that solves; install the former on first need.
 
-In this order: this interpreter; that of `conda-lock` in PATH; a virtual environment in the user's cache, which is made
-on first need.
+In this order: this interpreter; that of `conda-lock` in PATH; a virtual environment in the user's cache.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from clusterfn.errors import LockError
 REQUIREMENTS = ("conda-lock>=4,<5", "py-rattler>=0.20,<1")
 INSTALL = "pip install 'clusterfn[lock]'"
 _LEAST_PYTHON = (3, 10)
-_LEAST_CONDA = (4, 6)  # older ones answer conda-lock otherwise
+_LEAST_CONDA = (4, 6)  # older ones give conda-lock other answers
 _CONDAS = ("mamba", "micromamba", "conda")
 _VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 _HAS = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
 
 
 def find_conda(say: Callable[[str], None]) -> str:
-    """The path of the user's mamba, micromamba or conda; "" if there is none that can solve."""
+    """Return the path of the user's mamba, micromamba or conda; "" if none can solve."""
     named = [os.environ.get(name) for name in _VARIABLES]
     for path in filter(None, [*map(shutil.which, _CONDAS), *named]):
         told = _version(path)
@@ -45,7 +44,7 @@ def _least(path: str) -> tuple[int, int]:
 
 
 def _version(path: str) -> str:
-    """What it says of itself, with a number in it; "" if it says nothing."""
+    """Return the line in which it prints its version; "" if it prints none."""
     try:
         done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
@@ -55,11 +54,11 @@ def _version(path: str) -> str:
 
 
 def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str, ...]:
-    """The command that starts an interpreter which has conda-lock.
+    """Return the command that starts an interpreter with conda-lock.
 
     Args:
-        own_solver: py-rattler is needed too, as there is no conda.
-        say: Is told that something is installed.
+        own_solver: Whether py-rattler is needed too, as there is no conda.
+        say: Called with a message when something is installed.
 
     Raises:
         LockError: There is none, and none can be made.
@@ -74,7 +73,7 @@ def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str,
 
 
 def _beside_conda_lock() -> Iterator[str]:
-    """The interpreter of a conda-lock that is in PATH, wherever the link leads."""
+    """Yield the interpreters beside the conda-lock in PATH, with links resolved."""
     found = shutil.which("conda-lock")
     if found:
         folder = Path(found).resolve().parent
@@ -83,7 +82,7 @@ def _beside_conda_lock() -> Iterator[str]:
 
 
 def _own(say: Callable[[str], None]) -> Path:
-    """The interpreter of our virtual environment, which is made if it is missing."""
+    """Return the interpreter of our virtual environment; make that if it is missing."""
     base = _base_python()
     digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
     place = places.cache_folder() / "solver" / digest
@@ -108,7 +107,7 @@ def _base_python() -> str:
 
 
 def _make(base: str, place: Path) -> None:
-    """Aside, then renamed: what is there is whole."""
+    """Make the virtual environment under a temporary name and rename it, so that it is complete or absent."""
     beside = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
     pip = [str(_python_of(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     try:

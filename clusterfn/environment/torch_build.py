@@ -1,6 +1,6 @@
-"""Which build of PyTorch an environment gets for a host's GPUs, and whether the one in a lock runs on them.
+"""Give an environment a build of PyTorch that runs on a host's GPUs, and check the one in its lock.
 
-The table and the choice from it are in `cuda`; here they meet the user's specification and the locks.
+`cuda` has the table and the choice; this module applies it to the user's specification and its locks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class LockedTorch:
 
     Attributes:
         cuda: The version of CUDA that it was built for; "" for a build without, None if that is not known.
-        manager: "pip", or "conda", whose builds have code for other cards than those of the table.
+        manager: "pip", or "conda", whose builds have code for other GPUs than those of the table.
     """
 
     version: str
@@ -40,7 +40,7 @@ class LockedTorch:
 
 
 def find_torch(packages: Iterable[LockedPackage], table: cuda.CudaTable) -> LockedTorch | None:
-    """What there is of PyTorch among them, wheel or conda package; None if there is none."""
+    """Return the PyTorch among packages, wheel or conda package; None if there is none."""
     for package in packages:
         if package.name == "pytorch" and package.manager == "conda":
             told = _CONDA_BUILD.search(package.build)
@@ -82,7 +82,7 @@ def load_table_of(host: Host) -> cuda.CudaTable:
 
 def runs_on_gpus(torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable) -> bool:
     if torch is None or torch.cuda is None:
-        return torch is not None  # not known: the card itself will be asked
+        return torch is not None  # unknown: the job asks the GPU itself
     known = replace(cards, capabilities=()) if torch.manager == "conda" else cards
     return bool(torch.cuda) and cuda.runs_on(torch.version, torch.cuda, known, table)
 
@@ -90,7 +90,7 @@ def runs_on_gpus(torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.
 def refuse_unusable_torch(
     torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable, lock: EnvironmentLock, host: Host
 ) -> None:
-    """A lock may be older than the wish for cards, or come from another machine."""
+    """Raise if the lock's PyTorch cannot run on the GPUs: it may be older than the request, or from another machine."""
     if torch is None or runs_on_gpus(torch, cards, table):
         return
     would = cuda.choose_build(cards, torch.version, table, host.name)
@@ -106,7 +106,7 @@ def refuse_unusable_torch(
 
 
 def explain_locked_torch(torch: LockedTorch, cards: GpuCapabilities, table: cuda.CudaTable) -> str:
-    """Of a lock that was there already."""
+    """Explain why the PyTorch of an existing lock runs on these GPUs."""
     least = table.least_driver(torch.cuda or "")
     needs = f" (at least {least})" if least else ""
     cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
@@ -119,7 +119,7 @@ def explain_locked_torch(torch: LockedTorch, cards: GpuCapabilities, table: cuda
 def lock_with_torch(
     spec: Specification, target: SolveTarget, cards: GpuCapabilities, table: cuda.CudaTable, host: Host, say: Say
 ) -> tuple[EnvironmentLock, cuda.TorchChoice | None]:
-    """The lock that is there, if its PyTorch runs on these GPUs; else one with a build that does, and which."""
+    """Return the existing lock if its PyTorch runs on these GPUs; else solve one, and return the chosen build too."""
     wheel = spec.wheel("torch")
     # What is only assumed of the GPUs is no reason to solve again what was solved for known ones.
     there = solver.current_lock(spec, replace(target, cuda=None) if cards is UNKNOWN_GPUS else target)
@@ -135,7 +135,7 @@ def lock_with_torch(
 
 
 def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.TorchRequest:
-    """What the user wrote about PyTorch: its versions, and the build that its version or an index names."""
+    """Return what the user wrote about PyTorch: its versions, and the build that its version or an index names."""
     local = wheel.exact.partition("+")[2]
     tag, said_by = next(filter(lambda found: found[0], [(local, wheel.text), _tagged_index(spec)]), ("", ""))
     if tag == "cpu":
@@ -151,7 +151,7 @@ def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.T
 
 
 def _tagged_index(spec: Specification) -> tuple[str, str]:
-    """The build that the first such index of the user's is for, and its address; two empty texts if none is."""
+    """Return the build and the address of the first index that is for one build; two empty texts if none is."""
     found = ((match[1], masked(url)) for url in spec.indexes if (match := _OF_INDEX.search(url)))
     return next(found, ("", ""))
 
@@ -159,7 +159,7 @@ def _tagged_index(spec: Specification) -> tuple[str, str]:
 def pin_torch(
     spec: Specification, wheel: Requirement, choice: cuda.TorchChoice, table: cuda.CudaTable
 ) -> Specification:
-    """With PyTorch's wheels narrowed to one build, and those that belong to it, within what the user wrote."""
+    """Narrow the wheels of PyTorch and its companions to one build, within what the user wrote."""
     users_index, exact = bool(_tagged_index(spec)[0]), wheel.exact
     if not choice.torch or (users_index and spec.replaces_index):
         return spec  # that index has no other build
@@ -170,11 +170,11 @@ def pin_torch(
         pins["torch"] = f"=={exact}+{cuda.tag_of(choice.cuda)}"
     belong = cuda.companions(choice.torch, table)
     pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
-    ours = choice.index and not users_index and "+" not in exact  # who names a build names where it is, too
+    ours = choice.index and not users_index and "+" not in exact  # a user who names a build names its index, too
     return spec.with_wheels(pins, [choice.index] if ours else [])
 
 
 def _is_free(spec: Specification, name: str) -> bool:
-    """Whether one of PyTorch's companions is wanted, in whatever version belongs to it."""
+    """Return whether one of PyTorch's companions is wanted in any version that fits."""
     found = spec.wheel(name)
     return name in TORCHES and found is not None and not found.versions and not found.is_address

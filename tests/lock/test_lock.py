@@ -278,7 +278,9 @@ def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Ben
     bench.lock("  - pytorch\n", replace(HOST, cuda="11.8"))
     spec = environment_yml.read_file(bench.folder / "environment.yml")
 
-    lock = lock_for(spec, replace(HOST, cuda="12.8"), bench.said.append, anew="the card is too new for CUDA 11.8")
+    lock = lock_for(
+        spec, replace(HOST, cuda="12.8"), bench.said.append, other_reason="the card is too new for CUDA 11.8"
+    )
 
     assert "cuda128" in names(lock)["pytorch"]
     assert bench.said[-2].endswith("the card is too new for CUDA 11.8")

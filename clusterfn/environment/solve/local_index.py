@@ -1,8 +1,8 @@
-"""Wheels in folders of this machine as if a package index had them: pip takes file:// indexes and --find-links.
+"""Serve wheels in local folders as a package index, because pip accepts file:// indexes and --find-links.
 
-conda-lock's resolver of wheels speaks http alone. `put_up` answers addresses below ADDRESS within this process, without
-a socket; `program` puts the files' own addresses into the lock afterwards. Nothing is unpacked: a wheel's METADATA is
-read out of it (as PEP 658 has it), and only what is asked for is hashed.
+conda-lock's resolver of wheels speaks only http. `serve_local_indexes` answers addresses below ADDRESS in this process,
+without a socket; `program` then writes the files' own addresses into the lock. Nothing is unpacked: a wheel's METADATA
+is read out of it (PEP 658), and a file is hashed only when it is asked for.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Anchor:
 
     @property
     def name(self) -> str:
-        """The project that the file belongs to, as indexes write names."""
+        """The project that the file belongs to, as indexes write it."""
         file = unquote(urlsplit(self.href).path).rpartition("/")[2]
-        return normal(file.split("-")[0] if file.endswith(".whl") else file.rpartition("-")[0])
+        return normalize_name(file.split("-")[0] if file.endswith(".whl") else file.rpartition("-")[0])
 
 
 class _Page(HTMLParser):
@@ -53,18 +53,18 @@ class _Page(HTMLParser):
             self.anchors.append(Anchor(href, kept))
 
 
-def normal(name: str) -> str:
-    """A project's name as indexes write it."""
+def normalize_name(name: str) -> str:
+    """Normalize a project's name as indexes do."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def own_address(url: str) -> str:
-    """The address for the lock of a file that was found on the shelf; others stay as they are."""
+    """Return the file:// address of a local file that was found here; others stay as they are."""
     return "file://" + url[len(_FILES) :] if url.startswith(_FILES) else url
 
 
 def index_address(number: int) -> str:
-    """The index that stands for the place of that number."""
+    """Return the address of the index for the place of that number."""
     return f"{ADDRESS}/index/{number}"
 
 
@@ -78,12 +78,12 @@ def _path(url: str) -> Path:
     return Path(url2pathname(urlsplit(url).path)) if url.startswith("file:") else Path(url).expanduser()
 
 
-def _of_folder(folder: Path) -> list[Anchor]:
+def _files_in(folder: Path) -> list[Anchor]:
     files = sorted(path for path in folder.iterdir() if path.name.endswith(_ARCHIVES)) if folder.is_dir() else []
     return [Anchor(path.absolute().as_uri()) for path in files]
 
 
-def _fetched(url: str) -> list[Anchor]:
+def _download_page(url: str) -> list[Anchor]:
     import requests
 
     answer = requests.get(url, timeout=60)
@@ -102,7 +102,7 @@ class Index:
         page = folder / "index.html"
         if page.is_file():
             return _read(page.read_text(encoding="utf-8", errors="replace"), page.absolute().as_uri())
-        return _of_folder(folder)
+        return _files_in(folder)
 
 
 @dataclass(frozen=True)
@@ -116,27 +116,27 @@ class Links:
 
     def _all(self) -> list[Anchor]:
         if self.place.startswith(("http://", "https://")):
-            return _fetched(self.place)
+            return _download_page(self.place)
         path = _path(self.place)
         if path.is_file():
             return _read(path.read_text(encoding="utf-8", errors="replace"), path.absolute().as_uri())
-        return _of_folder(path)
+        return _files_in(path)
 
 
 class LocalIndexes:
-    """The places, by their number, as pages and files."""
+    """Local folders and pages, by number, as the pages and files of an index."""
 
     def __init__(self, places: Sequence[Index | Links]) -> None:
         self.places = places
         self._hashes: dict[Path, str] = {}
 
     def content(self, url: str) -> bytes | None:
-        """What lies at an address below ADDRESS; None if there is nothing."""
+        """Return the content at an address below ADDRESS; None if there is none."""
         path = unquote(urlsplit(url).path)
         if url.startswith(_FILES):
             return self._file(path[len("/file") :])
         _, _, number, project = path.rstrip("/").split("/", 3)
-        lines = list(self._lines(self.places[int(number)], normal(project)))
+        lines = list(self._lines(self.places[int(number)], normalize_name(project)))
         return f"<!DOCTYPE html><html><body>{''.join(lines)}</body></html>".encode() if lines else None
 
     def _lines(self, place: Index | Links, project: str) -> Iterator[str]:
@@ -174,14 +174,16 @@ def _metadata(wheel: Path) -> bytes:
         return archive.read(name)
 
 
-def serve_local_indexes(shelf: LocalIndexes, heard: Callable[[str, str], None] = lambda file, server: None) -> None:
-    """Let every session of requests in this process find the shelf; `heard` is told what others are asked for."""
+def serve_local_indexes(
+    indexes: LocalIndexes, on_request: Callable[[str, str], None] = lambda file, server: None
+) -> None:
+    """Let every session of requests in this process find the local indexes; call `on_request` for other servers."""
     import requests
     from requests.adapters import BaseAdapter
 
     class Adapter(BaseAdapter):  # type: ignore[misc]
         def send(self, request: Any, **_: Any) -> requests.Response:
-            content = shelf.content(request.url)
+            content = indexes.content(request.url)
             answer = requests.Response()
             answer.status_code = 404 if content is None else 200
             answer.raw = io.BytesIO(content or b"")
@@ -199,7 +201,7 @@ def serve_local_indexes(shelf: LocalIndexes, heard: Callable[[str, str], None] =
         if url.startswith(ADDRESS):
             return ours
         parts = urlsplit(url)
-        heard(unquote(parts.path.rstrip("/").rpartition("/")[2]), parts.hostname or "")
+        on_request(unquote(parts.path.rstrip("/").rpartition("/")[2]), parts.hostname or "")
         return usual(session, url)
 
     requests.Session.get_adapter = get_adapter

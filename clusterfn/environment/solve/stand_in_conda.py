@@ -1,8 +1,8 @@
-"""What conda-lock asks of a conda, answered by py-rattler: --version, info --json, create --dry-run --json.
+"""Answer, with py-rattler, what conda-lock asks of a conda: --version, info --json, create --dry-run --json.
 
-Run as a file of its own, as conda would be. Where channels are stands in the variable CLUSTERFN_CHANNELS (JSON: name
--> [URL]), which `program` sets; conda-lock itself sets CONDA_SUBDIR and CONDA_OVERRIDE_*. It ends by os._exit, because
-py-rattler 0.28 may crash when the interpreter shuts down, after all is said.
+A program of its own, run like conda. The variable CLUSTERFN_CHANNELS, which `program` sets, has the addresses of
+channels (JSON: name -> [URL]); conda-lock itself sets CONDA_SUBDIR and CONDA_OVERRIDE_*. The program ends by os._exit,
+because py-rattler 0.28 may crash when the interpreter shuts down.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _EXACT = re.compile(r"(?P<name>(?:\S+::)?[\w.-]+) +(?P<version>\d[^\s*,|<>=!~]*)
 
 
 def _spec(text: str, names: Sequence[str]) -> str:
-    """As py-rattler reads it: exact versions with their operator, and each channel with its address."""
+    """Write a spec for py-rattler: exact versions with their operator, channels with their address."""
     exact = _EXACT.fullmatch(text.strip())
     return _addressed(f"{exact['name']} =={exact['version']}{exact['build']}" if exact else text, names)
 
 
 def _addressed(text: str, names: Sequence[str]) -> str:
-    """With its channel's address: conda-lock leaves the last part of that, and py-rattler knows no mirrors."""
+    """Give a spec its channel's address: conda-lock keeps only its last part, and py-rattler knows no mirrors."""
     channel, separator, rest = text.partition("::")
     if not separator or "://" in channel:
         return text
@@ -69,7 +69,7 @@ def _virtual_packages() -> Iterator[Any]:
 
 
 def _build(text: str) -> Any:
-    """py-rattler 0.28 wants a class of its own where older ones want a str."""
+    """Make a build string: py-rattler 0.28 wants a class of its own where older ones want a str."""
     try:
         from rattler.package.build_string import BuildString
     except ImportError:
@@ -90,7 +90,7 @@ async def _solved(arguments: argparse.Namespace) -> list[Any]:
 
 
 def _action(record: Any) -> dict[str, Any]:
-    """A line of conda's FETCH."""
+    """Make a line of conda's FETCH."""
     hashes = {"md5": record.md5.hex() if record.md5 else ""}
     if record.sha256:
         hashes["sha256"] = record.sha256.hex()
@@ -119,7 +119,7 @@ def _create(arguments: argparse.Namespace) -> tuple[int, dict[str, Any]]:
 
 
 def answer(argv: Sequence[str]) -> tuple[int, str]:
-    """The exit status and what is printed."""
+    """Return the exit status and the output."""
     if list(argv) == ["--version"]:
         return 0, _VERSION
     arguments = _arguments(argv)
