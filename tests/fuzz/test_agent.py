@@ -83,9 +83,9 @@ def test_a_request_that_makes_no_sense_ends_by_itself_and_the_agent_goes_on(requ
     with an_agent() as agent:
         for request in requests:
             with contextlib.suppress(ValueError):
-                agent.take(request, b"data")
+                agent.dispatch(request, b"data")
         for _ in range(3):
             agent.at(0, lambda: None)
             agent.turn()
-        agent.take({"id": 2**31, "do": "ping"}, b"")
+        agent.dispatch({"id": 2**31, "do": "ping"}, b"")
         assert agent.out.pending()
