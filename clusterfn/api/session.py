@@ -222,6 +222,6 @@ def _shown(word: str, value: Any) -> str:
 
 def _not_for_one_call(word: str, asked: Any) -> ConfigError:
     return ConfigError(
-        f"the function asks for {word}={_shown(word, asked)}, which only a session as a whole can have, if any",
+        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or no session's",
         hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
     )
