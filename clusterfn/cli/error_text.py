@@ -21,7 +21,7 @@ class Complaint:
 
 
 def of(error: BaseException, loud: bool = False) -> Complaint | None:
-    """The complaint for an error, None for one that nobody foresaw.
+    """The complaint for an error, None for an unforeseen one.
 
     Args:
         loud: Whether our own traceback is wanted before it.

@@ -38,7 +38,7 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
 
     Raises:
         HostKeyError: A key is not the one that is remembered or was named.
-        ConfigError: There is nobody to ask.
+        ConfigError: No person can be asked.
     """
     written: list[Path] = []
     for settings in keys.hosts_on_the_way(host):

@@ -26,7 +26,7 @@ from clusterfn.hosts.rpc.requests import CommandLook, Data, RepeatReply, Sink, S
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
 __all__ = [
-    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "RemoteFile", "RepeatReply", "Reply",
+    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "RepeatReply", "Reply",
     "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
@@ -86,7 +86,7 @@ class TreeFile:
 
 
 @dataclass(frozen=True)
-class RemoteFile:
+class ListedFile:
     """One file found by `list`; `mtime` is the host's clock."""
 
     name: str
@@ -253,7 +253,7 @@ class HostConnection:
 
     def list(
         self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[list[RemoteFile]]:
+    ) -> Reply[list[ListedFile]]:
         """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
         return self._send(
@@ -388,7 +388,7 @@ def _known(count: int, header: Header, _: bytes) -> list[bool]:
     return told
 
 
-def _listed(host: str, path: str, header: Header, _: bytes) -> list[RemoteFile]:
+def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     told = header.get("files")
     if not isinstance(told, list) or not all(map(_is_listed, told)):
         raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
@@ -397,7 +397,7 @@ def _listed(host: str, path: str, header: Header, _: bytes) -> list[RemoteFile]:
             f"{path} has more files of these names than the {len(told)} that fit into one answer", host=host,
             hint="give a narrower pattern, or pack them into one file on the host",
         )  # fmt: skip
-    return [RemoteFile(*entry) for entry in told]
+    return [ListedFile(*entry) for entry in told]
 
 
 def _is_listed(entry: object) -> bool:
@@ -408,7 +408,7 @@ def _is_listed(entry: object) -> bool:
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """A new connection to `host`; `facts.have` tells of the paths asked for.
 
-    The person at this process is asked for what the login needs, now and never again: not when it is made anew.
+    The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
     Raises:
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
@@ -427,7 +427,7 @@ _shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
 def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
-    """The connection to `host` that this process shares; made anew if there is none or it cannot be used any more.
+    """The connection to `host` that this process shares; opened again if there is none or it cannot be used any more.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
     keep others waiting. So does a background thread once the program exits.

@@ -49,7 +49,7 @@ class ResolvedEnvironment:
     Attributes:
         interpreter: Its Python, with the variables that make it complete.
         folders: What must be laid out first: absolute path -> files, each executable.
-        made: The lock that it is made from; None if somebody else made it.
+        made: The lock that it is made from; None if clusterfn did not make it.
     """
 
     interpreter: Interpreter
@@ -64,7 +64,7 @@ class EnvironmentResolver:
         self._session = session
         self._known: dict[str, ResolvedEnvironment] = {}
         self._outdated = False
-        self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
+        self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
     def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `Session.environment`."""
@@ -82,7 +82,7 @@ class EnvironmentResolver:
             return self._remembered(ExistingEnvironment(spec))
 
     def forget(self) -> None:
-        """What is made for the cards is to be chosen again: they are known now. Waits for nobody."""
+        """What is made for the cards is to be chosen again: they are known now. Does not block."""
         self._outdated = True
 
     def _drop_outdated(self) -> None:

@@ -81,14 +81,14 @@ class HostState:
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
-        """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
+        """What was there may be gone or damaged: look again, and send the bridge again, under another name."""
         with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
             self.connection.run(exit_flush.removal_command(self.bridge))
         self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
     def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
-        """Lay out anew, under its own name, the bridge that jobs were sent with; not one of another version.
+        """Send again, under its own name, the bridge that jobs were sent with; not one of another version.
 
         What needs it goes after these.
         """
@@ -149,7 +149,7 @@ class HostState:
         return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": self._queue_command})
 
     def _queue_command(self) -> tuple[str, ...]:
-        """Tells which jobs wait on a host without a scheduler, and sees to it that somebody starts them."""
+        """Tells which jobs wait on a host without a scheduler, and sees that a spooler starts them."""
         supervise = posixpath.join(self.bridge, layout.SUPERVISE)
         return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
 
@@ -270,7 +270,7 @@ class HostState:
         return gpus.ask_types(self.connection, self.host)
 
     def cards_for(self, asked: Resources) -> int:
-        """How many cards it has of the type and size that is asked for; 0 if nobody can say."""
+        """How many cards it has of the type and size that is asked for; 0 if that is not known."""
         return len(gpus.suitable(self.cards or (), asked))
 
 

@@ -1,6 +1,6 @@
 """The one function that `clusterfn check` runs on a host: sent, watched while it waits, and never left behind there.
 
-Prints nothing; whoever calls is told how the job stands.
+Prints nothing; the caller gets the state of the job by a callback.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def noexec(found: CheckState) -> str:
 
 
 def _is_elsewhere(environment: str | None) -> bool:
-    """Whether the environment is one that somebody made: nothing of it need be started from the root."""
+    """Whether the environment is one that clusterfn did not make: nothing of it must start from the root."""
     return environment is None or environment.partition(":")[0] in (*KINDS, "current")
 
 

@@ -36,7 +36,7 @@ umask 077; mkdir -p -- "$1" && [ -w "$1" ]
 
 
 class Done:
-    """What was written so far, for whoever is stopped in the middle."""
+    """What was written so far, for the message after Ctrl-C."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []

@@ -104,7 +104,7 @@ def _proposed(address: str) -> str:
 
 
 def _say_aliases() -> None:
-    """The names of ~/.ssh/config, for whoever does not remember them."""
+    """The names of ~/.ssh/config, for a person who does not remember them."""
     names = ssh_config_file.aliases()
     if names:
         more = ", …" if len(names) > _SHOWN_ALIASES else ""

@@ -55,7 +55,7 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
 
 
 def _refusal(host: Host) -> AuthenticationError | None:
-    """Why nobody gets in there without being asked; None if it works."""
+    """Why a login without a person is refused; None if it works."""
     try:
         transport_for(host).open("exit 0").close()
     except AuthenticationError as refused:

@@ -109,7 +109,7 @@ def _try(session: HostState, text: str) -> None:
 
 
 def find(connection: HostConnection) -> list[str]:
-    """Their absolute paths, each once, the likeliest first: into the system's own nobody may install."""
+    """Their absolute paths, each once, the likeliest first: users cannot install into the system's own."""
     argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python")]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()

@@ -83,7 +83,7 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Aske
     stream = transport.open(COMMAND, asker)
     try:
         return _start(stream, host, wanted, have)
-    except BaseException:  # Ctrl-C too: nobody else has the stream
+    except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
 

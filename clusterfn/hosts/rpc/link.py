@@ -1,6 +1,6 @@
 """The link to one host: open requests over one stream, sent again when the stream has broken.
 
-A reader thread gives answers to their requests, and connects anew when the stream ends; a writer thread sends.
+A reader thread gives answers to their requests, and reconnects when the stream ends; a writer thread sends.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Link:
             threading.Thread(target=loop, name=name, daemon=True).start()
         keepalive.watch_link(self)
 
-    # whoever asks
+    # any thread that asks
 
     def send(self, request: OpenRequest[Any]) -> None:
         """Register the request and have it sent; waits for nothing.
@@ -142,7 +142,7 @@ class Link:
         self._answering.add(threading.get_ident())
         try:
             self._sender.run()
-        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
             self._die(error)
 
     # the reader thread: answers
@@ -162,7 +162,7 @@ class Link:
                     self._die(broken)
                 if self.line.over is None:
                     self._connect_again(cause, max(0, brief - 1))
-        except BaseException as error:  # noqa: BLE001 - the outermost frame: whoever waits for an answer must hear of it
+        except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
             self._die(error)
 
     def _serve(self, opened: Opened) -> HostError | None:
@@ -227,7 +227,7 @@ class Link:
     # the reader thread: another stream
 
     def _connect_again(self, cause: str, waits: int) -> None:
-        """Once somebody wants something: try until it works, is refused for good, or the link is closed.
+        """Once there is a request: try until it works, is refused for good, or the link is closed.
 
         Args:
             waits: How many pauses there have been: after streams that broke soon, the next is not made at once.
@@ -265,7 +265,7 @@ class Link:
         not been asked yet is refused.
 
         Returns:
-            Whether somebody has logged in since. If not, what was held before the refusal is of no use, or not yet.
+            Whether a person has logged in since. If not, a connection held before the refusal is useless so far.
         """
         assert self._needs_you is not None
         held_before = self._is_held()

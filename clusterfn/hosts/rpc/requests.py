@@ -1,7 +1,7 @@
 """Open requests: what each sends, what it does with answers, and what it sends again after a reconnect.
 
 A request is made by `host`, registered with the link, and ends exactly once. `take`, `finish` and `fail` are called by
-the link's reader thread; `header` and `chunks` by whoever connects or writes.
+the link's reader thread; `header` and `chunks` by the thread that connects or writes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and says why.
 
-Decides anew for each stream, for a ControlMaster comes and goes. Opens nothing itself.
+Decides again for each stream, because a ControlMaster comes and goes. Opens nothing itself.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Transport(Protocol):
         """Start `command` in the login shell of the user there.
 
         Args:
-            asker: Asks the person for what a login needs; None: nobody is asked, and such a login is refused.
+            asker: Asks the person for what a login needs; None: no person can be asked, and such a login is refused.
 
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.

@@ -49,7 +49,7 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
             key, held_connections.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path)
         )
         held_connections.write_record(made)
-    except BaseException:  # what nobody would find must not stay
+    except BaseException:  # what no program would find must not stay
         if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise

@@ -31,10 +31,10 @@ _LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 10
 
 
 def runtime_folder() -> Path:
-    """The folder; it exists, and nobody else may look into it.
+    """The folder; it exists, and only its owner may look into it.
 
     Raises:
-        ConfigError: Somebody else has made it, others may use it, or it cannot be made.
+        ConfigError: Another user has made it, others may use it, or it cannot be made.
     """
     path = _runtime_path()
     try:
@@ -48,7 +48,7 @@ def runtime_folder() -> Path:
 
 
 def scratch_folder(prefix: str) -> Path:
-    """A new folder in it, for whoever calls to remove; what killed programs left there goes after a day.
+    """A new folder in it, which the caller removes; what killed programs left there goes after a day.
 
     Raises:
         ConfigError: It cannot be made.
@@ -73,7 +73,7 @@ def unwritable(error: OSError) -> ConfigError:
 
 
 def has_runtime_folder() -> bool:
-    """Whether there is such a folder. One that is somebody else's counts as none: it is in nobody's way."""
+    """Whether there is such a folder. Another user's folder counts as none."""
     try:
         _refuse_shared(_runtime_path())
     except (OSError, ConfigError):
@@ -153,7 +153,7 @@ def write_record(held: HeldConnection) -> None:
     """Write its record: from now on others find it.
 
     Raises:
-        ConfigError: It cannot be written; then nobody finds it, and nothing is left of it.
+        ConfigError: It cannot be written; then nothing is left of it.
     """
     path = _record_path(held.key)
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
@@ -222,7 +222,7 @@ def listens(held: HeldConnection) -> bool:
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether only its parent has not heard of its end: in a container, perhaps nobody ever will (Linux)."""
+    """Whether only its parent has not heard of its end: in a container its parent may never ask (Linux)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -165,7 +165,7 @@ def _has_answered(holder: HeldConnection, asked: bytes) -> bool:
 
 
 def _hang_up(line: Line) -> None:
-    """End it for whoever reads or writes now; closing alone would leave them waiting."""
+    """End it for the threads that read or write now; closing alone would leave them waiting."""
     if sys.platform == "win32":
         line.send_bytes(b"")
         return
@@ -192,7 +192,7 @@ class HeldStream:
             self._rest = self._pieces.get()
         piece, self._rest = self._rest[:size], self._rest[size:]
         if not piece:
-            self._pieces.put(b"")  # for whoever reads again
+            self._pieces.put(b"")  # for a later read
         return b"" if self._closed else piece
 
     def write(self, data: bytes) -> None:

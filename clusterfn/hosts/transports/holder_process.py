@@ -1,6 +1,6 @@
 """The process that holds one paramiko connection for this user's programs, where the system's ssh cannot.
 
-Runs apart from any terminal. It ends when it is told to, when nobody has used the connection for its time, or when
+Runs apart from any terminal. It ends when it is told to, when the connection was unused for its time, or when
 the connection dies; nothing of it is left then. It never connects a second time. `holder_client` starts it,
 and answers its questions.
 
@@ -60,7 +60,7 @@ def main() -> None:
 def _hold(host: Host, settings: Settings, hops: list[paramiko.Transport], asked: bool) -> None:
     key = held_connections.key_of(settings, held_connections.HOLDER)
     windows = sys.platform == "win32"
-    # a name of its own: whoever ends unlinks it, and may not be the last that has logged in
+    # a name of its own: a holder that ends unlinks it, and a later login may have taken the place
     own = str(held_connections.socket_path(f"{key}-{secrets.token_hex(4)}"))
     address = rf"\\.\pipe\clusterfn-{secrets.token_hex(16)}" if windows else own
     secret = secrets.token_hex(16) if windows else ""  # an old Python's handshake needs MD5, which some machines forbid
@@ -111,7 +111,7 @@ class _Relay:
 
 def _hear() -> dict[str, Any]:
     line = sys.stdin.readline()
-    if not line:  # the starter is gone: nobody waits for a login
+    if not line:  # the starter is gone: no program waits for a login
         os._exit(1)
     given: dict[str, Any] = json.loads(line)
     return given
@@ -145,7 +145,7 @@ class _Holder:
             pass
 
     def _is_idle(self) -> bool:
-        """Nobody uses it: for its time; or ever again, as its record is gone or another login's, which came later."""
+        """Whether it was unused for its time, or cannot be found any more: its record is gone, or a later login's."""
         with self._lock:
             if self._clients:
                 return False

@@ -72,7 +72,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
         if stream.wait_open(patience_s(settings)):
             return stream
         raise _error(host, settings, stream)
-    except BaseException:  # Ctrl-C too: nobody else has the stream
+    except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
 
@@ -205,7 +205,7 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *mux,
         *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
-        "ForwardAgent=no",  # whoever is root on the host could use the user's keys; the option above leaves it on
+        "ForwardAgent=no",  # root on the host could use the user's keys; the option above leaves it on
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",

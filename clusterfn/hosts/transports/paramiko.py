@@ -62,7 +62,7 @@ class ParamikoTransport:
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:  # Ctrl-C too: nobody else has the connections
+        except BaseException:  # Ctrl-C too: no caller has the connections yet
             close(hops)
             raise
 
@@ -170,7 +170,7 @@ def meet(
     kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
 ) -> paramiko.Transport:
-    """A connection that has shown its host key and is not logged in: nobody has looked at the key yet.
+    """A connection that has shown its host key and is not logged in; its key was not checked yet.
 
     Args:
         hops: Takes this connection, and before it those that it goes through.

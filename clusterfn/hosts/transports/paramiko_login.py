@@ -102,7 +102,7 @@ class InteractiveLogin:
     def _answer(self, one: _Round) -> None:
         try:
             one.answers.set_result([self._one(one, number) for number in range(len(one.prompts))])
-        except BaseException:  # whoever answers may press Ctrl-C: paramiko's thread must not wait on
+        except BaseException:  # the person may press Ctrl-C: paramiko's thread must not wait on
             one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
             self.ssh.close()
             raise
@@ -130,7 +130,7 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
     """Log the transport in with the first key that the host takes, and the steps that it wants besides.
 
     Args:
-        asker: Asks for passphrases, passwords and codes; None: nobody is asked.
+        asker: Asks for passphrases, passwords and codes; None: no person can be asked.
 
     Raises:
         AuthenticationError: Nothing that could be given was enough.

@@ -60,7 +60,7 @@ Asker = Callable[[Question], str]
 
 
 def person() -> Asker | None:
-    """How the person at this process can be asked; None if nobody can be."""
+    """How the person at this process can be asked; None if there is no person."""
     if _is_worker():
         return None
     if "ipykernel.kernelapp" in sys.modules:

@@ -168,7 +168,7 @@ class ReusingTransport:
         """See `Transport.open`.
 
         Raises:
-            AuthenticationError: Also where a person has logged in before, and nobody can be asked now.
+            AuthenticationError: Also where a person has logged in before, and no person can be asked now.
         """
         through = self._through_held(command) if held_connections.has_records() else None
         if through is not None:

@@ -129,7 +129,7 @@ def login_refused(
 
 
 def _keys_not_there(settings: Settings) -> list[str]:
-    """Keys that the ssh configuration names and that do not exist; nobody misses those that ssh tries by default."""
+    """Keys that the ssh configuration names and that do not exist, but for those that ssh tries by default."""
     usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
     if usual <= {*settings.identity_files}:
         return []
