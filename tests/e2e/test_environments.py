@@ -302,7 +302,7 @@ def test_another_archive_than_the_lock_names_is_refused_by_name(place, host):
     error = refusal(host)
 
     assert f"numpy {NUMPY} is damaged" in str(error) and "0" * 64 in str(error)
-    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock anew" in (error.hint or "")
+    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock again" in (error.hint or "")
 
 
 def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
