@@ -115,7 +115,7 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
 
 def test_each_turn_is_good_for_one_item():
     element = Element.__new__(Element)
-    element.job = SimpleNamespace(element=1, held=SimpleNamespace(gives_way=lambda first: True))
+    element.job = SimpleNamespace(element=1, held=SimpleNamespace(yield_to_other_users=lambda first: True))
 
     element.told = 0
     element._give_way(0)

@@ -91,11 +91,11 @@ class Held:
         for mark in self._admission.held(self._cards):
             mark.touch()
 
-    def stays(self) -> None:
+    def confirm(self) -> None:
         """It is claimed: it waits no longer, whatever becomes of it."""
         self._admission.queue.remove(self._admission.job.id)
 
-    def gives_way(self, first: "Callable[[], None]") -> bool:
+    def yield_to_other_users(self, first: "Callable[[], None]") -> bool:
         """Give it back and wait in the queue again if its group has more than half of the cards and another user waits.
 
         Args:
@@ -240,7 +240,7 @@ class _Admission:
             held.pop(bad).close()
 
     def give_way(self, held: "dict[str, Mark]", first: "Callable[[], None]") -> bool:
-        """As `Held.gives_way`."""
+        """As `Held.yield_to_other_users`."""
         if not held or not fairness.others_wait(self._rivals(self._seen()), self.uid):
             return False
         door = _enter(self.marks)

@@ -79,10 +79,10 @@ def _state(job: Job) -> "tuple[str, str]":
 
 
 def _of_items(job: Job) -> "tuple[str, str]":
-    from . import grouped
+    from .group import in_words, kinds
 
     group = job.spec["group"]
-    counts = grouped.in_words(grouped.kinds(job.home), group["count"])
+    counts = in_words(kinds(job.home), group["count"])
     begun = [each for each in _elements(job) if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if not _has_ended(element)]
     waits = {element.id: status.reason(element.root, element.id) for element in going}

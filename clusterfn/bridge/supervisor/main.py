@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from ..spooler.admission import Held
+    from .job import HeldResources
     from .run import Run
 
 _EXIT_LEFT_TO_AFTER = 143
@@ -53,9 +53,9 @@ def _command(argv: "list[str]") -> int:
 
         return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
     if len(argv) == 2 and argv[0] == "bury":
-        from .grouped import bury
+        from .group import fail_unfinished_items
 
-        return bury(argv[1])
+        return fail_unfinished_items(argv[1])
     if len(argv) == 3 and argv[0] == "node":
         from .node import run as run_node
 
@@ -118,7 +118,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     return ended
 
 
-def _let_go(job: Job, held: "Held") -> None:
+def _let_go(job: Job, held: "HeldResources") -> None:
     from ..spooler import launch
 
     held.release()
@@ -128,7 +128,7 @@ def _let_go(job: Job, held: "Held") -> None:
 def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
     holder = claim(job)
     if job.held is not None:
-        job.held.stays()
+        job.held.confirm()
     if holder is not None:
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         state(None, None, False)

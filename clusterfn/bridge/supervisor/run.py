@@ -86,7 +86,7 @@ class Run:
     def start(self) -> None:
         """Take what it needs and start the worker."""
         self._have_environment()
-        self.notes += checkpoint.resume(self.job, self.watch)
+        self.notes += checkpoint.resume(self.job, self.watch.look)
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
