@@ -16,7 +16,7 @@ from clusterfn.hosts import serialization
 _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
 _NOT_IN_JOBS = (
-    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/spooler/", "bridge/stubs/", "bridge/supervisor/",
+    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/queue/", "bridge/stubs/", "bridge/supervisor/",
     "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
 )  # fmt: skip
 _NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
@@ -58,7 +58,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "stubs", "")
     yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
-    yield from _python_files(_LIBRARY / "bridge" / "spooler", "_clusterfn/bridge/spooler/")
+    yield from _python_files(_LIBRARY / "bridge" / "queue", "_clusterfn/bridge/queue/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
     yield from _python_files(_LIBRARY / "bridge" / "worker", "_clusterfn/bridge/worker/")
     for name in _SINGLE_FILES:

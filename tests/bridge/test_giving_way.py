@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.layout import CLAIM
-from clusterfn.bridge.spooler import machine
-from clusterfn.bridge.spooler.admission import _Admission
+from clusterfn.bridge.queue import machine
+from clusterfn.bridge.queue.admission import _Admission
 from clusterfn.bridge.supervisor.element import Element, GaveWay
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until

@@ -17,11 +17,10 @@ pytest.importorskip("fcntl")
 
 from hypothesis import strategies as st
 
-from clusterfn.bridge.spooler import machine, plan, words
-from clusterfn.bridge.spooler.demand import cards_of
-from clusterfn.bridge.spooler.names import Seen
-from clusterfn.bridge.spooler.room import Machine
-from clusterfn.bridge.spooler.tickets import Queue
+from clusterfn.bridge.queue import machine, plan
+from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.tickets import Queue
 from clusterfn.bridge.supervisor import expire, gauge, listing, nvidia
 from clusterfn.bridge.supervisor.eligible import Card
 from clusterfn.bridge.supervisor.verdict import Verdict
@@ -181,12 +180,12 @@ def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], ro
     (Path(queue.folder) / JOB).write_text(json.dumps(told))
     seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
     every = [Card(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
-    view = plan.View(
-        Machine(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: cards_of(kind, every),
-        lambda kind, ahead, kept: words.Around(kind, {}, {}, ahead, kept),
+    view = plan.QueueView(
+        MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
+        lambda kind, ahead, kept: plan.GpuSituation(kind, {}, {}, ahead, kept),
     )  # fmt: skip
 
-    made = plan.plan(queue.read(), view)
+    made = plan.plan_starts(queue.read(), view)
 
     assert {each.job for each in made.start} <= {JOB}
     shutil.rmtree(queue.folder)

@@ -26,7 +26,8 @@ from ..layout import (
     STDOUT,
     USAGE,
 )
-from ..spooler import launch, machine, marks, names, tickets
+from ..queue import launch, lease_names, machine, tickets
+from ..queue.lease import leases_of_kind
 from . import judge, lastuse, publish, retries, tree
 from .attempt import Attempt, claim, let_in
 from .job import Job, start_time
@@ -55,7 +56,7 @@ def after(folder: str, status: str) -> int:
     let_in(folder)
     job = Job(folder)
     if status.isdecimal() and _is_left_to_the_queue(job):  # it died on its way out of the door
-        launch.revive(job.root, job.spec["bridge"])
+        launch.revive_spooler(job.root, job.spec["bridge"])
         return EXIT_RETURNED
     if claim(job) is not None:
         return EXIT_RETURNED
@@ -210,8 +211,8 @@ def _runs(job: Job) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
     if job.slurm or _has_lost_its_script(job):  # what the function has forked holds its names too
         return False
-    own = "%s%d/%s/" % (names.RUN, os.getuid(), job.id)
-    return any(name.startswith(own) for name in marks.of(job.spec["lease"]).names())
+    own = "%s%d/%s/" % (lease_names.RUN, os.getuid(), job.id)
+    return any(name.startswith(own) for name in leases_of_kind(job.spec["lease"]).names())
 
 
 def _has_lost_its_script(job: Job) -> bool:

@@ -11,7 +11,7 @@ import sys
 import time
 
 from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
-from ..spooler import status
+from ..queue import report
 from .attempt import Attempt
 from .job import DAMAGED, Job, job_folders
 from .text import portable, shortened
@@ -69,7 +69,7 @@ def _state(job: Job) -> "tuple[str, str]":
     if not numbers and job.spec.get("group"):
         return _of_items(job)
     if not numbers:
-        return "PENDING", status.reason(job.root, job.id) or "has not started"
+        return "PENDING", report.reason_of(job.root, job.id) or "has not started"
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -85,7 +85,7 @@ def _of_items(job: Job) -> "tuple[str, str]":
     counts = in_words(kinds(job.home), group["count"])
     begun = [each for each in _elements(job) if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if not _has_ended(element)]
-    waits = {element.id: status.reason(element.root, element.id) for element in going}
+    waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
     if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
         return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S

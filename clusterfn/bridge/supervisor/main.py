@@ -65,9 +65,9 @@ def _command(argv: "list[str]") -> int:
 
         return listing(argv[1], argv[2] if argv[2:] else "")
     if len(argv) == 3 and argv[0] == "gpus":
-        from ..spooler.showing import gpus
+        from ..queue.report import print_gpus
 
-        return gpus(argv[1], argv[2])
+        return print_gpus(argv[1], argv[2])
     if len(argv) == 5 and argv[0] == "clean":
         from .expire import clean
 
@@ -82,12 +82,12 @@ def _command(argv: "list[str]") -> int:
 
 def _about_queue(argv: "list[str]") -> int:
     if len(argv) == 2:
-        from ..spooler import status
+        from ..queue import report
 
-        return status.queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
-    from ..spooler import spool
+        return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
+    from ..queue import spooler
 
-    return spool.spool(argv[1], argv[2], int(argv[3]), *argv[4:])
+    return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:
@@ -102,10 +102,10 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     syscalls.become_subreaper()
     job = Job(folder)
     if not job.slurm:
-        from ..spooler import admission
+        from ..queue import admission
 
         try:
-            job.held = admission.ask(job, signals, waits=status is None)
+            job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
             say(str(not_now))
             return not_now.status
@@ -119,10 +119,10 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
 
 
 def _let_go(job: Job, held: "HeldResources") -> None:
-    from ..spooler import launch
+    from ..queue import launch
 
     held.release()
-    launch.revive(job.root, job.spec["bridge"])
+    launch.revive_spooler(job.root, job.spec["bridge"])
 
 
 def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:

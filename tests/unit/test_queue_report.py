@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.spooler import holds, machine
-from clusterfn.bridge.spooler.names import Seen
-from clusterfn.bridge.spooler.showing import Holders
+from clusterfn.bridge.queue import machine, tickets
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.report import GpuHolders
 from clusterfn.bridge.supervisor.nvidia import OnCard
 
 OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
@@ -20,13 +20,13 @@ def held(*jobs, cards):
 
 
 def users(root, seen, seen_on=None):
-    return {uuid: told["user"] for uuid, told in Holders(str(root), seen, OWN).of(seen_on or {}).items()}
+    return {uuid: told["user"] for uuid, told in GpuHolders(str(root), seen, OWN).of(seen_on or {}).items()}
 
 
 def journal(root, *lines):
     folder = Path(machine.folder(str(root)))
     folder.mkdir(parents=True)
-    (folder / holds.FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / tickets.JOURNAL_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def test_the_only_one_who_has_cards_has_them(tmp_path):
@@ -59,7 +59,7 @@ def test_ones_own_cards_are_in_the_journal_with_job_and_time(tmp_path):
         {"event": "taken", "job": "died", "t": 4.0, "cards": ["3"]},
         {"event": "ticket", "job": "w", "t": 5.0},
     )
-    found = Holders(str(tmp_path), held((OWN, "aa11.3", 1), (ADA, "a", 3), cards="1234"), OWN).of({})
+    found = GpuHolders(str(tmp_path), held((OWN, "aa11.3", 1), (ADA, "a", 3), cards="1234"), OWN).of({})
 
     own = found["2"]
     assert (own["own"], own["job"], own["name"], own["since"]) == (True, "aa11.3", "train, element 3", 3.0)

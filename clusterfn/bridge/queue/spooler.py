@@ -19,9 +19,9 @@ from ..supervisor import nvidia
 from ..supervisor.log import say
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict
-from . import demand, launch, machine, names, plan, status, words
-from . import marks as marking
-from .room import Machine
+from . import capacity, launch, lease_names, machine, plan, report
+from .capacity import MachineResources
+from .lease import leases_of_kind
 from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from ..supervisor.eligible import Card
-    from .marks import Holder, Mark
+    from .lease import Lease, LeaseHolder
     from .tickets import Ticket
 
 _LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
@@ -37,7 +37,7 @@ _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
 _UNHEARD_S = 1.0  # where nobody can knock
 _STRANGERS_S = 4.0
-_RENEW_S = names.VALID_S * 2 // 3
+_RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job lets go of several names one after another
 _AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
 _CONCLUDES_S = 30.0
@@ -47,7 +47,7 @@ _OTHER_FILES = 64  # that a spooler has open besides its own names and the conne
 _FEWEST = 8
 
 
-def spool(root: str, lease: str, fd: int, *first: str) -> int:
+def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
     """Serve until nothing waits.
 
     Args:
@@ -77,20 +77,20 @@ class Spooler:
         self.queue = queue
         self.lease = lease
         self.uid = os.getuid()
-        self.marks = marking.of(lease)
-        self._elected: "Optional[Mark]" = self.marks.inherited(fd)
-        self._named: "dict[str, tuple[int, Mark]]" = {}
+        self.marks = leases_of_kind(lease)
+        self._elected: "Optional[Lease]" = self.marks.inherited(fd)
+        self._named: "dict[str, tuple[int, Lease]]" = {}
         self._starting: "dict[str, subprocess.Popen[Any]]" = {}
         self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
         self._given_up: "set[str]" = set()
         self._makers: "dict[tuple[str, ...], tuple[Ticket, subprocess.Popen[Any]]]" = {}
-        self._promise: "Optional[tuple[int, Mark]]" = None
+        self._promise: "Optional[tuple[int, Lease]]" = None
         # Names are made by others, as many as they like: half of the files that may be open is for them.
         self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
-        self._holders: "dict[str, Holder]" = {}
-        self._cards = Cards()
+        self._holders: "dict[str, LeaseHolder]" = {}
+        self._cards = GpuMonitor()
         self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def named_already(self, job: str, until_s: int, fd: int) -> None:
@@ -123,7 +123,7 @@ class Spooler:
         self._reap()
         tickets = self._tickets()
         self._forget({ticket.job for ticket in tickets})
-        seen = names.Seen(self.marks.names(), machine.now_s())
+        seen = lease_names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
         ready = [ticket for ticket in tickets if has_environment(ticket)]
         made = self._plan(ready, seen)
@@ -139,8 +139,8 @@ class Spooler:
         now_s = machine.now_s()
         if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
             return  # of a file nobody can tell who holds it
-        queue = launch.spool_name(self.queue)[len(names.SPOOL) :].partition("/")[2]
-        mark = self.marks.hold(names.turn(self.uid, queue, now_s + _TURN_S))
+        queue = launch.spool_name(self.queue)[len(lease_names.SPOOL) :].partition("/")[2]
+        mark = self.marks.hold(lease_names.turn(self.uid, queue, now_s + _TURN_S))
         if mark is not None:
             before, self._promise = self._promise, (now_s + _TURN_S, mark)
             if before is not None:
@@ -187,7 +187,7 @@ class Spooler:
         if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
             return None
         lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
-        why = status.reason(self.queue.root, ticket.job)
+        why = report.reason_of(self.queue.root, ticket.job)
         return {
             "kind": UNSATISFIABLE, "stage": "lease",
             "message": "%s within the %s of queue_timeout: %s" % (lacking, duration(ticket.timeout_s), why),
@@ -267,7 +267,7 @@ class Spooler:
         tries = self._tries.get(ticket.job, (0, 0.0))[0]
         self._tries[ticket.job] = (tries + 1, time.monotonic() + min(_AGAIN_S * 2**tries, _AGAIN_MOST_S))
         try:
-            return launch.script(self.queue, ticket, turn)
+            return launch.start_script(self.queue, ticket, turn)
         except OSError as error:  # no more processes now, or what it lies on is away: the others go on
             say("the script of %s could not be started: %s" % (ticket.job, error))
             return None
@@ -294,19 +294,19 @@ class Spooler:
 
     # the others
 
-    def _plan(self, tickets: "list[Ticket]", seen: names.Seen) -> "plan.Plan":
+    def _plan(self, tickets: "list[Ticket]", seen: lease_names.Seen) -> "plan.StartPlan":
         memory = any(ticket.asked.memory_mb for ticket in tickets)
         used = self._cards.strangers(any(ticket.asked.gpus for ticket in tickets), seen.cards)
         every = [card.uuid for card in self._cards.there]
         free = [card for card in every if card not in seen.cards and card not in used]
-        there = Machine(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
-        held = {card: self._uid_of(names.gpu(card)) for card in seen.cards}
+        there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
+        held = {card: self._uid_of(lease_names.gpu(card)) for card in seen.cards}
         starting, late = set(self._starting), self._late()
-        view = plan.View(
+        view = plan.QueueView(
             there, seen, self.uid, starting, late, self._cards.of,
-            lambda kind, ahead, kept: words.Around(kind, held, used, ahead, kept),
+            lambda kind, ahead, kept: plan.GpuSituation(kind, held, used, ahead, kept),
         )  # fmt: skip
-        return plan.plan(tickets, view)
+        return plan.plan_starts(tickets, view)
 
     def _uid_of(self, name: str) -> int:
         return self._holders[name].uid if name in self._holders else -1
@@ -320,25 +320,25 @@ class Spooler:
         for ticket in wanted:
             before = self._named.get(ticket.job)
             if before is None or before[0] < now_s + _RENEW_S:
-                self._name_until(ticket, now_s + names.VALID_S)
+                self._name_until(ticket, now_s + lease_names.VALID_S)
                 if before is not None and self._named[ticket.job] != before:
                     before[1].close()
 
     def _name_until(self, ticket: "Ticket", until_s: int) -> None:
-        waiting = names.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
-        mark = self.marks.hold(names.wait(waiting, until_s))
+        waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+        mark = self.marks.hold(lease_names.wait(waiting, until_s))
         if mark is not None:
             self._named[ticket.job] = (until_s, mark)
 
-    def _follow(self, seen: names.Seen) -> None:
+    def _follow(self, seen: lease_names.Seen) -> None:
         """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept.
 
         Of more than can be followed, the holders of the cards that there are come first; the others are seen by the
         next look.
         """
-        own, cards = "/%d/" % self.uid, {names.gpu(card.uuid) for card in self._cards.there}
-        every = {names.gpu(card) for card in seen.cards} | {names.run(*job) for job in seen.running}
-        every |= {name for name in seen.waits if not name.startswith("%s%d/" % (names.WAIT, self.uid))}
+        own, cards = "/%d/" % self.uid, {lease_names.gpu(card.uuid) for card in self._cards.there}
+        every = {lease_names.gpu(card) for card in seen.cards} | {lease_names.run(*job) for job in seen.running}
+        every |= {name for name in seen.waits if not name.startswith("%s%d/" % (lease_names.WAIT, self.uid))}
         held = set(sorted(every, key=lambda name: (name not in cards, own not in name, name))[: self._most])
         for name in set(self._holders) - held:
             self._holders.pop(name).close()
@@ -350,7 +350,7 @@ class Spooler:
     def _tell(self, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
         if (tickets, reasons) != self._told:
             self._told = (tickets, reasons)
-            status.write(self.queue.root, tickets, reasons)
+            report.write_reasons(self.queue.root, tickets, reasons)
 
     def _wait(self) -> None:
         """Until something changes that may matter, or it is time to look again."""
@@ -387,7 +387,7 @@ def _is_over(ticket: "Ticket") -> bool:
     return is_cancelled(ticket) or os.path.exists(os.path.join(attempt_dir(ticket.home, 1), OUTCOME))
 
 
-class Cards:
+class GpuMonitor:
     """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
 
     def __init__(self) -> None:
@@ -395,9 +395,9 @@ class Cards:
         self._used: "dict[str, str]" = {}
         self._due = 0.0
 
-    def of(self, kind: demand.Kind) -> "list[str]":
+    def of(self, kind: capacity.Kind) -> "list[str]":
         """Those of a kind; none where nobody knows."""
-        return demand.cards_of(kind, self.there)
+        return capacity.gpus_of_kind(kind, self.there)
 
     def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
         """Who uses a card that nobody holds."""
@@ -412,7 +412,7 @@ class Cards:
 
     def let_go(self, name: str) -> None:
         """Its holder has ended, and so have the holder's processes; whoever takes it looks once more."""
-        self._used.pop(name[len(names.GPU) :], None)
+        self._used.pop(name[len(lease_names.GPU) :], None)
 
     def look_anew(self) -> None:
         """Somebody found it otherwise."""

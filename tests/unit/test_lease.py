@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("fcntl")
 
-from clusterfn.bridge.spooler import marks
+from clusterfn.bridge.queue import lease
 from clusterfn.bridge.supervisor.verdict import Verdict
 
 BOB = 64_001  # nobody has this number
@@ -25,7 +25,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder as /tmp is one, below nobody's own."""
     path = Path(tempfile.mkdtemp(prefix="clusterfn-marks-"))
     path.chmod(0o1777)
-    monkeypatch.setattr(marks, "_FOLDER", str(path))
+    monkeypatch.setattr(lease, "_FOLDER", str(path))
     yield path
     shutil.rmtree(path)
 
@@ -50,7 +50,7 @@ def as_bob(work: Callable[[], bool]) -> bool:
 
 
 def test_a_name_has_one_holder_until_that_lets_go(folder: Path):
-    files = marks.Files()
+    files = lease.FileLeases()
     first = files.hold("gpu/one")
 
     assert first is not None
@@ -63,7 +63,7 @@ def test_a_name_has_one_holder_until_that_lets_go(folder: Path):
 
 
 def test_who_inherits_a_name_holds_it_too(folder: Path):
-    files = marks.Files()
+    files = lease.FileLeases()
     first = files.hold("gpu/one")
     assert first is not None
     heir = os.dup(first.fileno())
@@ -76,7 +76,7 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 
 def test_of_many_that_come_together_one_holds_the_name(folder: Path):
     code = (
-        "import sys; from clusterfn.bridge.spooler import marks; marks._FOLDER = sys.argv[1]\n"
+        "import sys; from clusterfn.bridge.queue import lease; lease._FOLDER = sys.argv[1]\n"
         "sys.stdin.read(1); mark = marks.Files().hold('gpu/one'); print(mark is not None, flush=True); sys.stdin.read()"
     )
     argv = [sys.executable, "-c", code, str(folder)]
@@ -94,23 +94,23 @@ def test_of_many_that_come_together_one_holds_the_name(folder: Path):
 
 
 def test_a_name_whose_file_is_removed_before_it_is_locked_is_claimed_again(folder: Path, monkeypatch):
-    lock, looks = marks._lock, [marks.Files().names]
+    lock, looks = lease._lock, [lease.FileLeases().names]
 
     def late(fd: int, how: int) -> bool:
         if looks:
             assert looks.pop()() == set()  # another process lists the names, and removes the file
         return lock(fd, how)
 
-    monkeypatch.setattr(marks, "_lock", late)
-    mark = marks.Files().hold("gpu/one")
+    monkeypatch.setattr(lease, "_lock", late)
+    mark = lease.FileLeases().hold("gpu/one")
 
     assert mark is not None
-    assert marks.Files().names() == {"gpu/one"}
-    assert marks.Files().hold("gpu/one") is None
+    assert lease.FileLeases().names() == {"gpu/one"}
+    assert lease.FileLeases().hold("gpu/one") is None
 
 
 def test_another_user_holds_no_name_that_is_held_and_removes_none(folder: Path):
-    mark = marks.Files().hold("gpu/one")
+    mark = lease.FileLeases().hold("gpu/one")
     assert mark is not None
     (file,) = folder.iterdir()
 
@@ -121,22 +121,22 @@ def test_another_user_holds_no_name_that_is_held_and_removes_none(folder: Path):
             return False
         return True
 
-    assert not as_bob(lambda: marks.Files().hold("gpu/one") is not None)
+    assert not as_bob(lambda: lease.FileLeases().hold("gpu/one") is not None)
     assert not as_bob(removes)
-    assert as_bob(lambda: marks.Files().names() == {"gpu/one"})
+    assert as_bob(lambda: lease.FileLeases().names() == {"gpu/one"})
     mark.close()
-    assert as_bob(lambda: marks.Files().hold("gpu/one") is not None)
+    assert as_bob(lambda: lease.FileLeases().hold("gpu/one") is not None)
 
 
 @pytest.mark.parametrize("umask", [0o077, 0o777])
 def test_a_name_is_seen_by_all_whatever_the_umask(folder: Path, umask: int):
     before = os.umask(umask)
     try:
-        mark = marks.Files().hold("gpu/one")
+        mark = lease.FileLeases().hold("gpu/one")
     finally:
         os.umask(before)
 
-    assert as_bob(lambda: marks.Files().names() == {"gpu/one"})
+    assert as_bob(lambda: lease.FileLeases().names() == {"gpu/one"})
     assert mark is not None
 
 
@@ -150,7 +150,7 @@ def test_what_others_put_there_is_neither_waited_for_nor_followed_nor_removed(fo
     (folder / ".clusterfn-mark-").write_text("")
     (folder / "thesis.tex").write_text("")
     before = set(folder.iterdir())
-    files = marks.Files()
+    files = lease.FileLeases()
 
     assert files.names() == set()
     mark = files.hold("gpu/one")
@@ -165,7 +165,7 @@ def test_a_folder_in_which_others_may_remove_files_is_refused_by_name(folder: Pa
     folder.chmod(0o777)
 
     with pytest.raises(Verdict) as caught:
-        marks.Files().hold("gpu/one")
+        lease.FileLeases().hold("gpu/one")
 
     assert f"other users may remove files in {folder}" in caught.value.facts["message"]
     assert "chmod 1777" in caught.value.facts["hint"]
@@ -177,11 +177,11 @@ def test_a_folder_of_another_user_is_refused_by_name(folder: Path):
     os.chown(folder, BOB, BOB)
 
     with pytest.raises(Verdict, match=f"which belongs to the user with id {BOB}"):
-        marks.Files().names()
+        lease.FileLeases().names()
 
 
 def test_a_mark_that_is_held_does_not_grow_old(folder: Path):
-    mark = marks.Files().hold("gpu/one")
+    mark = lease.FileLeases().hold("gpu/one")
     assert mark is not None
     (file,) = folder.iterdir()
     os.utime(file, (0, 0))

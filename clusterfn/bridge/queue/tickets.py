@@ -1,7 +1,9 @@
-"""Tickets: jobs that wait, each a file in the queue of one user on one machine.
+"""Files of the queue of one user on one machine: a ticket for each job that waits, and the journal of leases.
 
-Written by the supervisor that found no room, removed once the job is claimed; whoever dies in between leaves either a
-ticket or a claim. Reads and writes these files alone.
+A ticket is written by the supervisor that found no room, and removed once the job is claimed; a process that dies in
+between leaves either a ticket or a claim. The journal has one JSON line for each event, appended whole;
+docs/reference/job-directory.md describes them. It is for people and for tests that judge the queue from outside, and a
+full disk does not end a job.
 """
 
 import json
@@ -14,12 +16,13 @@ from collections import namedtuple
 from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
 from ..supervisor import publish
 from ..supervisor.job import DAMAGED
-from . import holds, machine
-from .demand import Demand, Limits, kind
+from . import machine
+from .capacity import Demand, UserLimits, kind_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
+
 
 # order: what sorts them; ms: the same for other users; needs: files without which its environment is not there yet
 Ticket = namedtuple(
@@ -139,7 +142,7 @@ class Queue:
     def withdraw(self, job: str) -> None:
         """It will never start."""
         self.remove(job)
-        holds.write(self.root, holds.WITHDRAWN, job)
+        record_event(self.root, WITHDRAWN, job)
 
     def _ticket(self, told: "dict[str, Any]") -> Ticket:
         """What was written before the machine was last started is older than anything since."""
@@ -147,8 +150,8 @@ class Queue:
         order = (1, told["submitted"]) if now else (0, told["t"])
         return Ticket(
             order, told["submitted"] // 10**6 if now else 0, told["job"], told["name"], told["folder"], told["home"],
-            told["element"], told["submitted"], Demand(**told["asked"]), Limits(**told["limits"]),
-            kind(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
+            told["element"], told["submitted"], Demand(**told["asked"]), UserLimits(**told["limits"]),
+            kind_of(told["resources"]), told["t"], told["queue_timeout_s"], told["reason"], told["lease"],
             tuple(told.get("needs", ())),
         )  # fmt: skip
 
@@ -176,7 +179,7 @@ def _checked(told: "dict[str, Any]", job: str) -> "dict[str, Any]":
     for name, value in told["limits"].items():
         if not isinstance(value, (int, float, _NONE)):
             raise TypeError("limits: %s is %r" % (name, value))
-    Demand(**told["asked"]), Limits(**told["limits"]), kind(told["resources"])
+    Demand(**told["asked"]), UserLimits(**told["limits"]), kind_of(told["resources"])
     for text in (told["folder"], told["home"], *told.get("needs", ()), *told["env"], *told["env"].values()):
         if b"\0" in os.fsencode(text):
             raise ValueError("%r holds a zero byte" % text)
@@ -231,3 +234,33 @@ def log_of(ticket: Ticket) -> str:
     """Its scheduler.log."""
     name = "scheduler.log" if ticket.element is None else element_log(ticket.element)
     return os.path.join(ticket.home, name)
+
+
+JOURNAL_FILE = "holds.jsonl"
+_LARGEST = 16 << 20
+
+TICKET, WITHDRAWN, TAKEN, EXCHANGED, RELEASED = "ticket", "withdrawn", "taken", "exchanged", "released"
+
+
+def record_event(root: str, event: str, job: str, **facts: "Any") -> None:
+    """Append a line; times are wall seconds."""
+    line = dict(facts, event=event, job=job, t=round(time.time(), 6))
+    if isinstance(line.get("asked"), Demand):
+        line["asked"] = dict(line["asked"]._asdict())
+    folder = machine.folder(root)
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        _append(os.path.join(folder, JOURNAL_FILE), (json.dumps(line) + "\n").encode())
+    except OSError:
+        return
+
+
+def _append(path: str, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(fd, data)
+        large = os.fstat(fd).st_size > _LARGEST
+    finally:
+        os.close(fd)
+    if large:
+        os.rename(path, path + ".1")  # the one before it goes

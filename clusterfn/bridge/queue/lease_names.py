@@ -12,9 +12,7 @@ door                                             whoever is being let in just no
 Every user of the machine can read them, and could lie by them.
 """
 
-from collections import namedtuple
-
-from .demand import ANY, Demand, Kind
+from .capacity import ANY, Demand, Kind, Running, Waiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
 
 DOOR = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
-
-Running = namedtuple("Running", ("uid", "job", "asked"))
-Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
 
 VALID_S = 60  # who stands still keeps nobody waiting for longer than that
 _NO_END_S = str(1 << 62)

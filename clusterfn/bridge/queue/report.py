@@ -1,8 +1,9 @@
-"""One look at the cards of this machine: who holds which, who uses one without a lease, and who waits.
+"""What is reported of one user's queue on this machine: why each job waits, and who holds or uses which GPU.
 
-Reads alone: it knocks at nobody's door, so that it can be asked as often as one likes. Whose a card is follows from
-the journal for one's own jobs, for others from the names of their jobs and the processes that are seen on it. Started
-through the agent (`supervise.py gpus ROOT LEASE`); prints one JSON object.
+The spooler writes the reasons; `supervise.py queue ROOT` prints them, and sees that a spooler runs.
+`supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object. It only reads, so it can be asked as often
+as one likes. Who has a GPU follows from the journal for one's own jobs, for others from the names of their leases and
+the processes that are seen on it.
 """
 
 import json
@@ -10,31 +11,91 @@ import os
 import sys
 import time
 
-from ..layout import JOBS, SPEC, UNSATISFIABLE
+from ..layout import JOBS, QUEUE_STATUS, SPEC, UNSATISFIABLE
 from ..supervisor import nvidia
 from ..supervisor.eligible import asked
+from ..supervisor.job import DAMAGED
 from ..supervisor.verdict import Verdict
-from . import holds, machine, names, status
-from . import marks as marking
+from . import launch, lease_names, machine, tickets
+from .lease import leases_of_kind
+from .tickets import Queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
     from ..supervisor.nvidia import Load, OnCard
+    from .lease import Leases
+    from .tickets import Ticket
+
+_STARTS = "its turn has come"
+
+
+def print_queue(root: str, bridge: str) -> int:
+    """Print a line for each job that waits, in order: NAME.ID|STATE|REASON."""
+    launch.revive_spooler(root, bridge)
+    for line in waiting_jobs(root):
+        text = "%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"])
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
+    return 0
+
+
+def waiting_jobs(root: str) -> "list[dict[str, Any]]":
+    """`job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
+    waiting = Queue(root)
+    reasons = _reasons(root)
+    return [_line(ticket, reasons) for ticket in waiting.read()]
+
+
+def _line(ticket: "Ticket", reasons: "dict[str, str]") -> "dict[str, Any]":
+    reason = reasons.get(ticket.job) or ticket.reason or "waiting for its turn"
+    asked = dict(ticket.asked._asdict())
+    return {"job": ticket.job, "name": ticket.name, "reason": reason, "submitted": ticket.submitted, "asked": asked,
+            "since": ticket.written}  # fmt: skip
+
+
+def _reasons(root: str) -> "dict[str, str]":
+    try:
+        with open(_status_file(root), encoding="utf-8") as file:
+            return {told["job"]: told["reason"] for told in map(json.loads, file)}
+    except DAMAGED:  # no spooler has told yet, or it is not what one has told
+        return {}
+
+
+def reason_of(root: str, job: str) -> str:
+    """Why a job waits; "" if it does not."""
+    ticket = Queue(root).of(job)
+    return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
+
+
+def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
+    """Tell why each of them waits."""
+    told = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
+    path = _status_file(root)
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in told)
+        os.rename(path + ".new", path)
+    except OSError:  # full: it is news, not the queue
+        return
+
+
+def _status_file(root: str) -> str:
+    return os.path.join(machine.folder(root), QUEUE_STATUS)
+
 
 _OF_THE_JOURNAL = 1 << 20  # its end; a card that was taken before that is still shown as held
 _SOMEBODY = "somebody"
 _KEPT = "waiting for %s; what becomes free of them is kept for it"
 
 
-def gpus(root: str, lease: str) -> int:
+def print_gpus(root: str, lease: str) -> int:
     """Print the look."""
-    sys.stdout.write(json.dumps(look(root, marking.of(lease))) + "\n")
+    sys.stdout.write(json.dumps(look_at_gpus(root, leases_of_kind(lease))) + "\n")
     return 0
 
 
-def look(root: str, marks: "marking.Marks") -> "dict[str, Any]":
+def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
     """`cards`, `waiting`, and in `trouble` what nvidia-smi said instead of cards."""
     trouble, held = "", set()  # type: str, set[str]
     try:
@@ -43,10 +104,10 @@ def look(root: str, marks: "marking.Marks") -> "dict[str, Any]":
     except Verdict as verdict:
         loads, seen_on = [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
-    seen = names.Seen(held, machine.now_s())
-    holders = Holders(root, seen, os.getuid()).of(seen_on)
+    seen = lease_names.Seen(held, machine.now_s())
+    holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
     cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
-    return {"cards": cards, "waiting": _waiting(root, seen), "trouble": trouble}
+    return {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
 
 
 def _card(load: "Load", holder: "Optional[dict[str, Any]]", seen_on: "list[OnCard]") -> "dict[str, Any]":
@@ -58,7 +119,7 @@ def _card(load: "Load", holder: "Optional[dict[str, Any]]", seen_on: "list[OnCar
     return told
 
 
-class Holders:
+class GpuHolders:
     """Whose the held cards are.
 
     Args:
@@ -67,7 +128,7 @@ class Holders:
         uid: This user.
     """
 
-    def __init__(self, root: str, seen: names.Seen, uid: int) -> None:
+    def __init__(self, root: str, seen: lease_names.Seen, uid: int) -> None:
         self._root = root
         self._seen = seen
         self._uid = uid
@@ -113,10 +174,10 @@ class Holders:
 def _taken(root: str) -> "dict[str, tuple[str, float]]":
     """Who took each card last and has not given it back, and when, by the journal."""
     found: "dict[str, tuple[str, float]]" = {}
-    for line in _end_of(os.path.join(machine.folder(root), holds.FILE)):
-        if line.get("event") == holds.TAKEN:
+    for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
+        if line.get("event") == tickets.TAKEN:
             found.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
-        elif line.get("event") == holds.RELEASED:
+        elif line.get("event") == tickets.RELEASED:
             for uuid in line["cards"]:
                 found.pop(uuid, None)
     return found
@@ -149,10 +210,10 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     return "%s, element %s" % (name, element) if element else str(name)
 
 
-def _waiting(root: str, seen: names.Seen) -> "list[dict[str, Any]]":
+def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]]":
     """Who waits for cards, the oldest first: all own jobs, and of others those that are next in their line."""
     now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
-    own = status.lines(root)
+    own = waiting_jobs(root)
     tickets = {line["job"] for line in own}
     found = [
         (line["since"], {"own": True, "user": nvidia.user_name(uid), "job": line["job"], "name": line["name"],

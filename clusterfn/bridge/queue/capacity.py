@@ -1,22 +1,93 @@
-"""What is left of a machine for one user, while jobs are let in and reserved for one after another. Pure.
+"""What jobs take of a machine, what one user may take, and what is left for that user's next job. Pure.
 
-Cards are counted by name, everything else by amount.
+GPUs are counted by UUID, everything else by amount. Jobs are admitted and reserved for one after another.
 """
 
-from . import keeping
-from .demand import Demand
+from collections import namedtuple
+
+from ..supervisor.eligible import eligible, squeezed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterable, Optional, Sequence
+    from typing import Any, Container, Iterable, Mapping, Optional, Sequence
 
-    from .demand import Limits
-    from .names import Running
+    from ..supervisor.eligible import Card
+
+Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
+# Which cards will do: a type as `eligible.squeezed` has it, "" for any; the size of each, 0 for any.
+Kind = namedtuple("Kind", ("type", "memory_mb"))
+# What all running jobs of one user may take together; None: as much as there is.
+UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))
+# Jobs that run, and jobs that are next in their line; ms: when one was submitted, since the machine's start.
+Running = namedtuple("Running", ("uid", "job", "asked"))
+Waiting = namedtuple("Waiting", ("ms", "uid", "job", "asked", "kind"))
+
+ANY = Kind("", 0)
+_UNLIMITED_CORES = 1 << 20
+
+
+def demand_of(spec: "dict[str, Any]") -> Demand:
+    """What a job asks for; no memory if it does not say."""
+    asked = spec["resources"]
+    return Demand(asked["gpus"], asked["cores"], _mb(asked["memory_bytes"] or 0))
+
+
+def kind_of(resources: "Mapping[str, Any]") -> Kind:
+    """The cards that will do for a job, by the `resources` of its spec.json."""
+    return Kind(squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0))
+
+
+def gpus_of_kind(kind: Kind, there: "Iterable[Card]") -> "list[str]":
+    """The UUIDs of those that will do."""
+    return [card.uuid for card in eligible(there, kind.type or None, kind.memory_mb << 20 or None)]
+
+
+def limits_of(spec: "dict[str, Any]") -> UserLimits:
+    """What its user may take on this host."""
+    given = spec.get("limits") or {}
+    cores, memory = given.get("cores"), given.get("memory_bytes")
+    if cores is None and spec["scheduler"] == "local":
+        cores = _UNLIMITED_CORES  # one's own machine: its cores are shared in time, as among all programs there
+    return UserLimits(given.get("gpus"), cores, None if memory is None else _mb(memory), given.get("jobs"))
+
+
+def _mb(size: int) -> int:
+    return -(-size >> 20)
+
+
+def reserved_gpus(
+    free: "Sequence[str]", waiting: "Iterable[tuple[int, Optional[Container[str]]]]", last: "Optional[Container[str]]"
+) -> "set[str]":
+    """The cards that are kept.
+
+    Args:
+        free: All that could be.
+        waiting: How many each of those who wait needs, and which will do; None: every one does.
+        last: Cards that are kept only where no others will do; None: all of them.
+    """
+    places = [cards for wanted, cards in waiting for _ in range(min(wanted, len(free)))]
+    has = {}  # type: dict[int, str]
+    for card in sorted(free, key=lambda card: last is None or card in last):
+        _give(card, places, has, set())
+    return set(has.values())
+
+
+def _give(card: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
+    """Find a place for a card; whoever has to make room for it finds another, so that no place is lost."""
+    for place, cards in enumerate(places):
+        if place in asked or cards is not None and card not in cards:
+            continue
+        asked.add(place)
+        if place not in has or _give(has[place], places, has, asked):
+            has[place] = card
+            return True
+    return False
+
 
 CARDS, CORES, MEMORY, OWN = "cards", "cores", "memory", "own"
 
 
-class Machine:
+class MachineResources:
     """What there is.
 
     Attributes:
@@ -30,7 +101,7 @@ class Machine:
         self.free_cards = list(free_cards)
 
 
-class Room:
+class RemainingResources:
     """What a user's next job may take.
 
     Args:
@@ -44,7 +115,7 @@ class Room:
         core_users: uid -> cores that this user's jobs hold.
     """
 
-    def __init__(self, machine: Machine, running: "Sequence[Running]", uid: int, limits: "Limits") -> None:
+    def __init__(self, machine: MachineResources, running: "Sequence[Running]", uid: int, limits: "UserLimits") -> None:
         own = [job.asked for job in running if job.uid == uid]
         used = sum(job.asked.memory_mb for job in running)
         self.free_cards = list(machine.free_cards)
@@ -84,7 +155,7 @@ class Room:
 
     def left(self, cards: "Optional[Sequence[str]]") -> "list[str]":
         """Those of them that are kept for nobody."""
-        kept = keeping.kept(self.free_cards, self._waiting, cards)
+        kept = reserved_gpus(self.free_cards, self._waiting, cards)
         return [card for card in self.suitable(cards) if card not in kept]
 
     def over(self, asked: Demand) -> "list[str]":

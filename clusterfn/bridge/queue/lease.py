@@ -23,8 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional, Union
 
-    Mark = Union["SocketMark", "FileMark"]
-    Marks = Union["Sockets", "Files"]
+    Lease = Union["SocketLease", "FileLease"]
+    Leases = Union["SocketLeases", "FileLeases"]
 
 _PREFIX = "clusterfn/"
 _LISTED = re.compile(rb" @clusterfn/([^\s@]+)\n")
@@ -38,12 +38,12 @@ _PLACES = 4096  # whoever waits for the holder's end takes one, and nobody gives
 _TRIES = 25  # whoever looks at a file locks it for a moment
 
 
-def of(lease: str) -> "Marks":
+def leases_of_kind(lease: str) -> "Leases":
     """The marks of a host with this `lease:`."""
-    return Files() if lease == "file" else Sockets()
+    return FileLeases() if lease == "file" else SocketLeases()
 
 
-class SocketMark:
+class SocketLease:
     """A name held by a listening socket."""
 
     def __init__(self, socket: "_socket.socket") -> None:
@@ -71,7 +71,7 @@ class SocketMark:
         self._socket.close()
 
 
-class FileMark:
+class FileLease:
     """A name held by a lock on a file that every user can open."""
 
     def __init__(self, fd: int, file: str = "") -> None:
@@ -93,11 +93,11 @@ class FileMark:
         """Let go, as far as this process is concerned; the file goes with its last holder, or when its owner looks."""
         os.close(self._fd)
         if self._file:
-            with contextlib.suppress(OSError, Verdict), _Folder() as folder:
+            with contextlib.suppress(OSError, Verdict), _LeaseFolder() as folder:
                 folder.is_held(self._file)
 
 
-class Holder:
+class LeaseHolder:
     """Whoever holds a name now: who it is, and a connection that ends with the last process of theirs.
 
     Attributes:
@@ -119,10 +119,10 @@ class Holder:
         self._socket.close()
 
 
-class Sockets:
+class SocketLeases:
     """Names as abstract unix sockets."""
 
-    def hold(self, name: str) -> "Optional[SocketMark]":
+    def hold(self, name: str) -> "Optional[SocketLease]":
         """Hold a name; None if somebody does."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
@@ -133,13 +133,13 @@ class Sockets:
             if error.errno not in _TAKEN:
                 raise
             return None
-        return SocketMark(socket)
+        return SocketLease(socket)
 
-    def inherited(self, fd: int) -> SocketMark:
+    def inherited(self, fd: int) -> SocketLease:
         """A name that the process before this one held."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
         socket.listen(_PLACES)  # whoever asks for the holder is told of this process from now on
-        return SocketMark(socket)
+        return SocketLease(socket)
 
     def names(self) -> "set[str]":
         """All that are held."""
@@ -152,7 +152,7 @@ class Sockets:
         ):  # a sandbox that shows no table: each name is still held by one alone
             return set()
 
-    def holder(self, name: str) -> "Optional[Holder]":
+    def holder(self, name: str) -> "Optional[LeaseHolder]":
         """Whoever holds it; None if nobody does any more, or too many wait at the door."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         socket.setblocking(False)
@@ -162,27 +162,27 @@ class Sockets:
         except OSError:
             socket.close()
             return None
-        return Holder(socket, *struct.unpack("3i", raw)[:2])
+        return LeaseHolder(socket, *struct.unpack("3i", raw)[:2])
 
 
 def _address(name: str) -> bytes:
     return b"\0" + (_PREFIX + name).encode()
 
 
-class Files:
+class FileLeases:
     """Names as locked files. Nobody can be told apart or woken: who waits looks again.
 
     Each holder locks a file of its own, in a folder where only the owner of a file may remove it, and then sees that
     no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
     """
 
-    def hold(self, name: str) -> "Optional[FileMark]":
+    def hold(self, name: str) -> "Optional[FileLease]":
         """Hold a name; None if somebody does.
 
         Raises:
             Verdict: The folder lets others remove what is ours.
         """
-        with _Folder() as folder:
+        with _LeaseFolder() as folder:
             for _ in range(_TRIES):
                 mark = folder.claim(name)
                 if mark is not None:
@@ -190,9 +190,9 @@ class Files:
                 time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both let go
         return None
 
-    def inherited(self, fd: int) -> FileMark:
+    def inherited(self, fd: int) -> FileLease:
         """A name that the process before this one held."""
-        return FileMark(fd)
+        return FileLease(fd)
 
     def names(self) -> "set[str]":
         """All that are held; files that nobody holds any more and that are ours are removed.
@@ -200,7 +200,7 @@ class Files:
         Raises:
             Verdict: The folder lets others remove what is ours.
         """
-        with _Folder() as folder:
+        with _LeaseFolder() as folder:
             return {name for name, file in folder.files() if folder.is_held(file)}
 
     def holder(self, _name: str) -> None:
@@ -208,10 +208,10 @@ class Files:
         return
 
 
-class _Folder:
+class _LeaseFolder:
     """The folder of the files, open."""
 
-    def __enter__(self) -> "_Folder":
+    def __enter__(self) -> "_LeaseFolder":
         self._fd = os.open(_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         found, trusted = os.fstat(self._fd), Trusted()
         if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
@@ -232,7 +232,7 @@ class _Folder:
         found = [file for file in os.listdir(self._fd) if file.startswith(_MARK)]
         return [(file[len(_MARK) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
 
-    def claim(self, name: str) -> "Optional[FileMark]":
+    def claim(self, name: str) -> "Optional[FileLease]":
         """One try; None if another holds it, or tries just now, or has looked at the file in between."""
         own = "%s%s-%s" % (_MARK, name.replace("/", ":"), os.urandom(8).hex())
         fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
@@ -245,7 +245,7 @@ class _Folder:
             if not held:
                 self._remove(fd, own)
                 os.close(fd)
-        return FileMark(fd, own) if held else None
+        return FileLease(fd, own) if held else None
 
     def is_held(self, file: str) -> bool:
         """Whether somebody holds it; one that nobody does is removed if it is ours."""

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from clusterfn.bridge.spooler import cards, names
-from clusterfn.bridge.spooler.demand import ANY, Demand, Kind, Limits
-from clusterfn.bridge.spooler.room import MEMORY, OWN, Machine, Room
+from clusterfn.bridge.queue import capacity, gpu_leases, lease_names
+from clusterfn.bridge.queue.capacity import (
+    ANY,
+    MEMORY,
+    OWN,
+    Demand,
+    Kind,
+    MachineResources,
+    RemainingResources,
+    UserLimits,
+)
 from clusterfn.bridge.supervisor import nvidia
 
-NONE = Limits(None, None, None, None)
+NONE = UserLimits(None, None, None, None)
 
 
 class Mark:
@@ -33,7 +41,7 @@ class Marks:
 
 @pytest.mark.parametrize(("there", "available", "fits"), [(1000, 200, False), (1000, 400, True), (200, 400, False)])
 def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int, available: int, fits: bool):
-    room = Room(Machine(8, there, available), [], 1, NONE)
+    room = RemainingResources(MachineResources(8, there, available), [], 1, NONE)
 
     assert room.lacks(Demand(0, 1, 300)) == ([] if fits else [MEMORY])
 
@@ -42,25 +50,27 @@ def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int,
     ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
 )
 def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
-    running = [names.Running(1, "own", Demand(2, 5, 400)), names.Running(2, "another's", Demand(3, 30, 3000))]
+    running = [capacity.Running(1, "own", Demand(2, 5, 400)), capacity.Running(2, "another's", Demand(3, 30, 3000))]
 
     def over(most: int) -> list[str]:
-        limits = Limits(None, None, None, None)._replace(**{limit: most})
-        return Room(Machine(64, 9000, 9000, "abcdefgh"), running, 1, limits).lacks(Demand(1, 3, 90))
+        limits = UserLimits(None, None, None, None)._replace(**{limit: most})
+        there = MachineResources(64, 9000, 9000, "abcdefgh")
+        return RemainingResources(there, running, 1, limits).lacks(Demand(1, 3, 90))
 
     assert over(used + asked) == []
     assert over(used + asked - 1) == [OWN]
 
 
 def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
-    room = Room(Machine(8, 900, 900), [names.Running(1, "own", Demand(4, 1, 500))], 1, Limits(2, None, 100, None))
+    running = [capacity.Running(1, "own", Demand(4, 1, 500))]
+    room = RemainingResources(MachineResources(8, 900, 900), running, 1, UserLimits(2, None, 100, None))
 
     assert room.lacks(Demand(0, 1, 0)) == []
 
 
 def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
-    running = [names.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
-    room = Room(Machine(8, 900, 900, "abcdefgh"), running, 1, Limits(4, None, None, None))
+    running = [capacity.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
+    room = RemainingResources(MachineResources(8, 900, 900, "abcdefgh"), running, 1, UserLimits(4, None, None, None))
 
     assert room.over(Demand(2, 1, 0)) == []
     room.take(Demand(1, 1, 0))
@@ -70,34 +80,34 @@ def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
 def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvidia, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
-    held = cards.hold(marks, ["a", "b"], 2)  # type: ignore[arg-type]
+    held = gpu_leases.hold_gpus(marks, ["a", "b"], 2)  # type: ignore[arg-type]
 
-    held = cards.unused(marks, held, ["a", "b", "c", "d"])  # type: ignore[arg-type]
+    held = gpu_leases.replace_used_gpus(marks, held, ["a", "b", "c", "d"])  # type: ignore[arg-type]
 
     assert list(held) == ["b", "c"]
-    assert marks.held == {names.gpu("b"), names.gpu("c")}
+    assert marks.held == {lease_names.gpu("b"), lease_names.gpu("c")}
 
 
 def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(nvidia, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
 
-    with pytest.raises(cards.TooFew) as few:
-        cards.unused(marks, cards.hold(marks, ["a", "b"], 2), ["a", "b"])  # type: ignore[arg-type]
+    with pytest.raises(gpu_leases.TooFew) as few:
+        gpu_leases.replace_used_gpus(marks, gpu_leases.hold_gpus(marks, ["a", "b"], 2), ["a", "b"])  # type: ignore[arg-type]
 
     assert few.value.strangers == {"a": "bob"}
     assert not marks.held
 
 
 def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known():
-    seen = names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0)
+    seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0)
     assert seen.holders(["a", "b", "c"], (7, "me")) == {"a": 1, "b": 1}
 
-    mixed = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
+    mixed = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
     assert sorted(mixed.holders(["a", "b"], (7, "me")).values()) == [1, 2]
     assert mixed.holders(["a"], (7, "me")) == {"a": -1}
 
-    unknown = names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
+    unknown = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
     assert unknown.holders(["a", "b"], (7, "me")) == {"a": -1, "b": -1}
 
 
@@ -116,7 +126,7 @@ def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known()
 def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
     waiting: list[tuple[int, str]], own: str, left: int
 ):
-    room = Room(Machine(8, 1000, 1000, "abcd"), [], 1, NONE)
+    room = RemainingResources(MachineResources(8, 1000, 1000, "abcd"), [], 1, NONE)
     for gpus, kind in waiting:
         room.reserve(Demand(gpus, 0, 0), list(kind))
 
@@ -125,17 +135,17 @@ def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
 
 
 def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
-    waiting = names.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
-    name = names.wait(waiting, 60)
+    waiting = capacity.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
+    name = lease_names.wait(waiting, 60)
 
-    assert names.Seen([name, names.wait(waiting, 80)], 59).waiting == [waiting]
-    assert names.Seen([name], 60).waiting == []
+    assert lease_names.Seen([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
+    assert lease_names.Seen([name], 60).waiting == []
 
 
 def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
-    waiting = names.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
+    waiting = capacity.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
 
-    name = names.wait(waiting, 10**9)
+    name = lease_names.wait(waiting, 10**9)
 
     assert len(f"clusterfn/{name}") <= 107
-    assert names.Seen([name], 0).waiting == [waiting._replace(kind=ANY)]
+    assert lease_names.Seen([name], 0).waiting == [waiting._replace(kind=ANY)]

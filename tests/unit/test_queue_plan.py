@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from clusterfn.bridge.spooler import plan, words
-from clusterfn.bridge.spooler.demand import ANY, Demand, Kind, Limits, cards_of
-from clusterfn.bridge.spooler.names import Seen
-from clusterfn.bridge.spooler.room import Machine
-from clusterfn.bridge.spooler.tickets import Ticket
+from clusterfn.bridge.queue import plan
+from clusterfn.bridge.queue.capacity import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.tickets import Ticket
 from clusterfn.bridge.supervisor.eligible import Card
 
-NONE = Limits(None, None, None, None)
+NONE = UserLimits(None, None, None, None)
 
 
 def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
@@ -21,19 +20,19 @@ def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
 
 def planned(
     tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = ""
-) -> plan.Plan:
+) -> plan.StartPlan:
     """With these cards free, and these held; one with a large letter is an A100."""
-    machine = Machine(cores, 1000, 1000, cards)
+    machine = MachineResources(cores, 1000, 1000, cards)
     holders = dict.fromkeys(held, 990007)
     every = [Card(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]]
-    view = plan.View(
-        machine, Seen(names, 0), 1, set(), set(), lambda kind: cards_of(kind, every),
-        lambda kind, ahead, kept: words.Around(kind, holders, {}, ahead, kept),
+    view = plan.QueueView(
+        machine, Seen(names, 0), 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
+        lambda kind, ahead, kept: plan.GpuSituation(kind, holders, {}, ahead, kept),
     )  # fmt: skip
-    return plan.plan(tickets, view)
+    return plan.plan_starts(tickets, view)
 
 
-def started(made: plan.Plan) -> list[str]:
+def started(made: plan.StartPlan) -> list[str]:
     return [each.job for each in made.start]
 
 
@@ -80,7 +79,7 @@ def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_th
 
     kept = "1 of the others reserved for 990008's job of 1, which came before"
     assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 1 job before it"
-    jobs = f"990008's job of 1 and {words.user_name(1)}'s job of 3"
+    jobs = f"990008's job of 1 and {plan.user_name(1)}'s job of 3"
     kept = f"the others reserved for {jobs}, which came before"
     assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
 

@@ -18,7 +18,7 @@ _PATIENCE_S = 2.0  # lines of setup: may take longer
 _LOOK_S, _LOOK_MOST_S = 0.004, 0.1
 
 
-class Older:
+class EarlierJob:
     """One of them.
 
     Attributes:
@@ -37,7 +37,7 @@ class Older:
         return _start_of(self.pid) == self.start
 
 
-def let_older_pass(script: int, has_come: "Callable[[Older], bool]") -> None:
+def wait_for_earlier_submissions(script: int, has_come: "Callable[[EarlierJob], bool]") -> None:
     """Return when the one before has been at the door, or has not come for two seconds.
 
     Args:
@@ -54,7 +54,7 @@ def let_older_pass(script: int, has_come: "Callable[[Older], bool]") -> None:
         pause = min(pause * 1.5, _LOOK_MOST_S)
 
 
-def _older_than(script: int) -> "list[Older]":
+def _older_than(script: int) -> "list[EarlierJob]":
     agent, own = _parent_of(script), _start_of(script)
     if agent <= 1 or own is None:
         return []
@@ -63,13 +63,13 @@ def _older_than(script: int) -> "list[Older]":
     return [each for each in (_as_job(pid, start) for start, pid in older) if each is not None]
 
 
-def _as_job(pid: int, start: int) -> "Optional[Older]":
+def _as_job(pid: int, start: int) -> "Optional[EarlierJob]":
     words = [os.fsdecode(word) for word in _read("/proc/%d/cmdline" % pid).split(b"\0")[:-1]]
     if len(words) not in (2, 3) or os.path.basename(words[1]) != SCRIPT:
         return None
     home = os.path.dirname(words[1])
     job = ".".join([os.path.basename(home)] + words[2:])
-    return Older(pid, start, job, os.path.join(home, ELEMENTS, words[2]) if words[2:] else home)
+    return EarlierJob(pid, start, job, os.path.join(home, ELEMENTS, words[2]) if words[2:] else home)
 
 
 def _children_of(pid: int) -> "Iterable[int]":

@@ -14,9 +14,9 @@ from ..supervisor.attempt import unclaim
 from ..supervisor.candidates import candidates
 from ..supervisor.eligible import named
 from ..supervisor.verdict import Verdict
-from . import arrivals, cards, demand, fairness, holds, launch, machine, names, tickets, words
-from . import marks as marking
-from .room import CARDS, OWN, Machine, Room
+from . import arrivals, capacity, gpu_leases, launch, lease_names, machine, plan, tickets
+from .capacity import CARDS, OWN, MachineResources, RemainingResources
+from .lease import leases_of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..supervisor.eligible import Card
     from ..supervisor.job import Job
     from ..supervisor.watch import Signals
-    from .marks import Mark
+    from .lease import Lease, Leases
 
 _AT_THE_DOOR_S = 5.0
 _KNOCK_S = 0.002
@@ -47,14 +47,14 @@ class NotNow(Exception):
         self.status = status
 
 
-class Held:
+class Admitted:
     """What a job has of the machine.
 
     Attributes:
         uuids: Its cards, in PCI order.
     """
 
-    def __init__(self, admission: "_Admission", cards: "dict[str, Mark]", refusal: "Optional[Verdict]" = None) -> None:
+    def __init__(self, admission: "_Admission", cards: "dict[str, Lease]", refusal: "Optional[Verdict]" = None) -> None:
         self.uuids = list(cards)
         self._admission = admission
         self._cards = cards
@@ -108,7 +108,7 @@ class Held:
         self._admission.release(self._cards)
 
 
-def ask(job: "Job", signals: "Signals", waits: bool = True) -> Held:
+def request_admission(job: "Job", signals: "Signals", waits: bool = True) -> Admitted:
     """What the job may have; it is the job's then. One that can never have it is let in to say so.
 
     Args:
@@ -132,9 +132,9 @@ def ask(job: "Job", signals: "Signals", waits: bool = True) -> Held:
         if admission.asked.gpus:
             admission.there = nvidia.cards()
             admission.every = candidates(admission.there, job.spec["resources"])
-        return Held(admission, admission.ask(turn is not None) if sys.platform.startswith("linux") else {})
+        return Admitted(admission, admission.ask(turn is not None) if sys.platform.startswith("linux") else {})
     except Verdict as refusal:
-        return Held(admission, {}, refusal)
+        return Admitted(admission, {}, refusal)
 
 
 class _Again(Exception):
@@ -156,9 +156,9 @@ class _Admission:
         self.every: "list[str]" = []
         self.uid = os.getuid()
         self.lease: "str" = job.spec["lease"]
-        self.marks = marking.of(self.lease)
-        self.asked = demand.of(job.spec)
-        self.limits = demand.limits(job.spec)
+        self.marks = leases_of_kind(self.lease)
+        self.asked = capacity.demand_of(job.spec)
+        self.limits = capacity.limits_of(job.spec)
         self.queue = tickets.Queue(job.root)
         self.ticket = self.queue.of(job.id)
         self.submitted = self.ticket.submitted if self.ticket else 0
@@ -169,9 +169,9 @@ class _Admission:
 
             self.needs = built.needs(job.spec["building"])
         self._waits_there = waits
-        self._run: "Optional[Mark]" = None
+        self._run: "Optional[Lease]" = None
 
-    def ask(self, turn: bool) -> "dict[str, Mark]":
+    def ask(self, turn: bool) -> "dict[str, Lease]":
         """The marks of its cards. `turn`: its own user's spooler has let it come.
 
         Raises:
@@ -181,7 +181,7 @@ class _Admission:
         if self.ticket and not turn and self._waits_there:
             raise self._goes_on_waiting()
         if not turn:
-            arrivals.let_older_pass(os.getppid(), self._has_come)
+            arrivals.wait_for_earlier_submissions(os.getppid(), self._has_come)
         while True:
             try:
                 return self._once()
@@ -198,50 +198,51 @@ class _Admission:
         if self.job.cancelled() or self.signals.told_to_end():
             raise NotNow(_EXIT_LEFT_TO_AFTER, "the job is to end: it waits for cards no longer")
 
-    def _has_come(self, other: "arrivals.Older") -> bool:
+    def _has_come(self, other: "arrivals.EarlierJob") -> bool:
         """Whether a job has been at the door: it runs or waits, or is there just now."""
         if os.path.exists(os.path.join(other.folder, CLAIM)) or self.queue.of(other.job) is not None:
             return True
         return any((job.uid, job.job) == (self.uid, other.job) for job in self._seen().running)
 
-    def _once(self) -> "dict[str, Mark]":
+    def _once(self) -> "dict[str, Lease]":
         if self.every and (self.strangers or any(other.asked.gpus for other in self._seen().waiting)):
             self.strangers = nvidia.used_by_others(card.uuid for card in self.there)
         held = self._at_the_door()
         if self.every:
             held = self._without_strangers(held)
         facts = {"asked": self.asked, "submitted": self.submitted, "cards": list(held)}
-        holds.write(self.job.root, holds.TAKEN, self.job.id, **facts)
+        tickets.record_event(self.job.root, tickets.TAKEN, self.job.id, **facts)
         return held
 
-    def held(self, held: "dict[str, Mark]") -> "list[Mark]":
+    def held(self, held: "dict[str, Lease]") -> "list[Lease]":
         """All its marks."""
         return list(held.values()) + ([self._run] if self._run else [])
 
-    def release(self, held: "dict[str, Mark]") -> None:
+    def release(self, held: "dict[str, Lease]") -> None:
         """Let all of them go."""
         if self._run is None:
             return
-        holds.write(self.job.root, holds.RELEASED, self.job.id, cards=list(held))  # before the next may say so
-        cards.release(held)
+        # Before the next holder may record that it has them.
+        tickets.record_event(self.job.root, tickets.RELEASED, self.job.id, cards=list(held))
+        gpu_leases.release_gpus(held)
         self._run.close()
         self._run = None
 
-    def exchange(self, held: "dict[str, Mark]", failed: "Sequence[str]") -> None:
+    def exchange(self, held: "dict[str, Lease]", failed: "Sequence[str]") -> None:
         """Hold other cards in place of those that failed, as far as others are free."""
         others = [card for card in self.every if card not in failed]
         for bad in [card for card in held if card in failed]:
             try:
-                better = cards.unused(self.marks, cards.hold(self.marks, others, 1), others)
-            except (cards.TooFew, Verdict):  # the same again is better than none
+                better = gpu_leases.replace_used_gpus(self.marks, gpu_leases.hold_gpus(self.marks, others, 1), others)
+            except (gpu_leases.TooFew, Verdict):  # the same again is better than none
                 return
-            holds.write(self.job.root, holds.EXCHANGED, self.job.id, cards=list(better), released=[bad])
+            tickets.record_event(self.job.root, tickets.EXCHANGED, self.job.id, cards=list(better), released=[bad])
             held.update(better)
             held.pop(bad).close()
 
-    def give_way(self, held: "dict[str, Mark]", first: "Callable[[], None]") -> bool:
+    def give_way(self, held: "dict[str, Lease]", first: "Callable[[], None]") -> bool:
         """As `Held.yield_to_other_users`."""
-        if not held or not fairness.others_wait(self._rivals(self._seen()), self.uid):
+        if not held or not plan.others_wait(self._rivals(self._seen()), self.uid):
             return False
         door = _enter(self.marks)
         try:
@@ -254,22 +255,22 @@ class _Admission:
             if door is not None:
                 door.close()
 
-    def _wait_again(self, held: "dict[str, Mark]") -> None:
+    def _wait_again(self, held: "dict[str, Lease]") -> None:
         """Behind those that wait now, and for as long as it takes: it has begun. A ticket counts where no claim is."""
         self.submitted = machine.now_ns()
         unclaim(self.job)
-        self.queue.write(dict(self._told(words.HALF), queue_timeout_s=None))
+        self.queue.write(dict(self._told(plan.HALF), queue_timeout_s=None))
         self.release(held)
-        self._note_ticket(words.HALF)
+        self._note_ticket(plan.HALF)
 
     def _note_ticket(self, reason: str) -> None:
         facts = {"asked": self.asked, "submitted": self.submitted, "reason": reason}
-        holds.write(self.job.root, holds.TICKET, self.job.id, **facts)
+        tickets.record_event(self.job.root, tickets.TICKET, self.job.id, **facts)
 
-    def _seen(self) -> names.Seen:
-        return names.Seen(self.marks.names(), machine.now_s())
+    def _seen(self) -> lease_names.Seen:
+        return lease_names.Seen(self.marks.names(), machine.now_s())
 
-    def _at_the_door(self) -> "dict[str, Mark]":
+    def _at_the_door(self) -> "dict[str, Lease]":
         door = _enter(self.marks)
         try:
             self._run = self._hold_run()
@@ -278,7 +279,7 @@ class _Admission:
             self._look_at_claim()
             self.submitted = self.submitted or machine.now_ns()
             return self._look()
-        except cards.TooFew:
+        except gpu_leases.TooFew:
             raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True) from None
         finally:
             if door is not None:
@@ -291,15 +292,15 @@ class _Admission:
             self.queue.remove(self.job.id)
             raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
 
-    def _hold_run(self) -> "Optional[Mark]":
+    def _hold_run(self) -> "Optional[Lease]":
         """Its name, which nobody else wants but another submission; whoever lists files may have it for a moment."""
-        name, until = names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
+        name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
         while True:
             mark = self.marks.hold(name)
             if mark is not None or self.lease != "file" or time.monotonic() > until:
                 return mark
 
-    def _look(self) -> "dict[str, Mark]":
+    def _look(self) -> "dict[str, Lease]":
         seen = self._seen()
         if self.lacks_environment():
             raise self._queue("its environment is not there yet")  # nobody keeps a card for it meanwhile
@@ -311,25 +312,25 @@ class _Admission:
         if missing or group:
             reserves = not group and missing != [OWN]
             raise self._queue(self._why(missing, room, seen) if missing else group, reserves)
-        return cards.hold(self.marks, room.left(self.every), self.asked.gpus)
+        return gpu_leases.hold_gpus(self.marks, room.left(self.every), self.asked.gpus)
 
-    def _room(self, seen: names.Seen) -> Room:
+    def _room(self, seen: lease_names.Seen) -> RemainingResources:
         every = [card.uuid for card in self.there]  # older jobs may be content with another kind
         free = [card for card in every if card not in seen.cards and card not in self.strangers]
-        there = Machine(
+        there = MachineResources(
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
         others = [job for job in seen.running if (job.uid, job.job) != (self.uid, self.job.id)]
-        room = Room(there, others, self.uid, self.limits)
+        room = RemainingResources(there, others, self.uid, self.limits)
         for waiting in seen.waiting:
             if waiting.ms < self._ms:
                 room.reserve(waiting.asked, self._cards_of(waiting))
         return room
 
-    def _cards_of(self, waiting: "names.Waiting") -> "list[str]":
-        return demand.cards_of(waiting.kind, self.there)
+    def _cards_of(self, waiting: "capacity.Waiting") -> "list[str]":
+        return capacity.gpus_of_kind(waiting.kind, self.there)
 
-    def _rivals(self, seen: names.Seen) -> "list[names.Waiting]":
+    def _rivals(self, seen: lease_names.Seen) -> "list[capacity.Waiting]":
         """Those that wait for cards of which this one could have some."""
         every = set(self.every)
         return [other for other in seen.waiting if other.asked.gpus and every.intersection(self._cards_of(other))]
@@ -338,24 +339,24 @@ class _Admission:
     def _ms(self) -> int:
         return self.ticket.ms if self.ticket else self.submitted // 10**6
 
-    def _group_has_its_half(self, seen: names.Seen) -> str:
-        if self.job.element is None or not fairness.others_wait(self._rivals(seen), self.uid):
+    def _group_has_its_half(self, seen: lease_names.Seen) -> str:
+        if self.job.element is None or not plan.others_wait(self._rivals(seen), self.uid):
             return ""
-        has = fairness.of_group(seen.running, self.uid, self.job.spec["id"])  # this one's mark is among them
-        return "" if fairness.may_have(has, len(self.every), self.asked.gpus) else words.HALF
+        has = plan.gpus_of_group(seen.running, self.uid, self.job.spec["id"])  # this one's mark is among them
+        return "" if plan.may_group_have(has, len(self.every), self.asked.gpus) else plan.HALF
 
-    def _why(self, missing: "Sequence[str]", room: Room, seen: names.Seen) -> str:
+    def _why(self, missing: "Sequence[str]", room: RemainingResources, seen: lease_names.Seen) -> str:
         held = seen.holders(self.every, (self.uid, self.job.id))
         ahead = [(other.uid, other.asked.gpus) for other in self._rivals(seen) if other.ms < self._ms]
         kept = len(room.suitable(self.every)) - len(room.left(self.every))
-        around = words.Around(self.every, held, self.strangers, ahead, kept)
-        text = words.reason(missing, self.asked, around, room, self.limits)
-        return words.behind(text, sum(other.ms < self._ms for other in seen.waiting))
+        around = plan.GpuSituation(self.every, held, self.strangers, ahead, kept)
+        text = plan.describe_wait(missing, self.asked, around, room, self.limits)
+        return plan.with_place_in_line(text, sum(other.ms < self._ms for other in seen.waiting))
 
-    def _without_strangers(self, held: "dict[str, Mark]") -> "dict[str, Mark]":
+    def _without_strangers(self, held: "dict[str, Lease]") -> "dict[str, Lease]":
         try:
-            return cards.unused(self.marks, held, self.every)
-        except cards.TooFew as few:
+            return gpu_leases.replace_used_gpus(self.marks, held, self.every)
+        except gpu_leases.TooFew as few:
             self.strangers = few.strangers
         raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True)
 
@@ -375,22 +376,22 @@ class _Admission:
             self._run = None
         return self._goes_on_waiting(first) if self._waits_there else _Again()
 
-    def _named(self) -> "Optional[launch.First]":
-        kind = demand.kind(self.job.spec["resources"])
-        until_s = machine.now_s() + names.VALID_S - 1  # a spooler's own name for it must be another
-        name = names.wait(names.Waiting(self._ms, self.uid, self.job.id, self.asked, kind), until_s)
+    def _named(self) -> "Optional[launch.FirstInLine]":
+        kind = capacity.kind_of(self.job.spec["resources"])
+        until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
+        name = lease_names.wait(capacity.Waiting(self._ms, self.uid, self.job.id, self.asked, kind), until_s)
         mark = self.marks.hold(name)
-        return None if mark is None else launch.First(self.job.id, until_s, name, mark)
+        return None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
 
-    def _goes_on_waiting(self, first: "Optional[launch.First]" = None) -> NotNow:
-        started = launch.ensure(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
+    def _goes_on_waiting(self, first: "Optional[launch.FirstInLine]" = None) -> NotNow:
+        started = launch.ensure_spooler(self.queue, self.marks, self.lease, self.job.spec["bridge"], first)
         if first is not None:
             if not started:
                 self._until_named(first)
             first.mark.close()
         return NotNow(EXIT_QUEUED, "the job waits in the queue")
 
-    def _until_named(self, first: "launch.First") -> None:
+    def _until_named(self, first: "launch.FirstInLine") -> None:
         """Wait until the spooler that is there has named the job too: nobody may pass it in between."""
         until = time.monotonic() + _NAMED_S
         while time.monotonic() < until and self.job.id in self.queue.names():
@@ -409,11 +410,11 @@ class _Admission:
         }  # fmt: skip
 
 
-def _enter(marks: "marking.Marks") -> "Optional[Mark]":
+def _enter(marks: "Leases") -> "Optional[Lease]":
     """The door, once nobody else is at it; None if somebody stays there for ever: marks alone decide then."""
     until = time.monotonic() + _AT_THE_DOOR_S
     while True:
-        door = marks.hold(names.DOOR)
+        door = marks.hold(lease_names.DOOR)
         if door is not None or time.monotonic() > until:
             return door
         time.sleep(_KNOCK_S)

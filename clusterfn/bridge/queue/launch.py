@@ -8,15 +8,15 @@ from collections import namedtuple
 
 from ..layout import SCRIPT, SUPERVISE
 from ..supervisor import tree
-from . import machine, names, tickets
-from . import marks as marking
+from . import lease_names, machine, tickets
+from .lease import leases_of_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from typing import Any, Optional
 
-    from .marks import Mark, Marks
+    from .lease import Lease, Leases
     from .tickets import Queue, Ticket
 
 # In the environment of a job.sh whose turn has come: the supervisor need not ask the queue of its own user. With the
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TURN = "CLUSTERFN_TURN"
 ENVIRONMENT = "environment"
 # A job that another user must not pass from now on: its id, and its name, which counts until then.
-First = namedtuple("First", ("job", "until_s", "name", "mark"))
+FirstInLine = namedtuple("FirstInLine", ("job", "until_s", "name", "mark"))
 _LOG = "spooler.log"
 _STOPPED = "T"  # what /proc says after SIGSTOP
 _DIES_S, _LOOK_S = 2.0, 0.01
@@ -34,10 +34,12 @@ def spool_name(queue: "Queue") -> str:
     """The name that the spooler of this queue holds."""
     import hashlib  # like subprocess, only who waits needs it
 
-    return names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
+    return lease_names.spool(os.getuid(), hashlib.sha1(os.fsencode(queue.folder)).hexdigest()[:16])
 
 
-def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Optional[First]" = None) -> bool:
+def ensure_spooler(
+    queue: "Queue", marks: "Leases", lease: str, bridge: str, first: "Optional[FirstInLine]" = None
+) -> bool:
     """See that a spooler looks at the queue now: wake it, or start one, which inherits the name that elects it, and
     that of the `first` job; whether one was started.
 
@@ -55,7 +57,7 @@ def ensure(queue: "Queue", marks: "Marks", lease: str, bridge: str, first: "Opti
         mark.close()
 
 
-def _instead_of(name: str, marks: "Marks") -> "Optional[Mark]":
+def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
     """The name of a spooler that serves no more; None if it serves, and is awake now, or does not end."""
     holder = marks.holder(name)
     pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
@@ -72,9 +74,9 @@ def _instead_of(name: str, marks: "Marks") -> "Optional[Mark]":
     return mark
 
 
-def _hangs(pid: int, name: str, marks: "Marks") -> bool:
+def _hangs(pid: int, name: str, marks: "Leases") -> bool:
     """Whether this process has promised to look at the queue, and did not."""
-    late = names.overdue(marks.names(), name, machine.now_s())
+    late = lease_names.overdue(marks.names(), name, machine.now_s())
     holder = marks.holder(late) if late else None
     if holder is None:
         return False
@@ -82,7 +84,7 @@ def _hangs(pid: int, name: str, marks: "Marks") -> bool:
     return holder.pid == pid
 
 
-def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str, first: "Optional[First]") -> None:
+def _start(queue: "Queue", mark: "Lease", lease: str, bridge: str, first: "Optional[FirstInLine]") -> None:
     import subprocess
 
     fds = [mark.fileno()] + ([first.mark.fileno()] if first else [])
@@ -96,13 +98,13 @@ def _start(queue: "Queue", mark: "Mark", lease: str, bridge: str, first: "Option
         )  # fmt: skip
 
 
-def revive(root: str, bridge: str) -> None:
+def revive_spooler(root: str, bridge: str) -> None:
     """See that tickets which are left have a spooler."""
     queue = tickets.Queue(root)
     ticket = next(filter(None, map(queue.of, queue.names())), None)
     if ticket is not None or queue.damaged():
         lease = "socket" if ticket is None else ticket.lease
-        ensure(queue, marking.of(lease), lease, bridge)
+        ensure_spooler(queue, leases_of_kind(lease), lease, bridge)
 
 
 def environment_of(pid: int) -> "dict[str, str]":
@@ -115,7 +117,7 @@ def environment_of(pid: int) -> "dict[str, str]":
     return {name: value for name, _, value in pairs if name != TURN}
 
 
-def script(queue: "Queue", ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
+def start_script(queue: "Queue", ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
     """Start a job as the agent does; None if it has no ticket any more."""
     import subprocess
 
