@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.supervisor.gpus import GpuInfo
 from clusterfn.config.spec import Host, Resources, shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
@@ -49,7 +49,7 @@ class HostState:
         self.limits: list[str] | None = None
         self._anew = ""
         self._has_warned = False
-        self._cards: tuple[Card, ...] | None = None
+        self._cards: tuple[GpuInfo, ...] | None = None
         self._watch: SchedulerWatch | None = None
         self._watched: hosts.HostConnection | None = None
         self._watching = threading.Lock()
@@ -258,7 +258,7 @@ class HostState:
             )
 
     @property
-    def cards(self) -> tuple[Card, ...] | None:
+    def cards(self) -> tuple[GpuInfo, ...] | None:
         """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
         if not self._cards:
             self._cards = gpus.ask(self.connection)

@@ -16,7 +16,7 @@ import pytest
 
 from clusterfn.bridge.supervisor.attempt import Attempt
 from clusterfn.bridge.supervisor.group import ItemRecorder
-from clusterfn.bridge.supervisor.job import Job
+from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.hosts import serialization
 from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, until
 from tests.bridge.test_calls import bench_of
@@ -341,7 +341,7 @@ class Counting(ItemRecorder):
     """An element that counts how often it would wait."""
 
     def __init__(self, group: Group, number: int) -> None:
-        job = Job(str(group._folder(number)))
+        job = JobFolder(str(group._folder(number)))
         attempt = Attempt.new(job)
         attempt.prepare()
         super().__init__(job, attempt, sync=False)

@@ -15,7 +15,7 @@ WORKER = "bridge/worker/execute.py"
 WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/wire/container.py"
 _S = "bridge/supervisor/"
-WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
+WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "after"))
 SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, SESSION, BOOT = (
     "calls/outcome.py",
@@ -111,11 +111,11 @@ MUTATIONS: list[Mutation] = [
          "except ZeroDivisionError as error:",
          "numpy array-bare"),
     # the supervisor
-    _one("exit 0 is taken for an error's", JUDGE, "return _exited(os.WEXITSTATUS(status), stage)",
+    _one("exit 0 is taken for an error's", EXIT, "return _exited(os.WEXITSTATUS(status), stage)",
          "return _exited(os.WEXITSTATUS(status) or 1, stage)", "os._exit(0)-bare"),
     _one("no last lines", RUN, "for pump in reversed(self._pumps):", "for pump in ():",
          "prints a scheduler's words-bare"),
-    _one("output has no limit", f"{_S}pump.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
+    _one("output has no limit", f"{_S}output.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
          "70 MB of noise-bare"),
     _one("a removed folder stays away", RUN, "if os.path.exists(self.attempt.path(VALUE)):", "if True:",
          "removes its folder-bare"),
@@ -126,7 +126,8 @@ MUTATIONS: list[Mutation] = [
          "leaves a thread-bare"),
     _one("the kernel's killer is not seen", f"{_S}memory.py", "            if _oom_kills(path) > before:\n",
          "            return None\n            if _oom_kills(path) > before:\n", "kernel OOM-cgroup"),
-    _one("memory is not limited", RUN, "raise judge.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",
+    _one("memory is not limited", RUN,
+         "raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",
          "memory of the tree-bare"),
     _one("time is not limited", WATCH, "            raise self._too_long()\n", "            pass\n", "time limit-bare"),
     _one("the file `cancel` is not seen", f"{_S}job.py", "return os.path.exists(self.path(CANCEL))", "return False",
@@ -166,7 +167,7 @@ MUTATIONS: list[Mutation] = [
          "node lost-no-requeue"),
     Mutation("the words about memory are not read",
              ((WORDS, "if _MEMORY_TEXT.search(log) and", "if False and"),
-              (JUDGE, '    for line in log.split(b"\\n"):', "    for line in ():")),
+              (EXIT, '    for line in log.split(b"\\n"):', "    for line in ():")),
              ["SLURM's memory limit-slurm-memory"]),
     _one("what SLURM calls over is not looked at", WITNESS, "        self._gone = self._gone + 1 if",
          "        self._gone = 0 if",

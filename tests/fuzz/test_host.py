@@ -21,8 +21,9 @@ from clusterfn.bridge.queue import machine, plan
 from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Queue
-from clusterfn.bridge.supervisor import expire, gauge, listing, nvidia
-from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.supervisor import expire, gauge, listing
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
+from clusterfn.bridge.supervisor.gpus import GpuInfo
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
@@ -113,8 +114,8 @@ def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What nvidia-smi prints, once it is put there."""
     said: list[str] = [""]
-    monkeypatch.setattr(nvidia, "_ask", lambda argv: said[0])
-    monkeypatch.setattr(nvidia, "_AGAIN_S", 0)
+    monkeypatch.setattr(bridge_gpus, "_ask", lambda argv: said[0])
+    monkeypatch.setattr(bridge_gpus, "_AGAIN_S", 0)
     return said
 
 
@@ -122,7 +123,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> None:
     answers[0] = text = data.decode("utf-8", "replace")
     readers: list[Callable[[], Any]] = [
-        nvidia.cards, nvidia.loads, nvidia.processes, lambda: nvidia.used_by_others(["GPU-1"])
+        bridge_gpus.list_gpus, bridge_gpus.gpu_loads, bridge_gpus.gpu_processes,
+        lambda: bridge_gpus.used_by_others(["GPU-1"]),
     ]  # fmt: skip
     for read in readers:
         with contextlib.suppress(Verdict):
@@ -139,7 +141,7 @@ def test_no_name_of_a_process_ends_a_job(name: bytes, answers: list[str]) -> Non
     """Any user of the machine chooses names; a row can be forged by one, but never broken."""
     answers[0] = f"GPU-1, {os.getpid()}, {name.decode('utf-8', 'replace')}\nGPU-2, 1, b\n"
 
-    found = nvidia.processes()
+    found = bridge_gpus.gpu_processes()
 
     assert found["GPU-1"][0].pid == str(os.getpid())
     assert "GPU-2" in found
@@ -179,7 +181,7 @@ def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], ro
     Path(queue.folder).mkdir(parents=True, exist_ok=True)
     (Path(queue.folder) / JOB).write_text(json.dumps(told))
     seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
-    every = [Card(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
+    every = [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
     view = plan.QueueView(
         MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
         lambda kind, ahead, kept: plan.GpuSituation(kind, {}, {}, ahead, kept),

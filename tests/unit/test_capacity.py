@@ -15,7 +15,7 @@ from clusterfn.bridge.queue.capacity import (
     RemainingResources,
     UserLimits,
 )
-from clusterfn.bridge.supervisor import nvidia
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
 
 NONE = UserLimits(None, None, None, None)
 
@@ -78,7 +78,7 @@ def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
 
 
 def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nvidia, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
+    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
     held = gpu_leases.hold_gpus(marks, ["a", "b"], 2)  # type: ignore[arg-type]
 
@@ -89,7 +89,7 @@ def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatc
 
 
 def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(nvidia, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
+    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
     marks = Marks()
 
     with pytest.raises(gpu_leases.TooFew) as few:

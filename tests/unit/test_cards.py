@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import nvidia
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.hosts import gpus
@@ -107,7 +107,7 @@ def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path,
     (tmp_path / "rows").write_text(f"GPU-1, {os.getpid()}, {name}\nGPU-2, 7, /usr/bin/b\n", newline="")
     smi(f"cat {tmp_path / 'rows'}")
 
-    found = nvidia.processes()
+    found = bridge_gpus.gpu_processes()
 
     assert (found["GPU-2"][-1].name, found["GPU-1"][0].pid) == ("b", str(os.getpid()))
     assert found["GPU-1"][0].name.isprintable()
@@ -116,11 +116,11 @@ def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path,
 def test_what_is_no_table_is_asked_for_again(smi: Callable[[str], None], tmp_path: Path):
     smi(f"mkdir {tmp_path / 'asked'} 2>/dev/null && echo garbage || {TABLE.replace('0, ', '0, 0, ', 1)}")
 
-    assert [card.uuid for card in nvidia.cards()] == ["GPU-1"]
+    assert [card.uuid for card in bridge_gpus.list_gpus()] == ["GPU-1"]
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
 def test_the_supervisor_reads_numbers_that_are_none(smi: Callable[[str], None], number: str):
     smi(f"echo '{number}, {number}, GPU-1, {number}, NVIDIA RTX A6000'")
 
-    assert [(card.index, card.total_mib) for card in nvidia.cards()] == [(0, 0)]
+    assert [(card.index, card.total_mib) for card in bridge_gpus.list_gpus()] == [(0, 0)]

@@ -8,7 +8,7 @@ from clusterfn.bridge.queue import plan
 from clusterfn.bridge.queue.capacity import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Ticket
-from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.supervisor.gpus import GpuInfo
 
 NONE = UserLimits(None, None, None, None)
 
@@ -24,7 +24,9 @@ def planned(
     """With these cards free, and these held; one with a large letter is an A100."""
     machine = MachineResources(cores, 1000, 1000, cards)
     holders = dict.fromkeys(held, 990007)
-    every = [Card(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]]
+    every = [
+        GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
+    ]
     view = plan.QueueView(
         machine, Seen(names, 0), 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
         lambda kind, ahead, kept: plan.GpuSituation(kind, holders, {}, ahead, kept),

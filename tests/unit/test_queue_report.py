@@ -9,7 +9,7 @@ import pytest
 from clusterfn.bridge.queue import machine, tickets
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.report import GpuHolders
-from clusterfn.bridge.supervisor.nvidia import OnCard
+from clusterfn.bridge.supervisor.gpus import GpuProcess
 
 OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
 
@@ -37,7 +37,7 @@ def test_of_several_a_process_on_the_card_tells_and_counts(tmp_path):
     seen = held((ADA, "a", 1), (BOB, "b", 1), cards="12")
 
     assert users(tmp_path, seen) == {"1": f"{ADA} or {BOB}", "2": f"{ADA} or {BOB}"}
-    on_card = {"2": [OnCard("python", "7", str(ADA))]}
+    on_card = {"2": [GpuProcess("python", "7", str(ADA))]}
     assert users(tmp_path, seen, on_card) == {"2": str(ADA), "1": str(BOB)}
 
 

@@ -11,7 +11,7 @@ import os
 from ..layout import OUTCOME, uses_dir
 from ..supervisor import publish
 from ..supervisor.attempt import Attempt
-from ..supervisor.job import DAMAGED, Job
+from ..supervisor.job import DAMAGED, JobFolder
 from . import permissions
 
 TYPE_CHECKING = False
@@ -93,7 +93,7 @@ def _ended(lease: str) -> "Optional[float]":
     except OSError:  # another user's, or its file system is unavailable
         return None
     try:
-        job = Job(folder)
+        job = JobFolder(folder)
         attempts = [Attempt(job, number) for number in job.attempts()]
         final = [each for each in attempts if (each.outcome() or {}).get("final")]
         return os.stat(final[0].path(OUTCOME)).st_mtime if final else None

@@ -9,10 +9,9 @@ import sys
 import time
 
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
-from ..supervisor import nvidia, publish
+from ..supervisor import gpus, publish
 from ..supervisor.attempt import unclaim
-from ..supervisor.candidates import candidates
-from ..supervisor.eligible import named
+from ..supervisor.gpus import candidates, name_gpus
 from ..supervisor.verdict import Verdict
 from . import arrivals, capacity, gpu_leases, launch, lease_names, machine, plan, tickets
 from .capacity import CARDS, OWN, MachineResources, RemainingResources
@@ -22,8 +21,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Sequence
 
-    from ..supervisor.eligible import Card
-    from ..supervisor.job import Job
+    from ..supervisor.gpus import GpuInfo
+    from ..supervisor.job import JobFolder
     from ..supervisor.watch import Signals
     from .lease import Lease, Leases
 
@@ -80,7 +79,7 @@ class Admitted:
 
     def in_words(self) -> str:
         """Its cards, as people find them."""
-        return named(self._admission.there, self.uuids)
+        return name_gpus(self._admission.there, self.uuids)
 
     def worker_fds(self) -> "list[int]":
         """What the worker must inherit to hold it too."""
@@ -108,7 +107,7 @@ class Admitted:
         self._admission.release(self._cards)
 
 
-def request_admission(job: "Job", signals: "Signals", waits: bool = True) -> Admitted:
+def request_admission(job: "JobFolder", signals: "Signals", waits: bool = True) -> Admitted:
     """What the job may have; it is the job's then. One that can never have it is let in to say so.
 
     Args:
@@ -130,7 +129,7 @@ def request_admission(job: "Job", signals: "Signals", waits: bool = True) -> Adm
             if turn == launch.ENVIRONMENT:
                 raise NotNow(EXIT_QUEUED, "the environment is there, and the job waits in the queue")
         if admission.asked.gpus:
-            admission.there = nvidia.cards()
+            admission.there = gpus.list_gpus()
             admission.every = candidates(admission.there, job.spec["resources"])
         return Admitted(admission, admission.ask(turn is not None) if sys.platform.startswith("linux") else {})
     except Verdict as refusal:
@@ -149,10 +148,10 @@ class _Admission:
         every: Those that are of its kind.
     """
 
-    def __init__(self, job: "Job", signals: "Signals", waits: bool) -> None:
+    def __init__(self, job: "JobFolder", signals: "Signals", waits: bool) -> None:
         self.job = job
         self.signals = signals
-        self.there: "list[Card]" = []
+        self.there: "list[GpuInfo]" = []
         self.every: "list[str]" = []
         self.uid = os.getuid()
         self.lease: "str" = job.spec["lease"]
@@ -206,7 +205,7 @@ class _Admission:
 
     def _once(self) -> "dict[str, Lease]":
         if self.every and (self.strangers or any(other.asked.gpus for other in self._seen().waiting)):
-            self.strangers = nvidia.used_by_others(card.uuid for card in self.there)
+            self.strangers = gpus.used_by_others(card.uuid for card in self.there)
         held = self._at_the_door()
         if self.every:
             held = self._without_strangers(held)

@@ -5,13 +5,13 @@ GPUs are counted by UUID, everything else by amount. Jobs are admitted and reser
 
 from collections import namedtuple
 
-from ..supervisor.eligible import eligible, squeezed
+from ..supervisor.gpus import eligible_gpus, squeezed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Container, Iterable, Mapping, Optional, Sequence
 
-    from ..supervisor.eligible import Card
+    from ..supervisor.gpus import GpuInfo
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
 # Which cards will do: a type as `eligible.squeezed` has it, "" for any; the size of each, 0 for any.
@@ -37,9 +37,9 @@ def kind_of(resources: "Mapping[str, Any]") -> Kind:
     return Kind(squeezed(resources.get("gpu_type") or ""), _mb(resources.get("gpu_memory_bytes") or 0))
 
 
-def gpus_of_kind(kind: Kind, there: "Iterable[Card]") -> "list[str]":
+def gpus_of_kind(kind: Kind, there: "Iterable[GpuInfo]") -> "list[str]":
     """The UUIDs of those that will do."""
-    return [card.uuid for card in eligible(there, kind.type or None, kind.memory_mb << 20 or None)]
+    return [card.uuid for card in eligible_gpus(there, kind.type or None, kind.memory_mb << 20 or None)]
 
 
 def limits_of(spec: "dict[str, Any]") -> UserLimits:

@@ -1,6 +1,6 @@
 """Cards of this machine, held by marks: as many as a job asks for or none, and never one that somebody else uses."""
 
-from ..supervisor import nvidia
+from ..supervisor import gpus
 from . import lease_names
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequenc
     wanted, strangers = len(held), {}  # type: int, dict[str, str]
     try:
         while True:
-            met = nvidia.used_by_others(held)
+            met = gpus.used_by_others(held)
             strangers.update(met)
             if not met:
                 return {uuid: held[uuid] for uuid in every if uuid in held}

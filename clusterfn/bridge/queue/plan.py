@@ -6,7 +6,7 @@ would be left then. While another user waits for GPUs, a group has at most half 
 another: a job that finds a process without a lease on a GPU takes another one, which the next job must not have taken.
 """
 
-from ..supervisor.nvidia import user_name
+from ..supervisor.gpus import user_name
 from .capacity import CARDS, CORES, MEMORY, OWN, RemainingResources
 
 TYPE_CHECKING = False

@@ -12,8 +12,8 @@ import sys
 import time
 
 from ..layout import JOBS, QUEUE_STATUS, SPEC, UNSATISFIABLE
-from ..supervisor import nvidia
-from ..supervisor.eligible import asked
+from ..supervisor import gpus
+from ..supervisor.gpus import describe_request
 from ..supervisor.job import DAMAGED
 from ..supervisor.verdict import Verdict
 from . import launch, lease_names, machine, tickets
@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Optional
 
-    from ..supervisor.nvidia import Load, OnCard
+    from ..supervisor.gpus import GpuLoad, GpuProcess
     from .lease import Leases
     from .tickets import Ticket
 
@@ -100,7 +100,7 @@ def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
     trouble, held = "", set()  # type: str, set[str]
     try:
         held = marks.names()
-        loads, seen_on = nvidia.loads(), nvidia.processes()
+        loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
     except Verdict as verdict:
         loads, seen_on = [], {}
         trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
@@ -110,12 +110,12 @@ def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
     return {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
 
 
-def _card(load: "Load", holder: "Optional[dict[str, Any]]", seen_on: "list[OnCard]") -> "dict[str, Any]":
+def _card(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
     told = dict(load._asdict(), holder=holder, without_lease=[])
     if holder is None:
-        quiet = seen_on or load.used_mib is None or load.used_mib <= nvidia.QUIET_MIB
+        quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
         unseen = [] if quiet else ["%d MiB in use by nobody visible" % load.used_mib]
-        told["without_lease"] = [nvidia.in_words(each) for each in seen_on] + unseen
+        told["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
     return told
 
 
@@ -134,12 +134,12 @@ class GpuHolders:
         self._uid = uid
         self._left = [[job.uid, job.asked.gpus] for job in seen.running if job.asked.gpus]
 
-    def of(self, seen_on: "dict[str, list[OnCard]]") -> "dict[str, dict[str, Any]]":
+    def of(self, seen_on: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
         """`user`, `job`, `name`, `since` (seconds since 1970) of each card that is held; None for what is not known."""
         found = self._own()
         for uuid in sorted(self._seen.cards - set(found)):
             users = {each.user for each in seen_on.get(uuid, [])}
-            uid = next((uid for uid, left in self._left if left > 0 and nvidia.user_name(uid) in users), None)
+            uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
             if uid is not None:
                 found[uuid] = self._somebody(uid)
         rest = self._seen.cards - set(found)
@@ -161,7 +161,7 @@ class GpuHolders:
         """One of these users; with one alone the card is counted."""
         if len(uids) == 1:
             self._count(uids[0])
-        user = " or ".join(nvidia.user_name(uid) for uid in uids) or _SOMEBODY
+        user = " or ".join(gpus.user_name(uid) for uid in uids) or _SOMEBODY
         return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
 
     def _count(self, uid: int) -> None:
@@ -216,15 +216,15 @@ def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]
     own = waiting_jobs(root)
     tickets = {line["job"] for line in own}
     found = [
-        (line["since"], {"own": True, "user": nvidia.user_name(uid), "job": line["job"], "name": line["name"],
+        (line["since"], {"own": True, "user": gpus.user_name(uid), "job": line["job"], "name": line["name"],
                          "reason": line["reason"], "asked": line["asked"]})
         for line in own
         if line["asked"]["gpus"]
     ]  # fmt: skip
     for other in seen.waiting:
         if other.asked.gpus and (other.uid != uid or other.job not in tickets):
-            wanted = asked(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
-            told = {"own": other.uid == uid, "user": nvidia.user_name(other.uid), "job": other.job, "name": None,
+            wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+            told = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
                     "reason": _KEPT % wanted, "asked": dict(other.asked._asdict())}  # fmt: skip
             found.append((now_s - (now_ms - other.ms) / 1000.0, told))
     return [dict(told, since=since) for since, told in sorted(found, key=lambda each: each[0])]

@@ -15,7 +15,7 @@ import time
 
 from ..builder import progress
 from ..layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
-from ..supervisor import nvidia
+from ..supervisor import gpus
 from ..supervisor.log import say
 from ..supervisor.text import duration
 from ..supervisor.verdict import Verdict
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from ..supervisor.eligible import Card
+    from ..supervisor.gpus import GpuInfo
     from .lease import Lease, LeaseHolder
     from .tickets import Ticket
 
@@ -391,7 +391,7 @@ class GpuMonitor:
     """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
 
     def __init__(self) -> None:
-        self.there: "list[Card]" = []
+        self.there: "list[GpuInfo]" = []
         self._used: "dict[str, str]" = {}
         self._due = 0.0
 
@@ -403,8 +403,8 @@ class GpuMonitor:
         """Who uses a card that nobody holds."""
         if asked and time.monotonic() > self._due:
             try:
-                self.there = nvidia.cards()
-                self._used = nvidia.used_by_others(card.uuid for card in self.there)
+                self.there = gpus.list_gpus()
+                self._used = gpus.used_by_others(card.uuid for card in self.there)
             except Verdict:
                 self._used = {}
             self._due = time.monotonic() + _STRANGERS_S

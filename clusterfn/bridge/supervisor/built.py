@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .attempt import Attempt
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
 
 _LOOK_S = 0.1
 _TELL_S = 1.0
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 
-def ready(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+def ready(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
     """See that the environment is there, and learn what activating it sets.
 
     Raises:
@@ -57,7 +57,7 @@ def needs(wanted: "dict[str, Any]") -> "list[str]":
     return [_marker(root, wanted["id"]) for root in (wanted["root"], wanted["node_root"]) if root]
 
 
-def prepare(job: "Job", look: "Callable[[], None]") -> None:
+def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
     """Make the environment of a job that waits in the queue of a machine, and has no attempt yet.
 
     Args:
@@ -70,7 +70,7 @@ def prepare(job: "Job", look: "Callable[[], None]") -> None:
     _have(job, _Builder(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None))
 
 
-def _have(job: "Job", builder: "_Builder") -> str:
+def _have(job: "JobFolder", builder: "_Builder") -> str:
     """The READY of the environment that the job will use."""
     wanted = job.spec["building"]
     _refuse_others(wanted)
@@ -130,7 +130,7 @@ class _Builder:
     """
 
     def __init__(
-        self, job: "Job", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
+        self, job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
     ) -> None:  # fmt: skip
         self._said, self._job, self._look, self._tell = said, job, look, tell
         self._told, self._due = "", 0.0

@@ -15,12 +15,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable
 
-    from .job import Job
+    from .job import JobFolder
 
 _PIECE = 16 << 20
 
 
-def holds_something(job: "Job") -> bool:
+def holds_something(job: "JobFolder") -> bool:
     """Whether the job has left a checkpoint."""
     try:
         return bool(os.listdir(job.path(CHECKPOINT)))
@@ -28,7 +28,7 @@ def holds_something(job: "Job") -> bool:
         return False
 
 
-def resume(job: "Job", look: "Callable[[], None]") -> "list[str]":
+def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     """Copy the checkpoint of the job that this one resumes, unless an attempt of this one has begun before.
 
     Args:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
 
 _EXIT_LEFT_TO_AFTER = 143
 _TURN_S = 0.1
@@ -39,12 +39,12 @@ class GaveWay(Verdict):
         super().__init__(PREEMPTED, message, stage="queue")
 
 
-def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
+def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     """Pull until nothing is left for it, and publish how that went; the exit code of the process."""
     try:
         attempt.prepare()
         attempt.event("starting", pid=os.getpid(), **place.facts(job))
-        verdict = Element(job, attempt, watch).pull()
+        verdict = ElementRun(job, attempt, watch).pull()
     except Verdict as found:
         verdict = found
     except OSError as error:
@@ -63,10 +63,10 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
 
 
-class Element(ItemRecorder):
+class ElementRun(ItemRecorder):
     """One attempt of an element."""
 
-    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, sync=job.slurm)
         self.watch = watch
         self._ends = self.chunks.ends()

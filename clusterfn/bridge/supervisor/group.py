@@ -9,8 +9,8 @@ from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
 from . import journal, publish, retries
 from .attempt import Attempt, make_folder
 from .chunks import NOBODY, Chunks
-from .job import Job
-from .journal import Journal
+from .job import JobFolder
+from .journal import ItemJournal
 from .text import native
 from .verdict import Verdict
 
@@ -41,13 +41,13 @@ def in_words(ended: "dict[int, str]", count: int) -> str:
     return "%d of %d ended%s" % (len(known), count, ": " + ", ".join(parts) if parts else "")
 
 
-def conclude_if_complete(job: Job) -> None:
+def conclude_if_complete(job: JobFolder) -> None:
     """Publish the group's outcome if each item has its line; elements that still wait are not needed then."""
     spec = job.spec["group"]
     if not Chunks(job.home, spec).complete():
         return
     ended = kinds(job.home)
-    group = Job(job.home)
+    group = JobFolder(job.home)
     facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
     Attempt(group, 1).publish(_kind_of_all(list(ended.values())), facts)
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
@@ -77,11 +77,11 @@ def _take_out_of_queue(array: str) -> None:
 class ItemRecorder:
     """Gives each item of the chunks that it pulls its line."""
 
-    def __init__(self, job: Job, attempt: Attempt, sync: bool) -> None:
+    def __init__(self, job: JobFolder, attempt: Attempt, sync: bool) -> None:
         self.job = job
         self.attempt = attempt
         self.chunks = Chunks(job.home, job.spec["group"])
-        self.journal = Journal(attempt.folder, sync)
+        self.journal = ItemJournal(attempt.folder, sync)
         self.told = 0
         self.before: "dict[int, list[str]]" = {}
 
@@ -172,14 +172,14 @@ def fail_unfinished_items(folder: str) -> int:
     for each in (os.path.dirname(folder), folder):
         make_folder(each)
     publish.publish(folder, VERDICT, sys.stdin.read().encode())
-    job = Job(folder)
+    job = JobFolder(folder)
     if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
         _give_up(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
     conclude_if_complete(job)
     return 0
 
 
-def _give_up(job: Job, asked: "dict[str, Any]") -> None:
+def _give_up(job: JobFolder, asked: "dict[str, Any]") -> None:
     attempt = Attempt.new(job)
     by = attempt.fence()
     if by is None:

@@ -48,7 +48,7 @@ _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 _SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
 
 
-class Job:
+class JobFolder:
     """One job's folder, or that of an element of a group, which is a job in all but what belongs to the group.
 
     Attributes:

@@ -13,7 +13,7 @@ import time
 from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
 from ..queue import report
 from .attempt import Attempt
-from .job import DAMAGED, Job, job_folders
+from .job import DAMAGED, JobFolder, job_folders
 from .text import portable, shortened
 
 TYPE_CHECKING = False
@@ -57,14 +57,14 @@ def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
 
 
 def _told(folder: str) -> "dict[str, Any]":
-    job = Job(folder)
+    job = JobFolder(folder)
     started = os.stat(os.path.join(folder, SPEC)).st_mtime
     state, message = _state(job)
     name, host = job.spec["name"], job.spec["host"]
     return {"id": job.id, "name": name, "host": host, "state": state, "message": message, "started": started}
 
 
-def _state(job: Job) -> "tuple[str, str]":
+def _state(job: JobFolder) -> "tuple[str, str]":
     numbers = job.attempts()
     if not numbers and job.spec.get("group"):
         return _of_items(job)
@@ -78,7 +78,7 @@ def _state(job: Job) -> "tuple[str, str]":
     return _of_events(attempts[-1])
 
 
-def _of_items(job: Job) -> "tuple[str, str]":
+def _of_items(job: JobFolder) -> "tuple[str, str]":
     from .group import in_words, kinds
 
     group = job.spec["group"]
@@ -100,13 +100,13 @@ def _of_items(job: Job) -> "tuple[str, str]":
     return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"
 
 
-def _elements(job: Job) -> "list[Job]":
+def _elements(job: JobFolder) -> "list[JobFolder]":
     folder = job.path(ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [Job(os.path.join(folder, name)) for name in names if name.isdecimal()]
+    return [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
 
 
-def _has_ended(job: Job) -> bool:
+def _has_ended(job: JobFolder) -> bool:
     outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
     return any(outcome is not None and outcome["final"] for outcome in outcomes)
 

@@ -24,7 +24,7 @@ _WORDS = {
 _NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
 
 
-def reported(done: "dict[str, Any]") -> Verdict:
+def classify_report(done: "dict[str, Any]") -> Verdict:
     """What the worker's last line means."""
     kind = done["done"]
     facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient")}
@@ -36,7 +36,7 @@ def reported(done: "dict[str, Any]") -> Verdict:
     return Verdict(kind, done.get("message") or "", **facts)
 
 
-def from_worker(line: bytes) -> "dict[str, Any]":
+def parse_report_line(line: bytes) -> "dict[str, Any]":
     """A line of the report; empty if the worker cannot have written it.
 
     The function's own code can reach the pipe, and must not be able to bring the supervisor down.
@@ -91,7 +91,7 @@ def too_much_memory(used: int, limit: int) -> Verdict:
     )
 
 
-def silent(
+def classify_silence(
     status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]"
 ) -> Verdict:
     """The worker's process ended without a last word.

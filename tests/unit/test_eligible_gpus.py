@@ -2,10 +2,17 @@
 
 import pytest
 
-from clusterfn.bridge.supervisor.eligible import Card, asked, eligible, hint, in_words, is_of
+from clusterfn.bridge.supervisor.gpus import (
+    GpuInfo,
+    describe_gpus,
+    describe_request,
+    eligible_gpus,
+    is_gpu_type,
+    suggest_gpus,
+)
 
 A6000, A1000, A100, H100, T4 = (
-    Card(index, f"GPU-{index}", name, mib)
+    GpuInfo(index, f"GPU-{index}", name, mib)
     for index, (name, mib) in enumerate([
         ("NVIDIA RTX A6000", 49140),
         ("NVIDIA RTX A1000", 8188),
@@ -33,7 +40,7 @@ ALL = [A6000, A1000, A100, H100, T4]
     ],
 )
 def test_a_type_is_whole_words_of_the_cards_name(name, kind, same):
-    assert is_of(name, kind) is same
+    assert is_gpu_type(name, kind) is same
 
 
 @pytest.mark.parametrize(
@@ -49,14 +56,14 @@ def test_a_type_is_whole_words_of_the_cards_name(name, kind, same):
     ],
 )
 def test_a_card_counts_with_the_size_under_which_it_is_sold(kind, memory_gb, expected):
-    assert eligible(ALL, kind, memory_gb and memory_gb << 30) == expected
+    assert eligible_gpus(ALL, kind, memory_gb and memory_gb << 30) == expected
 
 
 def test_what_is_asked_for_and_what_there_is_is_said_in_words():
-    assert asked(2, "a100", 40 << 30) == "2 GPUs of type a100 with 40 GB"
-    assert asked(1, None, None) == "1 GPU"
-    assert in_words([A6000, T4, A6000]) == "2 x NVIDIA RTX A6000 (48 GB), 1 x Tesla T4 (15 GB)"
-    assert in_words([]) == "none"
+    assert describe_request(2, "a100", 40 << 30) == "2 GPUs of type a100 with 40 GB"
+    assert describe_request(1, None, None) == "1 GPU"
+    assert describe_gpus([A6000, T4, A6000]) == "2 x NVIDIA RTX A6000 (48 GB), 1 x Tesla T4 (15 GB)"
+    assert describe_gpus([]) == "none"
 
 
 @pytest.mark.parametrize(
@@ -70,4 +77,4 @@ def test_what_is_asked_for_and_what_there_is_is_said_in_words():
     ],
 )
 def test_a_refusal_names_the_type_that_was_perhaps_meant(kind, expected):
-    assert hint([A6000, T4], kind) == expected
+    assert suggest_gpus([A6000, T4], kind) == expected

@@ -20,7 +20,7 @@ _LIMIT_S = 120
 _CARD = "/dev/nvidia"
 
 
-class Warming:
+class Preloader:
     """Which modules are here, and which may not be.
 
     Attributes:
