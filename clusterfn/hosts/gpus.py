@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from clusterfn.bridge.supervisor.gpus import (
+from clusterfn.bridge.supervisor.eligible_gpus import (
     GpuInfo,
     describe_gpus,
     describe_request,

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.gpus import GpuInfo
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.config.spec import Host, Resources, shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable

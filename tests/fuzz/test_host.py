@@ -23,7 +23,7 @@ from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Queue
 from clusterfn.bridge.supervisor import expire, gauge, listing
 from clusterfn.bridge.supervisor import gpus as bridge_gpus
-from clusterfn.bridge.supervisor.gpus import GpuInfo
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterfn.bridge.supervisor.gpus import (
+from clusterfn.bridge.supervisor.eligible_gpus import (
     GpuInfo,
     describe_gpus,
     describe_request,

@@ -8,7 +8,7 @@ from clusterfn.bridge.queue import plan
 from clusterfn.bridge.queue.capacity import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Ticket
-from clusterfn.bridge.supervisor.gpus import GpuInfo
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 
 NONE = UserLimits(None, None, None, None)
 

@@ -11,7 +11,8 @@ import time
 from ..layout import CLAIM, ENVIRONMENT, EXIT_QUEUED, EXIT_RETURNED
 from ..supervisor import gpus, publish
 from ..supervisor.attempt import unclaim
-from ..supervisor.gpus import candidates, name_gpus
+from ..supervisor.eligible_gpus import name_gpus
+from ..supervisor.gpus import candidates
 from ..supervisor.verdict import Verdict
 from . import arrivals, capacity, gpu_leases, launch, lease_names, machine, plan, tickets
 from .capacity import CARDS, OWN, MachineResources, RemainingResources
@@ -21,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Optional, Sequence
 
-    from ..supervisor.gpus import GpuInfo
+    from ..supervisor.eligible_gpus import GpuInfo
     from ..supervisor.job import JobFolder
     from ..supervisor.watch import Signals
     from .lease import Lease, Leases

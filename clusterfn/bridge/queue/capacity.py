@@ -5,16 +5,16 @@ GPUs are counted by UUID, everything else by amount. Jobs are admitted and reser
 
 from collections import namedtuple
 
-from ..supervisor.gpus import eligible_gpus, squeezed
+from ..supervisor.eligible_gpus import eligible_gpus, squeezed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Container, Iterable, Mapping, Optional, Sequence
 
-    from ..supervisor.gpus import GpuInfo
+    from ..supervisor.eligible_gpus import GpuInfo
 
 Demand = namedtuple("Demand", ("gpus", "cores", "memory_mb"))
-# Which cards will do: a type as `eligible.squeezed` has it, "" for any; the size of each, 0 for any.
+# Which cards will do: a type as `squeezed` has it, "" for any; the size of each, 0 for any.
 Kind = namedtuple("Kind", ("type", "memory_mb"))
 # What all running jobs of one user may take together; None: as much as there is.
 UserLimits = namedtuple("UserLimits", ("gpus", "cores", "memory_mb", "jobs"))

@@ -13,7 +13,7 @@ import time
 
 from ..layout import JOBS, QUEUE_STATUS, SPEC, UNSATISFIABLE
 from ..supervisor import gpus
-from ..supervisor.gpus import describe_request
+from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import DAMAGED
 from ..supervisor.verdict import Verdict
 from . import launch, lease_names, machine, tickets

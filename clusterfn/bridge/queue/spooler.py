@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from ..supervisor.gpus import GpuInfo
+    from ..supervisor.eligible_gpus import GpuInfo
     from .lease import Lease, LeaseHolder
     from .tickets import Ticket
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from clusterfn.bridge.supervisor.eligible import large_enough
+from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources, shown_memory
 from clusterfn.errors import ConfigError, Unsatisfiable
 
