@@ -90,7 +90,7 @@ class Spooler:
         self._children: "list[subprocess.Popen[Any]]" = []
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, LeaseHolder]" = {}
-        self._cards = GpuMonitor()
+        self._cards = GpuCache()
         self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def named_already(self, job: str, until_s: int, fd: int) -> None:
@@ -387,7 +387,7 @@ def _is_over(ticket: "Ticket") -> bool:
     return is_cancelled(ticket) or os.path.exists(os.path.join(attempt_dir(ticket.home, 1), OUTCOME))
 
 
-class GpuMonitor:
+class GpuCache:
     """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
 
     def __init__(self) -> None:

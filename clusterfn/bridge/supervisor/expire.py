@@ -110,7 +110,7 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
     return 0
 
 
-class Found:
+class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
@@ -137,7 +137,7 @@ class Found:
 def tidy(
     root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None, longest_s: "Optional[float]" = None,
     dry: bool = False, measure: bool = False,
-) -> Found:  # fmt: skip
+) -> CleanupReport:  # fmt: skip
     """Remove what was due at a time.
 
     Args:
@@ -149,7 +149,7 @@ def tidy(
         dry: Remove nothing.
         measure: Measure everything.
     """
-    found, living = Found(dry, measure), _Living(root)
+    found, living = CleanupReport(dry, measure), _Living(root)
     relied_on = [when]
     resumed: "set[Optional[str]]" = set()
     ended = []
@@ -182,7 +182,7 @@ def tidy(
     return found
 
 
-def _stored(root: str, unused_since: float, due: float, found: Found) -> None:
+def _stored(root: str, unused_since: float, due: float, found: CleanupReport) -> None:
     """Remove what was not used since a time; what was used since, but before it was due, is counted as recent."""
     own = os.path.dirname(os.path.abspath(sys.argv[0]))
     for kind in STORED:
