@@ -77,7 +77,8 @@ def test_who_inherits_a_name_holds_it_too(folder: Path):
 def test_of_many_that_come_together_one_holds_the_name(folder: Path):
     code = (
         "import sys; from clusterfn.bridge.queue import lease; lease._FOLDER = sys.argv[1]\n"
-        "sys.stdin.read(1); mark = lease.FileLeases().hold('gpu/one'); print(mark is not None, flush=True); sys.stdin.read()"
+        "sys.stdin.read(1); mark = lease.FileLeases().hold('gpu/one'); print(mark is not None, flush=True)\n"
+        "sys.stdin.read()"
     )
     argv = [sys.executable, "-c", code, str(folder)]
     many = [subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(5)]
