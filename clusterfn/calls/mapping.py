@@ -24,7 +24,7 @@ from clusterfn.calls.job import SHORT
 from clusterfn.calls.job_display import remember_going
 from clusterfn.calls.payload import Payload
 from clusterfn.config import units
-from clusterfn.config.spec import EnvironmentRef, Group, Interpreter, JobSpec, Options, Resources
+from clusterfn.config.spec import Group, JobSpec, Options, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
@@ -228,7 +228,7 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
 
 def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     """The group that was sent with this spec.json, from its beginning."""
-    job = _job(session, spec)
+    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
     group = cast(Group, job.group)
     folder = layout.job_dir(job.root, job.id)
     (told,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
@@ -307,20 +307,3 @@ def _send_again(tracker: GroupTracker, files: Mapping[str, bytes]) -> None:
     tracker.group.on_transfer(tracker.sending)
     tracker.start(range(1, tracker.spec.elements + 1), [folder])
     remember_going(tracker.group)
-
-
-def _job(session: HostState, spec: Mapping[str, Any]) -> JobSpec:
-    """The job as it was sent, from its spec.json, to start more of it; without secrets, whose names alone it has."""
-    building = spec.get("building")
-    if building:
-        building = {**building, "owners": tuple(building.get("owners", ()))}
-    return JobSpec(
-        id=spec["id"], name=spec["name"], host=session.host, root=spec["root"], bridge=spec["bridge"],
-        host_python=session.connection.facts.python, resources=Resources(**spec["resources"]),
-        interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
-        sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
-        building=EnvironmentRef(**building) if building else None, group=Group(**spec["group"]),
-        log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-        retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
-        quiet_s=spec.get("quiet_s", layout.QUIET_S),
-    )  # fmt: skip

@@ -9,7 +9,6 @@ import json
 import posixpath
 import stat
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -150,62 +149,13 @@ def _read_mode(source: Path) -> int:
 def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     """The job's own folder as it is sent."""
     files = [
-        TreeFile(layout.SPEC, spec_json(job), _PRIVATE),
+        TreeFile(layout.SPEC, job.to_json(), _PRIVATE),
         TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
         TreeFile(layout.SCRIPT, job_script.job_script(job).encode("utf-8", "surrogateescape"), _EXECUTABLE),
     ]
     if job.secrets:
         files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
     return files
-
-
-def spec_json(job: JobSpec) -> bytes:
-    """What the supervisor and the worker read: see docs/architecture.md."""
-    asked = job.resources
-    clusters = job.host.slurm.get("clusters") or job.host.slurm.get("cluster")
-    record = {
-        "format": layout.FORMAT,
-        "id": job.id,
-        "name": job.name,
-        "host": job.host.name,
-        "scheduler": job.host.scheduler,
-        "root": job.root,
-        "bridge": job.bridge,
-        "resources": {
-            "cores": asked.cores,
-            "memory_bytes": asked.memory_bytes,
-            "gpus": asked.gpus,
-            "time_s": asked.time_s,
-            "gpu_memory_bytes": asked.gpu_memory_bytes,
-            "gpu_type": asked.gpu_type,
-            "nodes": asked.nodes,
-            "allow_cpu": asked.allow_cpu,
-        },
-        "queue_timeout_s": job.host.queue_timeout_s,
-        "lease": job.host.lease,
-        "limits": asdict(job.host.limits),
-        "python": job.interpreter.path,
-        "version": list(job.interpreter.version),
-        "activation": job.interpreter.activation,
-        "building": asdict(job.building) if job.building else None,
-        **({"group": asdict(job.group)} if job.group else {}),
-        **({"session": asdict(job.serving)} if job.serving else {}),
-        "sys_path": list(job.sys_path),
-        "env": dict(job.env),
-        "secrets": sorted(job.secrets),
-        "cwd": job.cwd,
-        "outputs": list(job.outputs),
-        "keep_days": job.host.keep_days,
-        "log_limit_bytes": job.log_limit_bytes,
-        "grace_s": job.grace_s,
-        "stall_s": job.stall_s,
-        "quiet_s": job.quiet_s,
-        "retries": job.retries,
-        "umask": job.umask,
-        **({"resume": job.resume} if job.resume else {}),
-        **({"clusters": str(clusters)} if clusters else {}),
-    }
-    return json.dumps(record, indent=1).encode()
 
 
 def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:

@@ -22,6 +22,7 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster
 from clusterfn.calls import submit
+from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts, wait_until
@@ -68,8 +69,8 @@ def chatter_and_die(lines: int) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    whole = submit.spec_json
-    monkeypatch.setattr(submit, "spec_json", lambda job: whole(replace(job, log_limit_bytes=200)))
+    whole = JobSpec.to_json
+    monkeypatch.setattr(JobSpec, "to_json", lambda job: whole(replace(job, log_limit_bytes=200)))
 
     with Session() as session:
         job = session.submit(chatter, 50_000)

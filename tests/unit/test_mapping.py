@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn import Executor, cluster
-from clusterfn.calls import chunking, mapping, submit
+from clusterfn.calls import chunking, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.config import units
 from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
@@ -129,7 +129,7 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
     assert same == ["serving"], "what this test would not see to be lost; a session is no group"
 
-    read = mapping._job(session(SLURM, python="/usr/bin/python3"), json.loads(submit.spec_json(SENT)))
+    read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
     assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
@@ -140,4 +140,4 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
 def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
     sent = replace(SENT, host=replace(SLURM, slurm=options))
 
-    assert json.loads(submit.spec_json(sent)).get("clusters") == told
+    assert json.loads(sent.to_json()).get("clusters") == told
