@@ -55,7 +55,7 @@ class GpuCapabilities:
 
 
 @dataclass(frozen=True)
-class TorchBuild:
+class CudaBuild:
     """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the GPUs that they have code for."""
 
     cuda: str
@@ -87,7 +87,7 @@ class TorchBuild:
 class CudaTable:
     """All rows of the table, and the drivers that they need."""
 
-    builds: tuple[TorchBuild, ...]
+    builds: tuple[CudaBuild, ...]
     drivers: Mapping[str, str]
     ships: Mapping[str, str]
     companions: Mapping[str, Mapping[str, str]]
@@ -114,7 +114,7 @@ class CudaTable:
     def _newest_card(self) -> Version:
         return max(version(card) for row in self.builds for card in row.cards)
 
-    def runs(self, row: TorchBuild, capability: str) -> bool:
+    def runs(self, row: CudaBuild, capability: str) -> bool:
         """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
             return self._newest_card in map(version, row.cards)
@@ -173,7 +173,7 @@ def load_table(more: Path | None = None) -> CudaTable:
 def _read(path: Path) -> CudaTable:
     content: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     rows = tuple(
-        TorchBuild(
+        CudaBuild(
             str(row["cuda"]),
             version(str(row["torch"][0])),
             _or_none(row["torch"][1]),
@@ -286,22 +286,20 @@ def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> T
     return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
 
 
-def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[TorchBuild]:
+def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[CudaBuild]:
     """Return the builds of that version, for one CUDA or any; the user's rows replace those of the table."""
-    rows: dict[str, TorchBuild] = {}
+    rows: dict[str, CudaBuild] = {}
     for row in known.builds:
         if row.has(torch) and cuda in ("", row.cuda):
             rows.setdefault(row.cuda, row)
     return list(rows.values())
 
 
-def _fits(known: CudaTable, row: TorchBuild, cards: GpuCapabilities) -> bool:
+def _fits(known: CudaTable, row: CudaBuild, cards: GpuCapabilities) -> bool:
     return known.runs_driver(row.cuda, cards.driver) and all(known.runs(row, each) for each in cards.capabilities)
 
 
-def _rank(
-    known: CudaTable, row: TorchBuild, cards: GpuCapabilities, torch: Version
-) -> tuple[bool, bool, bool, Version]:
+def _rank(known: CudaTable, row: CudaBuild, cards: GpuCapabilities, torch: Version) -> tuple[bool, bool, bool, Version]:
     """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
     own, number = known.own_driver(row.cuda), version(row.cuda)
     within = not own or version(cards.driver) >= version(own)
@@ -310,7 +308,7 @@ def _rank(
 
 
 def _chosen(
-    known: CudaTable, row: TorchBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
+    known: CudaTable, row: CudaBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
 ) -> TorchChoice:
     own, warnings = known.own_driver(row.cuda), []
     if own and version(cards.driver) < version(own):

@@ -19,7 +19,7 @@ from .archives import read_members
 from .errors import BuildFailed
 from .layouts import THERE, TargetFile
 from .plan import CONDA, WHEEL
-from .run_program import ProgramFailed, TimeLimit, run_program
+from .run_program import ProgramFailed, ProgramLimit, run_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class HostConda:
             file.write("@EXPLICIT\n" + "".join(map(self._line, self.share.packages)))
         argv = [self._path, "create", "-y", "--offline", "-p", prefix, "--file", listed]
         try:
-            run_program(argv, self._environ(), stopping, TimeLimit(self._plan.timeout_s))
+            run_program(argv, self._environ(), stopping, ProgramLimit(self._plan.timeout_s))
         except ProgramFailed as error:
             message = "%s (%s) could not make the environment: %s" % (self.said, self._path, error)
             raise BuildFailed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
@@ -128,7 +128,7 @@ def find_conda(plan: "BuildPlan", holder: "LockHolder", stopping: "Callable[[], 
             hint="name its path (installer: /opt/conda/bin/conda), or " + _OURS,
         )  # fmt: skip
     try:
-        patience = TimeLimit(plan.timeout_s)
+        patience = ProgramLimit(plan.timeout_s)
         said = run_program([path, "--version"], dict(os.environ), stopping, patience).decode("utf-8", "replace").strip()
     except ProgramFailed as error:
         message = "%s does not say its version: %s" % (path, error)

@@ -10,7 +10,7 @@ import os
 
 from ..supervisor.text import native
 from .errors import BuildFailed
-from .run_program import ProgramFailed, TimeLimit, run_in_environment
+from .run_program import ProgramFailed, ProgramLimit, run_in_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _run_post_link_script(
             "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     try:
-        run_in_environment([shell, script], prefix, more, stopping, TimeLimit(timeout_s, timeout_s))
+        run_in_environment([shell, script], prefix, more, stopping, ProgramLimit(timeout_s, timeout_s))
     except ProgramFailed as error:
         message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
         hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
@@ -89,7 +89,7 @@ def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeo
     shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
     argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
     try:
-        before, _, after = run_in_environment(argv, prefix, {}, stopping, TimeLimit(timeout_s, timeout_s)).partition(
+        before, _, after = run_in_environment(argv, prefix, {}, stopping, ProgramLimit(timeout_s, timeout_s)).partition(
             _ENV_MARK
         )
     except ProgramFailed as error:
@@ -112,7 +112,7 @@ def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], N
         BuildFailed: With the last lines that it printed.
     """
     argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_VERIFY_MARK))]
-    patience = TimeLimit(plan.timeout_s)
+    patience = ProgramLimit(plan.timeout_s)
     try:
         output = run_in_environment(argv + plan.verify, prefix, {}, stopping, patience).decode("utf-8", "replace")
     except ProgramFailed as error:

@@ -19,7 +19,7 @@ _LEAKING_PREFIXES = ("PYTHON", "CONDA_", "_CE_")
 _TURN_S = 0.1
 
 
-class TimeLimit:
+class ProgramLimit:
     """How long a program may run; one that hangs would block everyone who waits for the environment.
 
     Args:
@@ -54,7 +54,7 @@ class ProgramFailed(Exception):
 
 
 def run_in_environment(
-    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", limit: TimeLimit
+    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
 ) -> bytes:
     """Run a program in the environment; return what it printed on both streams.
 
@@ -65,7 +65,7 @@ def run_in_environment(
 
 
 def run_program(
-    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", limit: TimeLimit
+    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
 ) -> bytes:
     """Run a program with these variables and no others."""
     read, write = os.pipe()
@@ -86,7 +86,7 @@ def run_program(
     return output
 
 
-def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", limit: TimeLimit) -> bytes:
+def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", limit: ProgramLimit) -> bytes:
     output, printed = b"", 0
     os.set_blocking(fd, False)
     try:
