@@ -17,7 +17,7 @@ from clusterfn.api.decorator import inside_job, undecorated
 from clusterfn.calls import dispatch, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.job import Job
-from clusterfn.calls.session_job import SessionCall, SessionJob
+from clusterfn.calls.session_job import SessionCallJob, SessionJob
 from clusterfn.config import spec
 from clusterfn.config.spec import Options
 from clusterfn.errors import ConfigError
@@ -114,7 +114,7 @@ class Session(concurrent.futures.Executor):
 
     def _send(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
-    ) -> SessionCall[R]:
+    ) -> SessionCallJob[R]:
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs here")
         plain, own = undecorated(fn)
@@ -142,7 +142,7 @@ class Session(concurrent.futures.Executor):
         self._holding = SessionJob(replace(prepared, job=job), self._again)
         return self._holding
 
-    def _again(self, left: list[SessionCall[Any]]) -> None:
+    def _again(self, left: list[SessionCallJob[Any]]) -> None:
         """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent."""
         with self._lock:
             holding = self._going(Options())

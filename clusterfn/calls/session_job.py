@@ -30,7 +30,7 @@ _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
 
 
-class SessionCall(Job[R]):
+class SessionCallJob(Job[R]):
     """One call of a session: to its user a Job, on the host a folder below the session's own.
 
     Args:
@@ -112,13 +112,13 @@ class SessionJob:
         again: Called with calls that the job has not served when it ends.
     """
 
-    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[SessionCall[Any]]], None]) -> None:
+    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
         self.spec = prepared.job
         self._version = prepared.ready.interpreter.version
         self._session = prepared.session
         self._again = again
         self._count = 0
-        self._open: set[SessionCall[Any]] = set()
+        self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
         self._settling = threading.Lock()
@@ -140,18 +140,18 @@ class SessionJob:
 
     def send(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
-    ) -> SessionCall[R]:
+    ) -> SessionCallJob[R]:
         """Send one call."""
         with job_display.nothing_runs(), job_display.preparing(name or str(getattr(fn, "__name__", "function"))):
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
         dispatch.tell_left_out(payload)
         tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
-        call: SessionCall[R] = SessionCall(self.job, payload, tracker)
+        call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
-    def take_over(self, call: SessionCall[Any]) -> None:
+    def take_over(self, call: SessionCallJob[Any]) -> None:
         """Send a call of another session to this one."""
         payload = call.payload
         if payload is not None:
@@ -162,7 +162,7 @@ class SessionJob:
         self._count += 1
         return SessionCallTracker(self._tracker, self._count, name, follow)
 
-    def _put(self, call: SessionCall[Any], payload: Payload) -> None:
+    def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
         call.add_done_callback(self._open.discard)
         try:
@@ -174,7 +174,7 @@ class SessionJob:
         if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
             self._over(self.job)
 
-    def _send(self, call: SessionCall[Any], payload: Payload) -> None:
+    def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
         self._send_skipped()
         before = submit.contents(self._session, payload)
@@ -199,7 +199,7 @@ class SessionJob:
             laid_out.exception(_TIMEOUT_S)
             self._tracker.laid_out = None
 
-    def _refused(self, call: SessionCall[Any], reply: Reply[bool]) -> None:
+    def _refused(self, call: SessionCallJob[Any], reply: Reply[bool]) -> None:
         error = reply.exception()
         if error is not None and not self.job.done():
             self._skip_number(call)
@@ -207,7 +207,7 @@ class SessionJob:
                 error = Cancelled(f"the call was stopped while it was sent: nothing of it ran on {call.host}")
             call.on_refused(error if isinstance(error, ClusterfnError) else ClusterfnError(str(error)))
 
-    def _skip_number(self, call: SessionCall[Any]) -> None:
+    def _skip_number(self, call: SessionCallJob[Any]) -> None:
         """Have the session skip the call's number: calls are served in order."""
         self._unsent.add(call.tracker.taken)
         self._send_skipped()
@@ -299,17 +299,17 @@ class SessionJob:
         if unserved:
             self._again(unserved)
 
-    def _has_ended(self, call: SessionCall[Any]) -> bool:
+    def _has_ended(self, call: SessionCallJob[Any]) -> bool:
         """Whether its outcome is on the host, if it has not arrived yet."""
         return call.done() or self._is_there(call.tracker.outcome)
 
-    def _was_taken(self, call: SessionCall[Any]) -> bool:
+    def _was_taken(self, call: SessionCallJob[Any]) -> bool:
         return self._is_there(call.tracker.taken)
 
     def _is_there(self, path: str) -> bool:
         return self._session.connection.have([path]).result()[0]
 
-    def _lost(self, call: SessionCall[Any]) -> ClusterfnError:
+    def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
         """The session's own end, as this call's."""
         error = None if self.job.cancelled() else self.job.exception(0)
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost

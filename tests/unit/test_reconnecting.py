@@ -23,7 +23,7 @@ from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import RUNNING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker, _trouble
-from clusterfn.calls.session_job import SessionCall, SessionCallTracker
+from clusterfn.calls.session_job import SessionCallJob, SessionCallTracker
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
     Cancelled,
@@ -238,11 +238,11 @@ def in_a_group(session: HostState) -> JobGroup[Any, Any]:
     return JobGroup(known)
 
 
-def in_a_session(session: HostState) -> SessionCall[Any]:
+def in_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
     held = followed(session, "c0de" * 4)
     tracker = SessionCallTracker(held._tracker, 1, "train", live=False)
-    call: SessionCall[Any] = SessionCall(held, payloads.pack(len, ("",), {}, None), tracker)
+    call: SessionCallJob[Any] = SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
     tracker.follow(call, 1)
     return call
 
