@@ -154,7 +154,7 @@ def test_check_says_that_jobs_wait_their_turn_and_how_many_do(run, folder):
     queue.mkdir(parents=True)
     for name in ("00000000000000aa", "00000000000000bb.3", ".00000000000000cc.new"):
         (queue / name).touch()
-    assert "cores, memory and cards; of yours 2 now" in run("check", "here", "--no-job").stdout
+    assert "cores, memory and GPUs; 2 of your jobs wait now" in run("check", "here", "--no-job").stdout
 
 
 def test_check_of_an_unknown_host_names_the_nearest_and_tries_nothing(run):
