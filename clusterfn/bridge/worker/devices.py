@@ -36,7 +36,7 @@ class OnTheCpu(Exception):
         self.hint = hint
 
 
-class TorchBuild:
+class InstalledTorch:
     """An installed PyTorch.
 
     Attributes:
@@ -93,7 +93,7 @@ class TorchWatch:
         if torch is None:
             sys.meta_path.insert(0, self)
         else:
-            self.check_build(TorchBuild(getattr(torch, "__file__", None)))
+            self.check_build(InstalledTorch(getattr(torch, "__file__", None)))
 
     def end(self) -> None:
         """Stop watching imports."""
@@ -113,11 +113,11 @@ class TorchWatch:
             spec: Any = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _CheckingLoader(spec.loader, self, TorchBuild(spec.origin))
+                    spec.loader = _CheckingLoader(spec.loader, self, InstalledTorch(spec.origin))
                 return spec
         return None
 
-    def check_build(self, build: TorchBuild) -> None:
+    def check_build(self, build: InstalledTorch) -> None:
         """Check the build before PyTorch is loaded.
 
         Raises:
@@ -128,7 +128,7 @@ class TorchWatch:
         elif build.is_for_cpu:
             self._reject("%s is a build without CUDA" % build.text, "install a build of PyTorch with CUDA")
 
-    def check_gpus(self, torch: Any, build: TorchBuild) -> None:
+    def check_gpus(self, torch: Any, build: InstalledTorch) -> None:
         """Check the GPUs that the loaded PyTorch sees.
 
         Raises:
@@ -181,7 +181,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 class _CheckingLoader:
     """Wraps PyTorch's own loader: checks the build before loading, and the GPUs after it."""
 
-    def __init__(self, loader: Any, watch: TorchWatch, build: TorchBuild) -> None:
+    def __init__(self, loader: Any, watch: TorchWatch, build: InstalledTorch) -> None:
         self._loader = loader
         self._watch = watch
         self._build = build
