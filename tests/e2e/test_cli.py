@@ -375,7 +375,7 @@ def test_debug_shows_our_own_traceback(folder):
 def test_check_of_a_lab_host_finds_cards_and_the_old_python(run, lab_config):
     ran = run("check", "tensor01", "--no-job", "--environment", "python:/usr/bin/python3")
 
-    assert "PASS  gpus" in ran.stdout and "jobs wait their turn for cores, memory and cards; of yours " in ran.stdout
+    assert "PASS  gpus" in ran.stdout and "jobs wait their turn for cores, memory and GPUs; " in ran.stdout
     assert "8 x NVIDIA RTX A6000" in ran.stdout
     assert "(3.6." in ran.stdout
     assert re.search("^PASS  shell +silent", ran.stdout, re.MULTILINE)

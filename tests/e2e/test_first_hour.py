@@ -285,7 +285,7 @@ def test_a_code_that_is_asked_for_is_asked_once(laptop: Laptop, terminal: Termin
     use_config(laptop, lab)
     asked = lab.totp.prompts("cfdash")
 
-    root = "~/.clusterfn-first-hour"  # the account's usual one may hold jobs of SLURM, of which check would warn
+    root = "'~/.clusterfn-first-hour'"  # quoted, for the host; its usual one may hold jobs of SLURM: a warning
     shown = terminal.command(f"clusterfn init totp-dash --yes --root {root}", {r"code: $": lab.totp.code()})
 
     assert "totp-dash is ready." in shown and "clusterfn login totp-dash" in shown

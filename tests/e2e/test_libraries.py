@@ -146,7 +146,7 @@ def test_a_table_has_a_row_for_each_configuration(here, run_with):
 TABLE = """
 import json
 import pandas
-from clusterfn.group import JobGroup
+from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import ItemOutcome, GroupState
 
 known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
