@@ -173,7 +173,8 @@ def overtaken(turns: Sequence[Turn], seen: Seen, cards: int, uids: Mapping[str, 
     """Jobs that were let in before older ones which ask for no more, and so had room at that moment.
 
     Found is who left them none, and who left them some while they went on waiting. An older job of the same user counts
-    once its ticket is written, or from its stamp on if it has none; one of another user once its name could be read.
+    once its ticket is written; one without a ticket, or of another user, once its name could be read: on a busy machine
+    a process that has its stamp may come to the door late.
     Who never starts, as its supervisor was killed when its turn came, starts after nobody.
     """
     found, turn_s = [], _turn_s(turns, seen)
@@ -203,7 +204,8 @@ def _waits_at(other: Turn, turn: Turn, seen: Seen, uids: Mapping[str, int]) -> b
     since = seen.boot + other.order / 10**9 if other.waits is None else other.waits
     if not since < when < other.taken:
         return False
-    return other.user == turn.user or _is_named(other, turn, seen, uids)
+    has_ticket = other.user == turn.user and other.waits is not None
+    return has_ticket or _is_named(other, turn, seen, uids)
 
 
 def _is_named(other: Turn, turn: Turn, seen: Seen, uids: Mapping[str, int]) -> bool:

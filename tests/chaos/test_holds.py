@@ -126,10 +126,12 @@ def test_who_is_killed_on_its_turn_has_had_one() -> None:
     assert holds.overtaken(turns, saw, 8, UIDS) == []
 
 
-def test_an_older_job_without_a_ticket_waits_from_its_stamp_on() -> None:
+def test_an_older_job_without_a_ticket_counts_while_its_name_can_be_read() -> None:
     turns = waits_beside(waits=None)
-    assert len(holds.overtaken(turns, seen(*turns), 8, UIDS)) == 1
-    saw = seen(*turns)
+    named = (1.0, 5.5, f"{holds.WAIT}1/1000/1/1/0")
+    assert len(holds.overtaken(turns, seen(*turns, wait=named), 8, UIDS)) == 1
+    assert holds.overtaken(turns, seen(*turns), 8, UIDS) == []
+    saw = seen(*turns, wait=named)
     saw.boot = 2.0  # stamped at 3.0: it came later than the other was let in
     assert holds.overtaken(turns, saw, 8, UIDS) == []
 

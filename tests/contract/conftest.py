@@ -18,7 +18,7 @@ from clusterfn.hosts.connection import HostConnection, connect
 Connect = Callable[..., HostConnection]
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     """The first true value of `condition()`; fails after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
