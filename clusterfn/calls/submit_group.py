@@ -1,35 +1,37 @@
-"""Submits elements of a group to its scheduler, or spawns them on a host without one, and reports refusals."""
+"""Starts elements of a group: spawned or submitted, as its scheduler has it, and tells what was refused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submit import answer_of
 from clusterfn.config.spec import JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts.connection import Completed, Reply, SpawnReply
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.host_state import Session
 from clusterfn.scheduler.base import Answer, Submission
+
+if TYPE_CHECKING:
+    from clusterfn.calls.job_tracker import Tracker
 
 _LARGEST_ARRAY = 1000  # SLURM's own default
 
 
-class GroupSubmitter:
-    """Starts elements of one group.
+class Beginning:
+    """How elements of one group begin.
 
     Args:
         session: Its host.
         job: What it was sent as.
         tracker_of: The tracker of an element.
-        refused: Called with the elements that were not started, and why.
-        queued: Called when one waits in the host's queue.
+        refused: Told which elements never were, and why.
+        queued: Told that one waits in the host's queue.
     """
 
     def __init__(
-        self, session: HostState, job: JobSpec, tracker_of: Callable[[int], Tracker],
+        self, session: Session, job: JobSpec, tracker_of: Callable[[int], Tracker],
         refused: Callable[[range, BaseException], None], queued: Callable[[], None],
     ) -> None:  # fmt: skip
         self._session = session
@@ -49,7 +51,7 @@ class GroupSubmitter:
             await_at_exit(reply)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until each request has its answer: a scheduler cannot cancel what it does not know yet."""
+        """Until each request has its answer: what a scheduler does not know yet cannot be taken from it."""
         for reply in list(self._open):
             reply.exception(timeout_s)
 
@@ -68,7 +70,7 @@ class GroupSubmitter:
     def _spawned(self, number: int, reply: SpawnReply, after: Sequence[Reply[Any]]) -> None:
         error = reply.exception()
         if error is not None:
-            self._report_refused(range(number, number + 1), after, error)
+            self._never_were(range(number, number + 1), after, error)
             return
         process, tracker = reply.result(0), self._tracker_of(number)
         tracker.scheduler_id = self._session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
@@ -80,7 +82,7 @@ class GroupSubmitter:
         if self._session.scheduler.waits(exited.result(0)):
             self._queued()
         else:
-            tracker.liveness.process_ended()
+            tracker.witness.process_ended()
 
     def _submitted(self, some: range, reply: Reply[Completed], after: Sequence[Reply[Any]]) -> None:
         scheduler = self._session.scheduler
@@ -91,9 +93,9 @@ class GroupSubmitter:
             if not scheduler.ambiguous(answer):
                 self._refused(some, refusal)
         except ClusterfnError as error:
-            self._report_refused(some, after, error)
+            self._never_were(some, after, error)
 
-    def _report_refused(self, some: range, after: Sequence[Reply[Any]], error: BaseException) -> None:
-        """Report that these were not started; none was, if what all of them need did not arrive."""
+    def _never_were(self, some: range, after: Sequence[Reply[Any]], error: BaseException) -> None:
+        """These were not started; none was, if what all of them need did not arrive."""
         none = any(reply.done() and reply.exception(0) is not None for reply in after)
         self._refused(self._wanted if none else some, error)

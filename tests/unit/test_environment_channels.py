@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import resolve
+from clusterfn.environment import making
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def condarc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def channels(*packages: str) -> tuple[str, ...]:
-    return resolve.read_specification(None, packages).channels
+    return making.specification(None, packages).channels
 
 
 def test_conda_forge_where_nothing_is_said() -> None:

@@ -13,14 +13,13 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable
-
-    from .job import JobFolder
+    from .job import Job
+    from .watch import Watch
 
 _PIECE = 16 << 20
 
 
-def holds_something(job: "JobFolder") -> bool:
+def holds_something(job: "Job") -> bool:
     """Whether the job has left a checkpoint."""
     try:
         return bool(os.listdir(job.path(CHECKPOINT)))
@@ -28,12 +27,8 @@ def holds_something(job: "JobFolder") -> bool:
         return False
 
 
-def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
-    """Copy the checkpoint of the job that this one resumes, unless an attempt of this one has begun before.
-
-    Args:
-        job: The job that begins.
-        look: Called again and again while files are copied; may raise what ends the job.
+def resume(job: "Job", watch: "Watch") -> "list[str]":
+    """Let the job begin with the checkpoint of the one that it resumes, unless an attempt of it has begun before.
 
     Returns:
         Notes about what was not copied.
@@ -45,7 +40,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     if not resumed or holds_something(job):
         return []
     theirs, aside = os.path.join(job.root, JOBS, resumed, CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
-    copying = _Copying(theirs, look)
+    copying = _Copying(theirs, watch)
     try:
         copying.folder(theirs, aside)
         os.rename(aside, own)  # an empty folder gives way; one that another element has brought meanwhile stays
@@ -69,10 +64,10 @@ class _Copying:
         skipped: Paths below the checkpoint of what cannot be copied, such as a FIFO or a socket.
     """
 
-    def __init__(self, top: str, look: "Callable[[], None]") -> None:
+    def __init__(self, top: str, watch: "Watch") -> None:
         self.skipped: "list[str]" = []
         self._top = top
-        self._look = look
+        self._watch = watch
 
     def folder(self, source: str, target: str) -> None:
         os.mkdir(target, 0o700)
@@ -104,7 +99,7 @@ class _Copying:
             with open(copy, "wb") as target:
                 piece = source.read(_PIECE)
                 while piece:
-                    self._look()
+                    self._watch.look()
                     target.write(piece)
                     piece = source.read(_PIECE)
         shutil.copystat(path, copy, follow_symlinks=False)

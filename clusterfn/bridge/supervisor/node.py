@@ -12,12 +12,13 @@ import time
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
 from . import publish, rendezvous, syscalls, tree
 from .attempt import Attempt
-from .job import JobFolder
+from .job import Job
 from .log import say
-from .run import AttemptRun, run_through
+from .run import Run
 from .text import portable
+from .through import run_through
 from .verdict import document
-from .watch import EndWatch, Signals
+from .watch import Signals, Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _EXIT_NO_WORD = 143
 
 
-class NodeJob(JobFolder):
+class NodeJob(Job):
     """The job, but for what is asked of the first node alone, and the log of what started this one."""
 
     def __init__(self, folder: str, attempt: int, rank: int) -> None:
@@ -126,7 +127,7 @@ def _reap() -> None:
 def _supervise(folder: str, attempt: str, signals: Signals) -> int:
     job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
     os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
-    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
+    work = Run(job, NodeAttempt(job), Watch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
     verdict, alive = run_through(work)
     if verdict.kind is None:
         say("on %s: %s" % (job.node, verdict.facts["message"]))

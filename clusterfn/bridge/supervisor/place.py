@@ -11,13 +11,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .job import JobFolder
+    from .job import Job
 
 _DRIVER = "/sys/module/nvidia/version"
 _LIBC = "CS_GNU_LIBC_VERSION"
 
 
-def facts(job: "JobFolder") -> "dict[str, Any]":
+def facts(job: "Job") -> "dict[str, Any]":
     """Of this machine and of the environment; None for what there is not."""
     made = job.spec.get("building")
     return {

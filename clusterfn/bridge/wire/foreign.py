@@ -1,6 +1,7 @@
-"""Call code of the user's that may raise anything: constructors, __reduce__, __repr__, __str__.
+"""The one place that calls code of the user's which may raise anything: constructors, __reduce__, __repr__, __str__.
 
-Such a failure is expected: the caller has another way, or reports it.
+Such a failure is an answer, not an accident: the caller has another way, or reports it. Used by the rest of `wire`,
+and by `outcome`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """Return what `call(*args)` returned and None, or None and what it raised; let Ctrl-C pass."""
+    """What `call(*args)` returned and None, or None and what it raised; Ctrl-C alone passes."""
     try:
         return call(*args), None
     except KeyboardInterrupt:

@@ -1,0 +1,70 @@
+"""Why a build ended badly: the one exception of the builder, which becomes outcome.json.
+
+Knows nothing of what is built. Raised everywhere in the builder, caught in `story` and `main`.
+"""
+
+import errno
+import os
+
+from ..supervisor.text import portable, size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Sequence
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class Stopped(Exception):
+    """Somebody ended the builder (SIGTERM, Ctrl-C), or another thread of it failed."""
+
+
+class Failed(Exception):
+    """The environment cannot be built.
+
+    Attributes:
+        stage: plan, space, fetch, unpack, link, compile, script, verify or disk.
+        evidence: Lines that somebody else wrote, as they were.
+        need: SHA-256 of archives without which it cannot go on, and which the client may send.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str, evidence: "Sequence[str]" = (), hint: str = "", need: "Sequence[str]" = ()
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.evidence = list(evidence)
+        self.hint = hint
+        self.need = list(need)
+
+    def document(self) -> "dict[str, Any]":
+        """What outcome.json says."""
+        told = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
+        return dict(portable(dict(told, need=self.need) if self.need else told))
+
+
+def of_system(error: OSError, root: str) -> Failed:
+    """What the file system refused, with its numbers."""
+    where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
+    if error.errno in _FULL:
+        return Failed("the disk is full: %s" % where, stage="disk", evidence=[free(root)], hint=ROOM)
+    if error.errno in _DENIED:
+        hint = "point env_root: to a folder that you may write to"
+        return Failed("nothing may be written there: %s" % where, stage="disk", hint=hint)
+    return Failed("the file system refused: %s" % where, stage="disk", hint="look at the file system of %s" % root)
+
+
+ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
+
+
+def free(root: str) -> str:
+    """What the file system still has, for people."""
+    if not hasattr(os, "statvfs"):  # Windows, as a client
+        return "free space unknown"
+    try:
+        disk = os.statvfs(root)
+    except OSError as error:
+        return "free space unknown: %s" % error
+    files = ", %d files" % disk.f_favail if disk.f_files else ""
+    return "free under %s: %s%s" % (root, size(disk.f_bavail * disk.f_frsize), files)
