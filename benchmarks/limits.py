@@ -29,7 +29,7 @@ def interpreters(place: Place) -> dict[str, Sample]:
             "-c",
             first + "from _clusterfn.bridge.supervisor import cores, main, run",
         ],
-        "worker": [place.new, "-c", first + "from _clusterfn.bridge import worker"],
+        "worker": [place.new, "-c", first + "from _clusterfn.bridge.worker import main"],
     }
     samples = {name: _timed(lambda argv=argv: place.run(argv)) for name, argv in programs.items()}  # type: ignore[misc]
     return samples | {"agent": _timed(lambda: _start_agent(place))}

@@ -29,7 +29,7 @@ from benchmarks.report import RESULTS, machine
 from benchmarks.waits import Waits
 from clusterfn import ClusterFunction, File
 from clusterfn.calls import attach
-from clusterfn.calls.group import inside
+from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.cli import main as command
 from clusterfn.config import load, spec
@@ -183,7 +183,7 @@ def _listed(there: There) -> bool:
 def _mapped(there: There, where: str) -> list[int]:
     """Send many items; how many there are, and in how many of the files that were sent for them the function lies."""
     there.group = there.on(where, CALLS["rest"]).map(range(ITEMS), max_parallel=2)
-    inside(there.group).gathering._beginning.wait(60)
+    state_of_group(there.group).backend._submitter.wait(60)
     folder = Path(there.group.folder)
     sent = [*folder.iterdir(), *folder.parents[1].glob("blobs/*")]
     return [len(there.group), sum(MARK in path.read_bytes() for path in sent if path.is_file())]

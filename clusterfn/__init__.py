@@ -15,7 +15,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from clusterfn._version import __version__
+__version__ = "0.1.0"  # setup.cfg reads it here, without importing the package
+
 from clusterfn.api.decorator import ClusterFunction, cluster
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""Where the user's code calls ours: a keyword that is unknown is refused with the one that is near, and an error that
-comes from below shows the user's frames without ours.
+"""What all public functions share: an unknown keyword is rejected with the one that is near, and the traceback of an
+error shows the user's frames without ours.
 
-`edge` decorates the public functions that send or wait. Imports `errors` and `options` alone.
+`@public_api` decorates the public functions that send or wait. Imports `errors` and `options` alone.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _WE_CALL = ("cloudpickle", "cryptography", "paramiko", "yaml")
 
 
-def edge(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with the same signature, at the edge.
+def public_api(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the keywords of a public function, and remove our frames from the tracebacks of its errors.
 
     Raises:
         ConfigError: When it is called with a keyword that it does not have.
@@ -37,7 +37,7 @@ def edge(function: Callable[P, R]) -> Callable[P, R]:
     *_, around, name = f".{function.__qualname__}".split(".")
     called = around if name == "__init__" else name
 
-    def at_the_edge(*args: P.args, **kwargs: P.kwargs) -> R:
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         __tracebackhide__ = True  # for IPython and pytest
         try:
             _refuse_unknown(called, kwargs, known)
@@ -45,7 +45,7 @@ def edge(function: Callable[P, R]) -> Callable[P, R]:
         except BaseException as error:  # every kind is passed on
             raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
-    def items_at_the_edge(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
+    def checked_iterator(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
         __tracebackhide__ = True
         try:
             _refuse_unknown(called, kwargs, known)
@@ -53,7 +53,7 @@ def edge(function: Callable[P, R]) -> Callable[P, R]:
         except BaseException as error:  # as above
             raise without_frames_of_clusterfn(error)  # CLUSTERFN_DEBUG=1 shows them
 
-    outside: Any = items_at_the_edge if inspect.isgeneratorfunction(function) else at_the_edge
+    outside: Any = checked_iterator if inspect.isgeneratorfunction(function) else checked
     outside.__code__ = outside.__code__.replace(co_name=name)  # which a traceback shows
     return functools.wraps(function)(outside)
 

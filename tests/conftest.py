@@ -47,7 +47,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
     for kind in ("config", "cache", "state", "data"):
         monkeypatch.setenv(f"XDG_{kind.upper()}_HOME", str(folder / kind))
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(folder / "config" / "clusterfn" / "config.yml"))
-    monkeypatch.setattr("clusterfn.hosts.transports.asking.person", lambda: None)  # the tester is not asked for codes
+    monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: None)  # the tester is not asked for codes
 
 
 REQUIRED = os.environ.get("CLUSTERFN_REQUIRE_LAB") == "1"

@@ -21,7 +21,7 @@ FILES = sorted(path.relative_to(LIBRARY).as_posix() for path in LIBRARY.rglob("*
 
 # From the bottom up. A module may import what stands below it and what stands beside it, without a cycle.
 ROOMS = [
-    ["_version", "bridge", "errors"],
+    ["bridge", "errors"],
     ["config", "gpu", "public_api"],
     ["scheduler", "environment"],
     ["hosts"],
@@ -35,19 +35,18 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 
 # Where a blind `except` ends, with what it is for: everything that runs code of the user's, and outermost frames.
 BLIND = {
-    "bridge/agent/request.py": "the agent's outermost frame",
-    "bridge/builder/story.py": "the builder's outermost frame",
+    "bridge/agent/handler.py": "the agent's outermost frame",
+    "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/supervisor/child.py": "after a fork nothing may run on",
     "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
-    "bridge/shipped.py": "runs the user's function",
-    "bridge/devices.py": "asks PyTorch for what no release promises",
-    "bridge/worker.py": "runs the user's function",
+    "bridge/worker/payload.py": "runs the user's function",
+    "bridge/worker/devices.py": "asks PyTorch for what no release promises",
+    "bridge/worker/execute.py": "runs the user's function",
     "cli/__init__.py": "the command's outermost frame",
     "gpu/guards.py": "the probes that promise never to raise",
-    "gpu/sorting.py": "calls an error's own __str__",
-    "hosts/rpc/line.py": "closes a stream that is of no use any more",
+    "gpu/cuda_errors.py": "calls an error's own __str__",
     "hosts/rpc/link.py": "a thread's outermost frames",
-    "hosts/rpc/standing.py": "calls listeners of others",
+    "hosts/rpc/link_state.py": "closes a stream that is of no use any more; calls listeners of others",
     "calls/payload_items.py": "pickles the user's arguments",
     "calls/job.py": "a thread's outermost frame; loads the user's value",
     "calls/session_job.py": "a thread's outermost frame",
@@ -57,7 +56,7 @@ BLIND = {
 BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
-    "bridge/transient.py": ["clusterfn.gpu.sorting"],
+    "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
     "bridge/wire/pickler.py": ["numpy"],
     "bridge/wire/tensors.py": ["torch"],
     "bridge/wire/indexes.py": ["faiss", "numpy"],

@@ -6,7 +6,7 @@ import sys
 import time
 
 from clusterfn import cluster
-from clusterfn.calls.group import inside
+from clusterfn.calls.group import state_of_group
 from clusterfn.scheduler.slurm import Slurm
 
 looks, read = [], Slurm.parse_states
@@ -31,7 +31,7 @@ right = group.results() == [x * x for x in range(count)]
 told = {
     "each result once and in its place": right,
     "id": group.id,
-    "elements": inside(group).gathering.spec.elements,
+    "elements": state_of_group(group).backend.spec.elements,
     "looks at squeue": len(looks),
     "peak memory of the client in MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
     "seconds": round(time.monotonic() - began, 1),

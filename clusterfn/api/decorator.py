@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, Typ
 from clusterfn.bridge import layout
 from clusterfn.config import spec
 from clusterfn.errors import ConfigError
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -47,11 +47,11 @@ class ClusterFunction(Generic[P, R]):
         self.options = options
         self._mark = _mark(function, options, self)
 
-    @edge
+    @public_api
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inside_job():
             return self.__wrapped__(*args, **kwargs)
-        if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is the edge
+        if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is `public_api`
             raise _awaited(self.__name__)
         from clusterfn.calls import dispatch
 
@@ -61,7 +61,7 @@ class ClusterFunction(Generic[P, R]):
         call: Callable[..., R] = self
         return self if instance is None else functools.partial(call, instance)
 
-    @edge
+    @public_api
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Send the call and return at once.
 
@@ -101,7 +101,7 @@ class ClusterFunction(Generic[P, R]):
         on_error: Literal["collect"] = "collect",
         sequential_up_to: int | None = None,
     ) -> JobGroup[R, Exception]: ...
-    @edge
+    @public_api
     def map(
         self,
         *iterables: Iterable[Any],
@@ -137,8 +137,8 @@ class ClusterFunction(Generic[P, R]):
             raise RuntimeError(f"{self.__name__}.map() inside a job: call the function directly, it runs here")
         from clusterfn.calls import mapping
 
-        wish = mapping.wish(max_parallel, chunksize, sequential_up_to)
-        return mapping.run(self.__wrapped__, iterables, self.options, wish, on_error)
+        how = mapping.parse_map_options(max_parallel, chunksize, sequential_up_to)
+        return mapping.run(self.__wrapped__, iterables, self.options, how, on_error)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself, here, in this process."""
@@ -148,7 +148,7 @@ class ClusterFunction(Generic[P, R]):
         """The same function on another host."""
         return self.with_options(host=host)
 
-    @edge
+    @public_api
     def with_options(
         self,
         *,
@@ -181,7 +181,7 @@ class ClusterFunction(Generic[P, R]):
         given = {key: value for key, value in locals().items() if key != "self"}
         return _unpickled(self._mark, spec.changed(self.options, given))
 
-    @edge
+    @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
         from clusterfn.calls import dispatch
@@ -304,7 +304,7 @@ def cluster(
     retries: int | None = None,
     resume: str | None = None,
 ) -> Decorator: ...
-@edge
+@public_api
 def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
 
@@ -328,7 +328,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
         packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
         modules: Environment modules to load, such as "cuda/11.8".
         env: Variables of the job; a number is passed as its digits.
-        secrets: Names of variables of this process whose values the job gets, and nobody else.
+        secrets: Names of variables of this process whose values the job gets, and no other job.
         outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
         cwd: Folder in which the function runs; else a folder of the job's own, empty.
         name: Name of the job; else the function's.

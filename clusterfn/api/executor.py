@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
-from clusterfn.calls.group import JobGroup, inside
+from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.config import spec
 from clusterfn.errors import ClusterfnError
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 R = TypeVar("R")
 _AT_ONCE = 50
@@ -42,7 +42,7 @@ class Executor(concurrent.futures.Executor):
         ...     list(executor.map(evaluate, models))
     """
 
-    @edge
+    @public_api
     def __init__(
         self,
         host: str | None = None,
@@ -62,12 +62,12 @@ class Executor(concurrent.futures.Executor):
         self._given = {name: value for name, value in locals().items() if name != "self"}
         spec.parse_options(self._given)
         self._sent = 0
-        self._jobs: set[Job[Any]] = set()  # that have not ended: whoever lets go of a Job lets go of its value
+        self._jobs: set[Job[Any]] = set()  # that have not ended: dropping a Job drops its value
         self._groups: list[JobGroup[Any, Any]] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    @edge
+    @public_api
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
         """Send `fn(*args, **kwargs)` and return its Job.
 
@@ -90,7 +90,7 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._jobs.discard(job)
 
-    @edge
+    @public_api
     def map(
         self, fn: Callable[..., R], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[R]:
@@ -114,9 +114,9 @@ class Executor(concurrent.futures.Executor):
 
         self._check()
         until = None if timeout is None else clock.monotonic() + timeout
-        wish = mapping.wish(_AT_ONCE, chunksize if chunksize != 1 else "auto")
+        how = mapping.parse_map_options(_AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
-        group = mapping.run(plain, iterables, options, wish)
+        group = mapping.run(plain, iterables, options, how)
         with self._lock:
             self._sent += 1
             self._groups.append(group)
@@ -132,13 +132,13 @@ class Executor(concurrent.futures.Executor):
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
 
-    @edge
+    @public_api
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls.
 
         Args:
             wait: Whether to wait for those that were taken.
-            cancel_futures: Whether to withdraw those that have not started. Of a `map`, those that nobody has taken
+            cancel_futures: Whether to withdraw those that have not started. Of a `map`, those that no process has taken
                 from its queue; who waits for their values gets `Cancelled`.
         """
         self._closed = True
@@ -165,8 +165,8 @@ class Executor(concurrent.futures.Executor):
         return f"<Executor on {where}: {self._sent or 'nothing'} sent{', closed' if self._closed else ''}>"
 
 
-@edge
+@public_api
 def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
     """Each value, of which nothing is kept: there may be more of them than memory."""
     for index in range(len(group)):
-        yield inside(group).give_away(index, until)
+        yield state_of_group(group).give_away(index, until)

@@ -6,16 +6,16 @@ The work is done by `transport`; here a host gets its name.
 from __future__ import annotations
 
 from clusterfn import config
-from clusterfn.hosts.transports import asking, logins
-from clusterfn.hosts.transports.held import Held
-from clusterfn.public_api import edge
+from clusterfn.hosts.transports import prompts, shared_login
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.public_api import public_api
 
 
-@edge
+@public_api
 def login(host: str | None = None) -> None:
     """Log in once and hold the connection for all of your programs on this machine.
 
-    You are asked for what the host wants, in the terminal or below the cell. The connection is held until nobody has
+    You are asked for what the host wants, in the terminal or below the cell. The connection is held until nothing has
     used it for the host's `login_ttl` (8 hours), or until `logout`. Nothing is done if it is held already.
 
     Args:
@@ -31,7 +31,7 @@ def login(host: str | None = None) -> None:
     hold(host)
 
 
-@edge
+@public_api
 def logout(host: str | None = None) -> bool:
     """End the connection that `login` holds, with all that goes through it now; jobs on the host go on.
 
@@ -48,10 +48,10 @@ def logout(host: str | None = None) -> bool:
         >>> clusterfn.logout("tensor01")
     """
     chosen, _ = config.load().resolve(host)
-    return logins.log_out(chosen)
+    return shared_login.log_out(chosen)
 
 
-def hold(host: str | None) -> tuple[Held, bool]:
+def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """What is held after a login, and whether that login was made now."""
     chosen, _ = config.load().resolve(host)
-    return logins.log_in(chosen, asking.person())
+    return shared_login.log_in(chosen, prompts.person())

@@ -17,13 +17,12 @@ from clusterfn.api.decorator import inside_job, undecorated
 from clusterfn.calls import dispatch, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.job import Job
-from clusterfn.calls.session_call import Call
-from clusterfn.calls.session_job import Holding
+from clusterfn.calls.session_job import SessionCallJob, SessionJob
 from clusterfn.config import spec
 from clusterfn.config.spec import Options
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 R = TypeVar("R")
 _SILENT = Options()
@@ -44,7 +43,7 @@ class Session(concurrent.futures.Executor):
 
     Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
     milliseconds, and nothing that it does to its process is seen by the next. The session lets go when it is closed,
-    or after `idle` without a call; the next call then starts it anew, and says so.
+    or after `idle` without a call; the next call then starts it again, and says so.
 
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
@@ -63,7 +62,7 @@ class Session(concurrent.futures.Executor):
         ...     scores = list(session.map(evaluate, models))
     """
 
-    @edge
+    @public_api
     def __init__(
         self,
         host: str | None = None,
@@ -86,7 +85,7 @@ class Session(concurrent.futures.Executor):
         self._options = spec.parse_options(given)
         self._idle_s = spec.parse_time(idle, "idle")
         self._lock = threading.RLock()
-        self._holding: Holding | None = None
+        self._holding: SessionJob | None = None
         self._closed = False
 
     @property
@@ -94,7 +93,7 @@ class Session(concurrent.futures.Executor):
         """The job that holds the cards; None before the first call."""
         return self._holding.job if self._holding else None
 
-    @edge
+    @public_api
     def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
 
@@ -103,7 +102,7 @@ class Session(concurrent.futures.Executor):
         call = self._send(fn, args, kwargs, follow=True)
         return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
 
-    @edge
+    @public_api
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Job[R]:
         """Send `fn(*args, **kwargs)` to the session and return its Job.
 
@@ -113,20 +112,22 @@ class Session(concurrent.futures.Executor):
         """
         return self._send(fn, args, kwargs, follow=False)
 
-    def _send(self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool) -> Call[R]:
+    def _send(
+        self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], follow: bool
+    ) -> SessionCallJob[R]:
         if inside_job():
             raise RuntimeError("a session inside a job: call the function directly, it runs here")
         plain, own = undecorated(fn)
         with self._lock:
             return self._held(own).send(plain, args, kwargs, own.name, follow)
 
-    def _held(self, wanted: Options) -> Holding:
+    def _held(self, wanted: Options) -> SessionJob:
         """The session as it is held, for a new call."""
         if self._closed:
             raise RuntimeError("cannot schedule new futures after shutdown")
         return self._going(wanted)
 
-    def _going(self, wanted: Options) -> Holding:
+    def _going(self, wanted: Options) -> SessionJob:
         """The session; started if it is not, or not any more."""
         holding = self._holding
         if holding is not None and not holding.job.done():
@@ -136,13 +137,13 @@ class Session(concurrent.futures.Executor):
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
             dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        serving = spec.Serving(self._idle_s, CALLER)
+        serving = spec.SessionSpec(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
-        self._holding = Holding(replace(prepared, job=job), self._again)
+        self._holding = SessionJob(replace(prepared, job=job), self._again)
         return self._holding
 
-    def _again(self, left: list[Call[Any]]) -> None:
-        """Calls whose session ended, as nobody had called for so long, at the moment when they were sent."""
+    def _again(self, left: list[SessionCallJob[Any]]) -> None:
+        """Send calls to another session, because theirs ended, idle for too long, at the moment when they were sent."""
         with self._lock:
             holding = self._going(Options())
             for call in left:
@@ -150,7 +151,7 @@ class Session(concurrent.futures.Executor):
             if self._closed:
                 holding.close(wait=False, cancel_futures=False)
 
-    @edge
+    @public_api
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls, and let the cards go once those that were taken have ended.
 
@@ -167,9 +168,9 @@ class Session(concurrent.futures.Executor):
         if wait and self._holding is not None:  # its last calls may have gone to another session
             concurrent.futures.wait([self._holding.job])
 
-    @edge
+    @public_api
     def stop(self) -> None:
-        """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it anew."""
+        """End it now, with the call that runs; calls that wait raise `Cancelled`. The next call starts it again."""
         if self._holding is not None:
             self._holding.job.stop()
 
@@ -221,6 +222,6 @@ def _shown(word: str, value: Any) -> str:
 
 def _not_for_one_call(word: str, asked: Any) -> ConfigError:
     return ConfigError(
-        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or nobody's",
+        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or no session's",
         hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
     )

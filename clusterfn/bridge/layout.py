@@ -34,7 +34,7 @@ PACKAGE_FILES = "files"
 MANIFEST = "manifest.json"
 
 # below envs/<id>
-READY = "READY"  # what was built; where it stands, the environment is whole
+READY = "READY"  # what was built; if it exists, the environment is complete
 ABOUT = ".clusterfn"  # what the builder keeps: the plan, a copy of READY, and the size of every file
 SIZES = "manifest"
 
@@ -51,7 +51,7 @@ SCRIPT = "job.sh"
 STARTED = "started"  # which process job.sh is: boot id and its line of /proc/PID/stat
 CLAIM = "claim"
 CANCEL = "cancel"
-STACK = "stack"  # who wants to know where the job is, as 16 hex digits; answered by stack.<digits>
+STACK = "stack"  # a request for its stacks, 16 hex digits; answered by stack.<digits>
 SECRETS = "secrets"
 REMOVED = ".expired-"  # before its id: a job's folder that is being removed
 BUILDER_LOG = "builder.jsonl"  # what the builder of its environment has said, also below attempts/<n>
@@ -71,7 +71,7 @@ VERDICT = "verdict.json"  # of an element that runs nothing: what it says of eac
 # below jobs/<id> of a session
 CALLS = "calls"  # <n>: what belongs to one call, payload.pkl and `attempts` as in jobs/<id>
 CALL = "call.json"  # of a call: its modules
-TAKEN = "taken"  # of a call: a folder, made by whoever runs or withdraws it
+TAKEN = "taken"  # of a call: a folder, made by the process that runs or withdraws it
 CLOSE = "close"  # no more calls are to come
 
 # below jobs/<id>/attempts/<n>
@@ -217,7 +217,7 @@ def item_usage(index):  # type: (int) -> str
 
 
 def stack_answer(token):  # type: (str) -> str
-    """The name of the answer to whoever asked with these digits where the job is."""
+    """Name the answer to a request, with these digits, for the stacks of the job."""
     return "%s.%s" % (STACK, token)
 
 

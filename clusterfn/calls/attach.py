@@ -1,6 +1,6 @@
 """Finds jobs again, from any process and any machine: `attach(id)` and `jobs()`.
 
-The ledger remembers on which host a job was started from here; the hosts themselves know the rest.
+The ledger (`history`) remembers on which host a job was started from here; the hosts themselves know the rest.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from clusterfn import config
 from clusterfn.bridge import layout
-from clusterfn.calls import catch_up, history, job_display
+from clusterfn.calls import history, job_display, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.host_state import Session, open_session
-from clusterfn.public_api import edge
+from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
@@ -57,9 +57,9 @@ class JobInfo:
     started: float
 
 
-@edge
+@public_api
 def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any] | JobGroup[Any, Any]:
-    """The job or group of that id, whoever sent it from wherever; how far it is by now is known when this returns.
+    """The job or group of that id, whatever process sent it; its present state is known when this returns.
 
     Args:
         job_id: Its id, or the first four digits or more of it.
@@ -78,7 +78,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     job_id = _digits(job_id)
     session, folder = _find(job_id, host)
     attempts = posixpath.join(folder, layout.ATTEMPTS)
-    asked = catch_up.ask(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
+    asked = remote_state.ask_sizes(session.connection, attempts, 2, layout.OUTCOME, layout.EVENTS)
     files = [posixpath.join(folder, name) for name in (layout.SPEC, layout.CLAIM, layout.STARTED)]
     sent, claim, started = remote_files.read_each(session.connection, files)
     if sent is None:
@@ -93,8 +93,8 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     job: Job[Any] = Job(spec["id"], spec["name"], session.host.name, folder, tracker)
     tracker.attach(job, claim or b"", started or b"")
     if not live:
-        there = catch_up.sizes(attempts, asked)
-        catch_up.until(lambda: catch_up.has_heard(job, tracker, there))
+        sizes = remote_state.read_sizes(attempts, asked)
+        remote_state.wait_until_caught_up(lambda: remote_state.is_job_caught_up(job, tracker, sizes))
     return job
 
 
@@ -108,7 +108,7 @@ def _digits(job_id: object) -> str:
     return digits
 
 
-@edge
+@public_api
 def jobs(host: str | None = None) -> list[JobInfo]:
     """The jobs on a host, newest first; without a name on the host that a call would use.
 
@@ -122,7 +122,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     return sorted(found, key=lambda job: job.started, reverse=True)
 
 
-def _listed(session: Session) -> list[dict[str, Any]]:
+def _listed(session: HostState) -> list[dict[str, Any]]:
     """What the host says of each of its jobs, a page at a time."""
     told: list[dict[str, Any]] = []
     after = ""
@@ -139,7 +139,7 @@ def _listed(session: Session) -> list[dict[str, Any]]:
         after = following
 
 
-def _find(job_id: str, host: str | None) -> tuple[Session, str]:
+def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     """The job's host and folder, once all of it has arrived: its sender gives its id before that."""
     hosts = _candidates(job_id, host)
     with _Patience() as patience:
@@ -205,7 +205,7 @@ class _Patience:
             job_display.redraw("")
 
 
-def _ids(found: Iterable[tuple[Session, str]]) -> set[str]:
+def _ids(found: Iterable[tuple[HostState, str]]) -> set[str]:
     return {posixpath.basename(folder) for _, folder in found}
 
 
@@ -236,7 +236,7 @@ def _no_such(
     return ConfigError(f"there is no job {job_id} on {names}", evidence=evidence, hint=hint)
 
 
-def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
+def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Of several hosts that show one job, as login nodes with one home do, the one that it was sent to."""
     sent_to = _spec(*found[0])["host"]
     chosen = next((each for each in found if each[0].host.name == sent_to), None)
@@ -249,7 +249,7 @@ def _sender(found: list[tuple[Session, str]]) -> tuple[Session, str]:
     return chosen
 
 
-def _where_sent(spec: dict[str, Any], session: Session, folder: str) -> tuple[Session, str]:
+def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[HostState, str]:
     """Through the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
 
     Else the host that was asked is as good, and may be the only one that can be reached."""
@@ -260,13 +260,13 @@ def _where_sent(spec: dict[str, Any], session: Session, folder: str) -> tuple[Se
     return next(((there, found) for found in _folders(there, spec["id"])), (session, folder))
 
 
-def _spec(session: Session, folder: str) -> dict[str, Any]:
+def _spec(session: HostState, folder: str) -> dict[str, Any]:
     """What the job was sent as."""
     spec: dict[str, Any] = json.loads(remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
     return spec
 
 
-def _folders(session: Session, job_id: str) -> list[str]:
+def _folders(session: HostState, job_id: str) -> list[str]:
     """Those of whole jobs."""
     return [path for path, _ in _named(session, job_id) if _is_whole(path)]
 
@@ -280,7 +280,7 @@ def _id(path: str) -> str:
     return _PART.sub("", posixpath.basename(path))
 
 
-def _named(session: Session, job_id: str) -> list[tuple[str, bool]]:
+def _named(session: HostState, job_id: str) -> list[tuple[str, bool]]:
     """What is among the jobs there under a name that begins so, and whether it was touched lately, by its clock.
 
     The agent that takes an upload touches its folder three times a minute, as long as it hears its client.

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from clusterfn.bridge import layout
 from clusterfn.calls import history
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
 _STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
@@ -32,7 +32,7 @@ exit 0
 """
 
 
-def to_resume(session: Session, job_id: str) -> str:
+def to_resume(session: HostState, job_id: str) -> str:
     """The whole id of the job that `resume=` names; waits for one that is being stopped.
 
     Raises:
@@ -63,7 +63,7 @@ class _Earlier(NamedTuple):
     ended: bool = False
 
 
-def _find(session: Session, job_id: str) -> tuple[str, _Earlier]:
+def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
     """The whole id of the one job whose id begins so, and how it stands."""
     host = session.host.name
     place = posixpath.join(session.root, layout.JOBS, job_id)

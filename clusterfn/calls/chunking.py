@@ -1,4 +1,4 @@
-"""How the items of a group are shared out: how many elements, how large a chunk, how long an element. Pure.
+"""Partitions the items of a map: how many elements (processes or array tasks), how large a chunk, how long. Pure.
 
 Elements pull, so a chunk only has to be small enough that none is left with much when the others have finished, and
 large enough that files do not grow with items: at most a quarter of an element's even share, and no more than half an
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from clusterfn.config.spec import Group
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
 
 SEQUENTIAL_UP_TO = 2
 LOCAL_AT_ONCE = 4
@@ -23,8 +23,8 @@ _MANY = 500
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the caller of `map` said of how its items are to be shared out.
+class MapOptions:
+    """The keywords of `map` that say how its items are shared out.
 
     Attributes:
         max_parallel: Items that run side by side, at most.
@@ -37,13 +37,13 @@ class Wish:
     sequential_up_to: int | None = None
 
     def asks_for_turns(self, count: int) -> bool:
-        """Whether the caller wants so few items to run one at a time."""
+        """Whether so few items are to run one at a time."""
         return self.sequential_up_to is not None and count <= self.sequential_up_to
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What a host without a scheduler has room for: items at a time by cores, memory and cards; None: not limited.
+class MachineCapacity:
+    """How many items a host without a scheduler can run at a time, by cores, memory and GPUs; None: not limited.
 
     Attributes:
         local: Whether it is this machine.
@@ -60,28 +60,28 @@ class Machine:
         return max(1, min(*most, LOCAL_AT_ONCE) if self.local else min(most))
 
 
-def on_machine(count: int, wish: Wish, machine: Machine) -> Group:
+def on_machine(count: int, how: MapOptions, machine: MachineCapacity) -> Group:
     """For a host without a scheduler: as many processes as there is room for, which take what comes.
 
     Example:
-        >>> on_machine(100, Wish(), Machine(by_cores=8))
+        >>> on_machine(100, MapOptions(), MachineCapacity(by_cores=8))
         Group(count=100, chunk=4, elements=8, at_once=8, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = 1 if takes_turns(count, wish, machine) else max(1, min(count, wish.max_parallel, machine.room()))
-    aim_s = AIM_S if wish.chunk is None else None
-    chunk = wish.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
+    at_once = 1 if takes_turns(count, how, machine) else max(1, min(count, how.max_parallel, machine.room()))
+    aim_s = AIM_S if how.chunk is None else None
+    chunk = how.chunk or math.ceil(count / (_CHUNKS_EACH * at_once))
     elements = min(at_once, math.ceil(count / chunk))
     return Group(count, chunk, elements, elements, aim_s=aim_s)
 
 
-def takes_turns(count: int, wish: Wish, machine: Machine) -> bool:
+def takes_turns(count: int, how: MapOptions, machine: MachineCapacity) -> bool:
     """Whether there are so few items that they run one after another."""
-    if wish.sequential_up_to is not None:
-        return wish.asks_for_turns(count)
+    if how.sequential_up_to is not None:
+        return how.asks_for_turns(count)
     return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
 
 
-def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Group:
+def on_slurm(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
     """For SLURM: elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
@@ -89,11 +89,11 @@ def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Gr
     needed are taken out of the queue. A chunk size that was asked for is one element's share.
 
     Example:
-        >>> on_slurm(10_000, Wish(), None, Limits(array=1000))
+        >>> on_slurm(10_000, MapOptions(), None, SchedulerLimits(array=1000))
         Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
-    at_once = 1 if wish.asks_for_turns(count) else min(count, wish.max_parallel)
-    asked = wish.chunk
+    at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
+    asked = how.chunk
     chunk = asked or math.ceil(count / (_CHUNKS_EACH * at_once))
     longest_s = None if item_s is None else _longest_s(item_s, limits)
     if asked is None and item_s and longest_s and longest_s < math.inf:  # infinity has no whole part
@@ -106,22 +106,22 @@ def on_slurm(count: int, wish: Wish, item_s: float | None, limits: Limits) -> Gr
     return Group(count, chunk, elements, min(at_once, elements), per_element, element_s, aim_s)
 
 
-def _longest_s(item_s: float, limits: Limits) -> float:
+def _longest_s(item_s: float, limits: SchedulerLimits) -> float:
     return math.inf if limits.time_s is None else max(item_s, limits.time_s - _MARGIN_S)
 
 
-def again(group: Group, left: int) -> int:
-    """How many elements the items that are left want."""
+def elements_for_rest(group: Group, left: int) -> int:
+    """How many elements to start for the items that are left."""
     return max(1, min(group.elements, math.ceil(left / group.chunk)))
 
 
-def load_on_controller(group: Group, wish: Wish, item_s: float | None, limits: Limits) -> str:
+def load_on_controller(group: Group, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> str:
     """What many elements of one item mean on SLURM, why they are so many, what makes fewer; "" where that is little.
 
     Args:
-        group, wish, item_s, limits: What `on_slurm` gave, and what it was given.
+        group, how, item_s, limits: What `on_slurm` gave, and what it was given.
     """
-    auto = on_slurm(group.count, replace(wish, chunk=None), item_s, limits)
+    auto = on_slurm(group.count, replace(how, chunk=None), item_s, limits)
     if group.chunk > 1 or group.elements <= _MANY or (group == auto and item_s is None):
         return ""
     mean = "each of which SLURM's controller schedules, starts and records by itself for one item"
@@ -131,7 +131,7 @@ def load_on_controller(group: Group, wish: Wish, item_s: float | None, limits: L
     if item_s and limits.time_s and int(_longest_s(item_s, limits) // item_s) < 2:
         fills = f"{_minutes(item_s)} for each item fill the {_minutes(limits.time_s)} that the partition gives"
         return f"{fills}, so there are {many}: less time=, or a partition that gives more, would make fewer"
-    return f"max_parallel={wish.max_parallel} makes {many}: fewer at a time would make fewer"
+    return f"max_parallel={how.max_parallel} makes {many}: fewer at a time would make fewer"
 
 
 def _minutes(seconds: float) -> str:

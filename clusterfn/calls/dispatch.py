@@ -38,8 +38,8 @@ from clusterfn.calls.job_display import remember_going
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.config.spec import JobSpec, Options, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
-from clusterfn.hosts.environment_choice import Ready, Wanted
-from clusterfn.hosts.host_state import CALLER, Session, open_session
+from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
 
 R = TypeVar("R")
 _told: set[str] = set()
@@ -69,14 +69,14 @@ def _live(prepared: Prepared, options: Options) -> Any:
         _learn(prepared.session, job)
 
 
-def _learn(session: Session, job: Future[Any]) -> None:
-    """Choose the next environment anew if this one was for other cards than those that its job has seen."""
+def _learn(session: HostState, job: Future[Any]) -> None:
+    """Choose the environment of the next call again if this one was made for other GPUs than its job has seen."""
     error = job.exception() if job.done() and not job.cancelled() else None
     if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
         session.forget_environments()
 
 
-def _refuse_the_same(error: EnvironmentBuildError, before: Ready, after: Ready) -> None:
+def _refuse_the_same(error: EnvironmentBuildError, before: ResolvedEnvironment, after: ResolvedEnvironment) -> None:
     """What does not run on these cards is not sent to them again."""
     if before.made and after.made and before.made.id == after.made.id:
         error.hint = "ask for a build that has code for these cards: pin cuda-version=…, or take torch from PyPI (pip:)"
@@ -96,7 +96,7 @@ def script(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 
 def _kept(payload: payloads.Payload) -> payloads.Payload:
-    """With large buffers of its own: whoever does not wait may go on changing his arrays."""
+    """Copy its large buffers: after `submit` the caller may change his arrays."""
     return replace(payload, blobs={digest: memoryview(bytes(view)) for digest, view in payload.blobs.items()})
 
 
@@ -109,10 +109,10 @@ class Prepared:
         config: The file that defines the host, if any.
     """
 
-    session: Session
+    session: HostState
     job: JobSpec
     payload: payloads.Payload
-    ready: Ready
+    ready: ResolvedEnvironment
     where: str
     config: Path | None
 
@@ -207,13 +207,20 @@ def tell_left_out(payload: payloads.Payload) -> None:
         tell(f"{path} looks like a key or a password, and is sent with its Directory")
 
 
-def wanted_environment(payload: payloads.Payload, options: Options, resources: Resources) -> Wanted:
+def wanted_environment(payload: payloads.Payload, options: Options, resources: Resources) -> EnvironmentRequest:
     """What the call says of its environment, and what it needs there."""
-    return Wanted(options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(payload))
+    return EnvironmentRequest(
+        options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(payload)
+    )
 
 
 def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     """Send a prepared call, start it, and follow it."""
+    return send(prepared, live)[0]
+
+
+def send(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker]:
+    """Send a prepared call, start it, and follow it; return what follows it, too."""
     session, spec = prepared.session, prepared.job
     tracker = Tracker(session, spec.id, spec.name, live)
     job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
@@ -228,7 +235,7 @@ def start(prepared: Prepared, live: bool = False) -> Job[Any]:
     calls_submit.send(session, spec, prepared.payload, prepared.ready, job, tracker, tell)
     tracker.follow(job, 1)
     remember_going(job)
-    return job
+    return job, tracker
 
 
 def secret_values(options: Options) -> dict[str, str]:

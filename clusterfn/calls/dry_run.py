@@ -9,13 +9,13 @@ from clusterfn.calls import submit
 from clusterfn.calls.payload import Payload
 from clusterfn.config.spec import JobSpec
 from clusterfn.hosts import bridge_bundle
-from clusterfn.hosts.bridge_bundle import Parcel
-from clusterfn.hosts.environment_choice import Ready
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.bridge_bundle import FileBundle
+from clusterfn.hosts.environment_choice import ResolvedEnvironment
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler import job_script
 
 
-def describe(session: Session, job: JobSpec, payload: Payload, ready: Ready) -> str:
+def describe(session: HostState, job: JobSpec, payload: Payload, ready: ResolvedEnvironment) -> str:
     """The script, the commands, the files and their sizes, as a person would want to read them."""
     start = session.scheduler.submission(job)
     wanted = dict(submit.named_by_content(job.root, payload))
@@ -44,7 +44,9 @@ def describe(session: Session, job: JobSpec, payload: Payload, ready: Ready) -> 
 
 def _described(path: str, what: Any, missing: bool) -> str:
     parts = (
-        f" ({', '.join(sorted({name.partition('/')[0] for name in what.files}))})" if isinstance(what, Parcel) else ""
+        f" ({', '.join(sorted({name.partition('/')[0] for name in what.files}))})"
+        if isinstance(what, FileBundle)
+        else ""
     )
     return f"{_shown(submit.size_of(what))}  {path}{parts}{'' if missing else ' (there already)'}"
 

@@ -1,6 +1,6 @@
-"""Brings an environment's archives to a host that lacks them, and starts its builder there: nothing twice.
+"""Uploads an environment's packages to a host that lacks them, and starts its builder there: nothing twice.
 
-The host fetches what it can reach, and is sent the rest. The builder goes on by itself; a job waits for it on the
+The host fetches what it can reach, and is sent the rest. The builder continues by itself; a job waits for it on the
 host.
 """
 
@@ -14,26 +14,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
-from clusterfn.environment import fetching, zstd
-from clusterfn.environment.lock import Package
-from clusterfn.environment.making import Made
+from clusterfn.environment import download
+from clusterfn.environment.lock import LockedPackage
+from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.environment_builder import Build, Told
-from clusterfn.hosts.host_state import Session
-from clusterfn.hosts.rpc.requests import Data, Part
+from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
+from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.rpc.requests import Data, FilePart
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
 
 Say = Callable[[str], None]
-Progress = Callable[[Told], None]
+Progress = Callable[[BuildProgress], None]
+CannotHave = Callable[[str, Sequence[str], str], None]
 
 FETCHING, SENDING = "fetch here", "send"  # stages beside those of the builder there
 
@@ -45,53 +44,67 @@ _OFTEN_S = 0.5
 
 
 @dataclass(frozen=True)
-class Shipped:
-    """What was put on the stream for an environment.
+class EnvironmentUpload:
+    """The requests that were sent for an environment.
 
     Attributes:
-        before: Requests that must end well before a job of it is started; none if it is there.
+        before: Requests that must succeed before a job of it is started; none if the host has it.
         build: The builder that was started, if one was.
     """
 
     before: Sequence[Reply[Any]] = ()
-    build: Build | None = None
+    build: RemoteBuild | None = None
 
-    def tell(self, tracker: Tracker, job: Job[Any]) -> None:
-        """Show a job that waits in a queue how far its environment is, and end it if there will be none."""
+    def report_to(self, waits_for: Callable[[str], None], cannot_have: CannotHave) -> None:
+        """Report to a job that waits in a queue how far its environment is, and that there will be none.
+
+        Args:
+            waits_for: Called with what is being done; "" at the end.
+            cannot_have: Called with the message, evidence and hint of a build that failed.
+        """
         if self.build is not None:
             ended = self.build.listen(
-                lambda told: tracker.waits_for(job, f"environment: {environment_builder.in_words(told)}")
+                lambda told: waits_for(f"environment: {environment_builder.describe_progress(told)}")
             )
-            ended.add_done_callback(lambda outcome: _told_at_last(tracker, job, outcome))
+            ended.add_done_callback(lambda outcome: _report_end(waits_for, cannot_have, outcome))
 
 
-def _told_at_last(tracker: Tracker, job: Job[Any], outcome: Future[Told]) -> None:
-    """A builder that was only stopped leaves the work to the job."""
-    tracker.waits_for(job, "")
+def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outcome: Future[BuildProgress]) -> None:
+    """Report how the build ended; a builder that was only stopped leaves the work to the job."""
+    waits_for("")
     error = outcome.exception()
     told = outcome.result() if error is None else {}
     if isinstance(error, SubmitError):
-        tracker.cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
+        cannot_have(f"its builder was refused: {error.message}", error.evidence, error.hint or "")
     elif told.get("stage") == "failed" and told.get("at") != "stopped":
-        tracker.cannot_have(
-            environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or ""
-        )
+        cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
 
 
-def for_job(session: Session, made: Made, job: Job[Any], say: Say) -> Shipped:
-    """As `ship`, with its progress said where nobody looks at the job yet, and else in the job's state."""
+class HasState(Protocol):
+    """A job or a group, whose state shows how far its environment is."""
+
+    @property
+    def state(self) -> str:
+        """As `Job.state`."""
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """It is now in this state."""
+
+
+def upload_for(session: HostState, made: LockedEnvironment, job: HasState, say: Say) -> EnvironmentUpload:
+    """As `upload`; progress is said before the job is shown, and then part of the job's state."""
     aloud = _seldom(say)
 
-    def show(told: Told) -> None:
+    def show(told: BuildProgress) -> None:
         if told["stage"] == FETCHING:
             aloud(told)
         else:
-            job.on_state(job.state, f"environment: {environment_builder.in_words(told)}")
+            job.on_state(job.state, f"environment: {environment_builder.describe_progress(told)}")
 
-    return ship(session, made, say, show)
+    return upload(session, made, say, show)
 
 
-def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool:
+def build(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> bool:
     """Have it built now, and wait for that; whether there was anything to do.
 
     Raises:
@@ -104,7 +117,7 @@ def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool
             f"{session.host.name} builds environments in the jobs that want them (build_on: node)",
             host=session.host.name, hint="call a function with it; or name a build_partition: for jobs that only build",
         )  # fmt: skip
-    shipped = ship(session, made, say, on_progress)
+    shipped = upload(session, made, say, on_progress)
     if shipped.build is None:
         return False
     ended = shipped.build.listen(on_progress)
@@ -112,22 +125,22 @@ def build(session: Session, made: Made, say: Say, on_progress: Progress) -> bool
         reply.result(None)
     told = ended.result()
     if told["stage"] == "failed":
-        raise environment_builder.failure(told, session.host.name)
+        raise environment_builder.build_error(told, session.host.name)
     return True
 
 
-def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipped:
-    """Put on the stream what the host lacks of it, and the start of its builder.
+def upload(session: HostState, made: LockedEnvironment, say: Say, on_progress: Progress) -> EnvironmentUpload:
+    """Send what the host lacks of it, and start its builder.
 
     Args:
-        say: Is told in a sentence what is missing there.
-        on_progress: Is told how far fetching is, here, and later how far sending is, on the connection's thread.
+        say: Called with a sentence about what the host lacks.
+        on_progress: Called with how far fetching is, and later how far sending is, on the connection's thread.
 
     Raises:
-        EnvironmentBuildError: A package cannot be fetched, here and there.
+        EnvironmentBuildError: A package can be fetched neither by the host nor by this machine.
     """
     if not session.missing([made.ready]):
-        return Shipped()
+        return EnvironmentUpload()
     lacking = _lacking(session, made)
     theirs, ours = _divide(session, made, lacking)
     say(_in_words(session, made, theirs, ours))
@@ -135,16 +148,16 @@ def ship(session: Session, made: Made, say: Say, on_progress: Progress) -> Shipp
     plan = posixpath.join(layout.build_dir(made.root, made.id), layout.PLAN)
     document = json.dumps(_document(session, made, bool(theirs), lacking["sizes"])).encode()
     planned = session.connection.put(plan, document, mode=_GROUP_READS, after=sent)
-    return Shipped([*sent, planned], _start(session, made, plan, planned))
+    return EnvironmentUpload([*sent, planned], _start(session, made, plan, planned))
 
 
-def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Build | None:
+def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Reply[bool]) -> RemoteBuild | None:
     """The builder on the machine that ssh reaches, or in a batch job; else each job builds for itself."""
     making = session.host.making
     if making.build_on == "node" and not making.partition:
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
-    argv, build = (*session.builder, "build", plan), Build(session, log)
+    argv, build = (*session.builder, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.host.scheduler == "slurm":
         _submit(session, made, argv, log, planned, build)
     else:
@@ -154,14 +167,16 @@ def _start(session: Session, made: Made, plan: str, planned: Reply[bool]) -> Bui
     return build
 
 
-def _submit(session: Session, made: Made, argv: Sequence[str], log: str, planned: Reply[bool], build: Build) -> None:
+def _submit(
+    session: HostState, made: LockedEnvironment, argv: Sequence[str], log: str, planned: Reply[bool], build: RemoteBuild
+) -> None:
     name = layout.job_name("environment", made.id)
     start = session.scheduler.errand(job_script.command_line(argv), name, log, session.host.making.partition or "")
     ran = session.connection.run(start.argv, cwd=made.root, unset=start.unset, after=[planned])
     ran.add_done_callback(lambda reply: _submitted(session, name, reply, build))
 
 
-def _submitted(session: Session, name: str, reply: Reply[Completed], build: Build) -> None:
+def _submitted(session: HostState, name: str, reply: Reply[Completed], build: RemoteBuild) -> None:
     build.started(reply)
     if reply.exception(0) is not None:
         return
@@ -176,13 +191,17 @@ def _submitted(session: Session, name: str, reply: Reply[Completed], build: Buil
         build.when_over(lambda: session.unwatch(name))
 
 
-def _lacking(session: Session, made: Made) -> Told:
+def _lacking(session: HostState, made: LockedEnvironment) -> BuildProgress:
     """What the host lacks, and which of it it cannot reach."""
     document = _document(session, made, session.host.making.fetch_on != "client", {})
-    return environment_builder.ask(session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S)[-1]
+    return environment_builder.run_builder(
+        session, "lacking", stdin=json.dumps(document).encode(), timeout_s=_TIMEOUT_S
+    )[-1]
 
 
-def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package], list[Package]]:
+def _divide(
+    session: HostState, made: LockedEnvironment, lacking: BuildProgress
+) -> tuple[list[LockedPackage], list[LockedPackage]]:
     """What the host fetches, and what is sent."""
     wheel = _zstd(session)
     wanted = {each.sha256: each for each in [*made.lock.on(made.platform), *([wheel] if wheel else [])]}
@@ -191,7 +210,7 @@ def _divide(session: Session, made: Made, lacking: Told) -> tuple[list[Package],
     return [each for each in missing if each.sha256 not in ours], [each for each in missing if each.sha256 in ours]
 
 
-def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
+def _in_words(session: HostState, made: LockedEnvironment, theirs: Sequence[Any], ours: Sequence[Any]) -> str:
     count = len(made.lock.on(made.platform))
     parts = [f"{session.host.name} fetches {len(theirs)}"] if theirs else []
     parts += [f"{len(ours)} are sent"] if ours else []
@@ -199,18 +218,20 @@ def _in_words(session: Session, made: Made, theirs: Sequence[Any], ours: Sequenc
     return f"{made.title}: environment {made.id[:8]} of {count} packages: {', '.join(parts)}"
 
 
-def _send(session: Session, made: Made, packages: Sequence[Package], on_progress: Progress) -> Iterator[Reply[Any]]:
+def _send(
+    session: HostState, made: LockedEnvironment, packages: Sequence[LockedPackage], on_progress: Progress
+) -> Iterator[Reply[Any]]:
     """Each archive as soon as it is here, while the others are fetched."""
     fetched = _often(on_progress, FETCHING)
     sending = _Sending(on_progress)
-    for sha256, path in fetching.fetch(packages, fetched):
+    for sha256, path in download.download_packages(packages, fetched):
         for place, data in _parts(session, made.root, sha256, path):
             sent = session.connection.put(place, data, mode=_GROUP_READS)
             sending.add(sent)
             yield sent
 
 
-def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
+def _parts(session: HostState, root: str, sha256: str, path: Path) -> Iterator[tuple[str, Data]]:
     """What is sent of an archive: itself, or those pieces of a large one that an earlier try has not brought."""
     size = path.stat().st_size
     if size <= _WHOLE:
@@ -222,7 +243,7 @@ def _parts(session: Session, root: str, sha256: str, path: Path) -> Iterator[tup
     for number, place in enumerate(places):
         if place in missing:
             offset = number * _PIECE
-            yield place, Part(path, offset, min(_PIECE, size - offset))
+            yield place, FilePart(path, offset, min(_PIECE, size - offset))
 
 
 class _Sending:
@@ -248,7 +269,7 @@ class _Sending:
             self._on_progress({"stage": SENDING, "done": self._count, "of": self._of, "text": amounts})
 
 
-def _often(on_progress: Progress, stage: str) -> fetching.Progress:
+def _often(on_progress: Progress, stage: str) -> download.Progress:
     """Told not more than twice a second, but for the end."""
     due = [0.0]
 
@@ -261,18 +282,18 @@ def _often(on_progress: Progress, stage: str) -> fetching.Progress:
 
 
 def _seldom(say: Say) -> Progress:
-    """What says how far it is every few seconds, for whoever shows lines that stay."""
+    """Return a function that says the progress every few seconds, for output whose lines stay."""
     due = [time.monotonic() + _SELDOM_S]
 
-    def tell(told: Told) -> None:
+    def tell(told: BuildProgress) -> None:
         if time.monotonic() >= due[0]:
             due[0] = time.monotonic() + _SELDOM_S
-            say(environment_builder.in_words(told))
+            say(environment_builder.describe_progress(told))
 
     return tell
 
 
-def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
+def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
     """plan.json, as decision 14 describes it; what only people want to know stands there too."""
     wheel = _zstd(session)
     return {
@@ -297,11 +318,11 @@ def _document(session: Session, made: Made, fetch: bool, sizes: Mapping[str, int
     }
 
 
-def _zstd(session: Session) -> Package | None:
+def _zstd(session: HostState) -> LockedPackage | None:
     facts = session.connection.facts
-    return zstd.wheel(facts.version, facts.platform.partition("-")[2])
+    return download.zstandard_wheel(facts.version, facts.platform.partition("-")[2])
 
 
-def _entry(package: Package) -> dict[str, Any]:
+def _entry(package: LockedPackage) -> dict[str, Any]:
     names = ("name", "version", "build", "manager", "file", "url", "sha256")
     return {name: getattr(package, name) for name in names}

@@ -3,7 +3,7 @@
     train(clusterfn.File("data/x.csv"), clusterfn.Directory("models"))
 
 Here they are `pathlib.Path`s to the original, so `f.local(File("x"))` works; inside a job they are paths to the same
-content. Says what would travel (`Shipment`), sends nothing.
+content. Says what would travel (`FileUpload`), sends nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Directory(type(pathlib.Path())):  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
-class Shipment:
+class FileUpload:
     """One File or Directory as it will lie on the host, at `files/<digest>/<name>`.
 
     Attributes:
@@ -141,7 +141,7 @@ class _Giving:
         return None
 
 
-def shipment(path: File | Directory) -> Shipment:
+def shipment(path: File | Directory) -> FileUpload:
     """What a File or Directory consists of.
 
     Raises:
@@ -156,16 +156,16 @@ def shipment(path: File | Directory) -> Shipment:
         ) from error
 
 
-def _file(path: File) -> Shipment:
+def _file(path: File) -> FileUpload:
     plain = pathlib.Path(os.path.abspath(path))
     if plain.is_dir():
         raise PayloadError(f"File({str(path)!r}) is a folder", hint=f"write Directory({str(path)!r})")
     if not stat.S_ISREG(plain.stat().st_mode):
         raise PayloadError(f"File({str(path)!r}) is a device, a pipe or a socket", hint="copy it into a file first")
-    return Shipment(_digest(plain), plain.name, (("", plain),), plain.stat().st_size, False)
+    return FileUpload(_digest(plain), plain.name, (("", plain),), plain.stat().st_size, False)
 
 
-def _directory(path: Directory) -> Shipment:
+def _directory(path: Directory) -> FileUpload:
     root = pathlib.Path(os.path.abspath(path))
     if not root.is_dir():
         reason = "is a file" if root.exists() else "is not there"
@@ -174,7 +174,7 @@ def _directory(path: Directory) -> Shipment:
     manifest = "".join(f"{name}\0{_digest(member)}\n" for name, member in members)
     size = sum(member.stat().st_size for _, member in members)
     digest = hashlib.sha256(manifest.encode("utf-8", "surrogateescape")).hexdigest()
-    return Shipment(digest, root.name or "root", members, size, True)
+    return FileUpload(digest, root.name or "root", members, size, True)
 
 
 def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator[tuple[str, pathlib.Path]]:
@@ -192,7 +192,7 @@ def _walk(folder: pathlib.Path, prefix: str, above: tuple[str, ...]) -> Iterator
 def _digest(path: pathlib.Path) -> str:
     """SHA-256 of a file, remembered while it stays the same as far as the file system tells.
 
-    The time of its last change of any kind (ctime) is part of that: nobody can set it back. Two changes within one
+    The time of its last change of any kind (ctime) is part of that: it cannot be set back. Two changes within one
     tick of the file system's clock (milliseconds) cannot be told apart.
     """
     now = path.stat()

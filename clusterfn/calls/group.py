@@ -1,6 +1,6 @@
 """Many calls of one function as their user sees them: results in order or as they come, failures beside them.
 
-Holds no protocol, and no name but such as a user may call: what is known stands in `groupstate`. Made by `mapping`.
+Has only names that a user may call; the state is in `group_state.GroupState`, which `state_of_group` gives.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from clusterfn.bridge.supervisor.text import printable
-from clusterfn.calls import group_overview, outcome, stack_dump
-from clusterfn.calls.group_state import GroupState
+from clusterfn.calls import map_display, outcome, stack_dump
+from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.job import RUNNING
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts import remote_files
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     import asyncio
-
-    from clusterfn.calls.group_tracker import Gathering
 
 R = TypeVar("R")
 E = TypeVar("E")  # what may stand in the place of a value: Exception, or nothing with on_error="raise"
@@ -60,7 +58,7 @@ class JobGroup(Generic[R, E]):
         """Whether each call has ended."""
         return self._known.done()
 
-    @edge
+    @public_api
     def results(self, timeout: float | None = None) -> list[R | E]:
         """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
 
@@ -77,15 +75,13 @@ class JobGroup(Generic[R, E]):
             KeyboardInterrupt: After Ctrl-C; they go on, unless it is pressed twice.
             Exception: With "raise", that of the first call that failed.
         """
-        from clusterfn.calls import map_display
-
-        map_display.until_done(self._known, timeout)
+        map_display.show_until_done(self._known, timeout)
         errors = list(self.failed.values())
         if errors and len(errors) == len(self) and not self._known.others_returned:
-            raise group_overview.none_succeeded(self._known, errors)
+            raise map_display.error_of_all(self._known, errors)
         return [self._known.end_of(index, None).result for index in range(len(self))]
 
-    @edge
+    @public_api
     def result(self, index: int, timeout: float | None = None) -> R:
         """The value of one call, waiting for it without a word; a negative index counts from the end, as everywhere.
 
@@ -99,7 +95,7 @@ class JobGroup(Generic[R, E]):
             raise ended.error
         return cast(R, ended.value)
 
-    @edge
+    @public_api
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until each call has ended, without a word; whether they have after `timeout` seconds."""
         try:
@@ -109,7 +105,7 @@ class JobGroup(Generic[R, E]):
             return False
         return True
 
-    @edge
+    @public_api
     def as_completed(self, timeout: float | None = None) -> Iterator[tuple[int, R | E]]:
         """`(index, result)` of each call as it ends.
 
@@ -166,13 +162,13 @@ class JobGroup(Generic[R, E]):
         """State and counts in one line, such as "RUNNING (37 of 100 ended: 35 returned, 2 raised)"."""
         return self._known.status
 
-    @edge
+    @public_api
     def usage(self, index: int) -> Mapping[str, Any]:
         """What one call used: wall_s, cpu_s, peak_memory_bytes, gpus. Empty until it has ended."""
         ended = self._known.ended(self._known.at(index))
         return {} if ended is None else ended.usage
 
-    @edge
+    @public_api
     def logs(self, index: int, stream: str = "stdout") -> str:
         """What one call has printed so far.
 
@@ -180,21 +176,22 @@ class JobGroup(Generic[R, E]):
             index: Which.
             stream: "stdout" or "stderr".
         """
-        which, gathering = self._known.at(index), self._of_host()
-        return gathering.accounts.logs(gathering.connection, which, stream)
+        which, backend = self._known.at(index), self._backend
+        return backend.read_log(which, stream)
 
-    @edge
+    @public_api
     def stack(self, index: int) -> str:
         """Where one call is now: the stack of every thread of its Python processes. It goes on.
 
         Raises:
-            ClusterfnError: It does not run, or nobody there answers.
+            ClusterfnError: It does not run, or does not answer.
         """
         said, index = None, self._known.at(index)
         if self.states[index] == RUNNING:
-            gathering = self._of_host()
-            folder = gathering.accounts.element_folder(index)
-            said = stack_dump.ask(gathering.connection, folder, lambda waited_s: self._may_answer(index, waited_s))
+            backend = self._backend
+            said = stack_dump.request_stack_dump(
+                backend.connection, backend.element_folder(index), lambda waited_s: self._may_answer(index, waited_s)
+            )
         if said is None:
             raise ClusterfnError(
                 f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
@@ -205,27 +202,27 @@ class JobGroup(Generic[R, E]):
     def _may_answer(self, index: int, waited_s: float) -> bool:
         return self.states[index] == RUNNING and waited_s < _ANSWER_S
 
-    @edge
+    @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:
         """The files that one call left in its folder."""
-        which, gathering = self._known.at(index), self._of_host()
-        return remote_files.list_files(gathering.connection, gathering.accounts.work_folder(which), item=which)
+        which, backend = self._known.at(index), self._backend
+        return remote_files.list_files(backend.connection, backend.work_folder(which), item=which)
 
-    @edge
+    @public_api
     def download(self, index: int, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that one call left in its folder; as `Job.download`."""
-        which, gathering = self._known.at(index), self._of_host()
-        return remote_files.fetch(gathering.connection, gathering.accounts.work_folder(which), pattern, Path(to), which)
+        which, backend = self._known.at(index), self._backend
+        return remote_files.fetch(backend.connection, backend.work_folder(which), pattern, Path(to), which)
 
-    @edge
+    @public_api
     def stop(self) -> None:
         """End all calls that have not ended, with all their processes. Their results are then `Cancelled`."""
         self._known.stop()
 
     def withdraw(self) -> None:
         """Keep calls from starting that no process has taken yet; those that run, and what was taken, go on."""
-        if not self.done() and self._known.gathering is not None:
-            self._known.gathering.withdraw()
+        if not self.done() and self._known.backend is not None:
+            self._known.backend.withdraw()
 
     def cancel(self) -> bool:
         """As `stop`; whether there was anything to end."""
@@ -234,7 +231,7 @@ class JobGroup(Generic[R, E]):
         self.stop()
         return True
 
-    @edge
+    @public_api
     def retry_failed(self) -> JobGroup[R, E]:
         """Call the failed items once more, as a new group; item n of it is the n-th of `failed`.
 
@@ -244,13 +241,14 @@ class JobGroup(Generic[R, E]):
         Raises:
             ClusterfnError: Not all calls have ended.
         """
-        from clusterfn.calls import mapping
-
         if not self.done():
             raise ClusterfnError("not all items have ended", host=self.host, job=self.id, hint="wait: group.results()")
-        return mapping.again(self._known, sorted(self.failed))
+        failed, send_again = sorted(self.failed), self._known.send_again
+        if send_again is None or not failed:
+            return JobGroup(GroupState("", self.name, self.host, "", 0))
+        return JobGroup(send_again(failed))
 
-    @edge
+    @public_api
     def to_dataframe(self) -> Any:
         """A pandas DataFrame with a row for each item: its arguments as a label, state, what it used, result or error.
 
@@ -259,9 +257,9 @@ class JobGroup(Generic[R, E]):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        return group_overview.table(self._known)
+        return map_display.to_dataframe(self._known)
 
-    @edge
+    @public_api
     def label(self, index: int) -> str:
         """What a person calls an item."""
         return self._known.label(self._known.at(index))
@@ -272,17 +270,18 @@ class JobGroup(Generic[R, E]):
     def __repr__(self) -> str:
         return f"<JobGroup {self.id} {self.name} on {self.host}: {self.status}>"
 
-    def _of_host(self) -> Gathering:
-        if self._known.gathering is None:
+    @property
+    def _backend(self) -> GroupBackend:
+        if self._known.backend is None:
             raise ClusterfnError("nothing of this group was sent")
-        return self._known.gathering
+        return self._known.backend
 
 
-def inside(group: JobGroup[Any, Any]) -> GroupState:
-    """What is known of a group, for those of the library who show or follow it."""
+def state_of_group(group: JobGroup[Any, Any]) -> GroupState:
+    """The state behind a `JobGroup`, for other parts of the library."""
     return group._known
 
 
 def _wake(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
         loop.call_soon_threadsafe(changed.set)

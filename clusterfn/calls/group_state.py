@@ -1,7 +1,7 @@
-"""What is known here of the calls of one group: the state of each, how it ended, and waiting for more of that.
+"""The state of the calls of one group: the state of each, how it ended, and waiting for changes of that.
 
-Asks nobody and prints nothing. `gathering` tells it what happens on the host, `progress` and `sweeping` read it, and
-what a user sees of it is `group.JobGroup`. Made by `mapping`.
+Asks no host and prints nothing. Its `GroupBackend` reports here what happens on the host; displays and sweeps read it,
+and what a user sees of it is `group.JobGroup`.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
+from clusterfn.config.spec import Group
 from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.transfer import Transfer
-
-if TYPE_CHECKING:
-    from clusterfn.calls.group_tracker import Gathering
 
 _TURN_S = 1.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class ItemOutcome:
     """How one item ended.
 
     Attributes:
@@ -54,6 +53,35 @@ class Ended:
         return self.value if self.error is None else self.error
 
 
+class GroupBackend(Protocol):
+    """What a group asks of whatever follows it on its host: a `GroupTracker`.
+
+    Attributes:
+        spec: How many items it has, and how they are shared out.
+    """
+
+    spec: Group
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the group's host."""
+
+    def read_log(self, index: int, stream: str) -> str:
+        """Read what an item has printed."""
+
+    def element_folder(self, index: int) -> str:
+        """The folder of the element that runs or ran the item."""
+
+    def work_folder(self, index: int) -> str:
+        """The folder in which the item runs or ran."""
+
+    def stop(self) -> None:
+        """End what runs, and keep the rest from ever starting."""
+
+    def withdraw(self) -> None:
+        """Keep items from ever starting that no element has taken."""
+
+
 class GroupState:
     """One group; `len` is the number of its items.
 
@@ -64,12 +92,13 @@ class GroupState:
         labels: What a person calls each item.
 
     Attributes:
-        gathering: What follows it; None if nothing of it was sent.
+        backend: What follows it; None if nothing of it was sent.
+        send_again: Sends the items of these indices as a new group; None if nothing of it was sent.
         on_interrupt: "detach" or "stop".
         raises: Whether the first failure is to be raised.
-        shown: How many ends have been shown to the user.
+        shown: How many ended items have been shown to the user.
         sent_here: Whether this process has sent it, and saw all of it.
-        is_stopping: Whether its host has been told to end it.
+        is_stopping: Whether its host was asked to end it.
     """
 
     def __init__(
@@ -81,7 +110,8 @@ class GroupState:
         self.host = host
         self.folder = folder
         self.submitted_at = time.monotonic()
-        self.gathering: Gathering | None = None
+        self.backend: GroupBackend | None = None
+        self.send_again: Callable[[Sequence[int]], GroupState] | None = None
         self.on_interrupt = "detach"
         self.raises = on_error == "raise"
         self.shown = 0
@@ -92,7 +122,7 @@ class GroupState:
         self._reason = ""
         self._labels = labels
         self._states = [PENDING] * count
-        self._ended: dict[int, Ended] = {}
+        self._ended: dict[int, ItemOutcome] = {}
         self._order: list[int] = []
         self._begun: dict[int, None] = {}  # in the order in which they began
         self._changed = threading.Condition()
@@ -151,10 +181,10 @@ class GroupState:
         known = collections.Counter(each.kind or each.state.lower() for each in list(self._ended.values()))
         order = sorted(known, key=lambda kind: (kind != layout.RETURNED, kind))
         counts = ", ".join(f"{known[kind]} {kind}" for kind in order)
-        told = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
-        return f"{self.state} ({'; '.join(filter(None, [told, '' if self.done() else self.reason]))})"
+        progress = f"{sum(known.values())} of {len(self)} ended{f': {counts}' if counts else ''}"
+        return f"{self.state} ({'; '.join(filter(None, [progress, '' if self.done() else self.reason]))})"
 
-    def ended(self, index: int) -> Ended | None:
+    def ended(self, index: int) -> ItemOutcome | None:
         """How one item ended; None if it has not."""
         return self._ended.get(index)
 
@@ -170,27 +200,27 @@ class GroupState:
     @property
     def one_by_one(self) -> bool:
         """Whether its items run one after another."""
-        return len(self) > 1 and self.gathering is not None and self.gathering.spec.at_once == 1
+        return len(self) > 1 and self.backend is not None and self.backend.spec.at_once == 1
 
     @property
     def others_returned(self) -> bool:
         """Whether it is a retry of some items of a map, of which others have returned."""
-        return self.gathering is not None and self.gathering.spec.others_returned
+        return self.backend is not None and self.backend.spec.others_returned
 
     def stop(self) -> None:
         """End what has not ended."""
-        if not self.done() and self.gathering is not None:
-            self.gathering.stop()
+        if not self.done() and self.backend is not None:
+            self.backend.stop()
             self.is_stopping = True
 
     # waiting for more
 
-    def end_of(self, index: int, until: float | None) -> Ended:
+    def end_of(self, index: int, until: float | None) -> ItemOutcome:
         """How that item ended, waiting for it until that moment of the monotonic clock.
 
         Raises:
             TimeoutError: It has not.
-            ClusterfnError: Nothing more can be heard of the group.
+            ClusterfnError: Nothing more can be received of the group.
         """
         with self._changed:
             self._await(lambda: index in self._ended, until, f"item {index} has not ended")
@@ -209,7 +239,7 @@ class GroupState:
             self._ended[index] = replace(ended, value=None)
         return ended.value
 
-    def ended_after(self, given: int, until: float | None) -> tuple[int, Ended]:
+    def ended_after(self, given: int, until: float | None) -> tuple[int, ItemOutcome]:
         """The item that ended after `given` others, waiting for it as `end_of`."""
         with self._changed:
             self._await(lambda: len(self._ended) > given, until, self._late(given))
@@ -238,19 +268,19 @@ class GroupState:
             self._changed.wait(left)
 
     def has_news(self, given: int) -> bool:
-        """Whether more than so many items have ended, or nothing more will be heard."""
+        """Whether more than so many items have ended, or nothing more will be received."""
         return len(self._ended) > given or self._lost is not None
 
     @contextlib.contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Have it called at every end, in the thread that tells of it."""
+        """Have it called when an item ends, in the thread that reports that."""
         self._listeners.append(listener)
         try:
             yield
         finally:
             self._listeners.remove(listener)
 
-    # what `gathering` tells
+    # what the backend reports
 
     def on_begin(self, index: int) -> None:
         """An item runs."""
@@ -260,26 +290,26 @@ class GroupState:
                 self._begun[index] = None
                 self._changed.notify_all()
 
-    def on_end(self, index: int, ended: Ended) -> None:
-        """An item has ended; what comes after that of the same item is not heard."""
+    def on_end(self, index: int, ended: ItemOutcome) -> None:
+        """An item has ended; later reports about the same item are ignored."""
         with self._changed:
             if index not in self._ended:
                 self._states[index] = ended.state
                 self._ended[index] = ended
                 self._order.append(index)
                 self._changed.notify_all()
-        self._tell()
+        self._notify()
 
     def on_state(self, state: str, reason: str = "") -> None:
         """What the group waits for, or what is being done for it."""
         self._reason = in_one_line(reason)
 
     def on_connection(self, trouble: str) -> None:
-        """Why nothing can be heard of it; "" while it can."""
+        """Why nothing is received from its host; "" while it is connected."""
         self._reason = in_one_line(trouble)
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are on their way."""
+        """Files of it are being sent."""
         self.transfer = transfer
 
     def on_refused(self, error: ClusterfnError) -> None:
@@ -287,9 +317,9 @@ class GroupState:
         with self._changed:
             self._lost = self._lost or error
             self._changed.notify_all()
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners):
             listener()
 

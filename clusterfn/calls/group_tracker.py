@@ -1,8 +1,7 @@
 """Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
 
-Each element is followed as a job is, by a `Tracker` and its `Witness`; `beginning` starts them, `accounts` takes what
-they say of items, `concluding` has the host conclude. Its callbacks run on the connection's reader thread, so they
-never wait. Made by `mapping` and `lookup`.
+`array_tasks` follows each element, `submit_group` starts them, `item_results` collects what they report about items,
+and `group_conclusion` has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
 """
 
 from __future__ import annotations
@@ -15,80 +14,94 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import array_tasks, chunking, group_conclusion, job_display
-from clusterfn.calls.array_tasks import Element
+from clusterfn.calls import chunking, group_conclusion, job_display, remote_state
+from clusterfn.calls.array_tasks import ArrayTask
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.item_results import Accounts
+from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
-from clusterfn.calls.submit_group import Beginning
+from clusterfn.calls.liveness import LOOKS, LOOKS_UNSEEN
+from clusterfn.calls.remote_state import RemoteGroupState
+from clusterfn.calls.submit_group import GroupSubmitter
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, HostConnection, Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import Limits, Verdict
+from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _AGAIN, _AGAIN_S = 6, 5.0
-_LOOKS = 2
-_LOOKS_UNSEEN = 4  # for more than a minute
 
 
-class Gathering:
-    """One group as it is followed from here.
+class GroupTracker:
+    """Follows one group: the `GroupBackend` of its state, and the `ArrayTaskOwner` of its elements.
 
     Args:
         session: Its host.
         job: What it was sent as.
-        group: Whom to tell.
+        group: What it reports to.
         limits: What the scheduler allows.
     """
 
-    def __init__(self, session: Session, job: JobSpec, group: GroupState, limits: Limits) -> None:
+    def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
         self.session = session
         self.job = job
         self.spec = cast(Group, job.group)
         self.group = group
         self.folder = layout.job_dir(job.root, job.id)
         self.scheduler_name = layout.job_name(job.name, job.id)
-        self.accounts = Accounts(group, self.folder, self._all_told)
+        self.item_results = ItemResults(group, self.folder, self._all_items_ended)
         self.limits = limits
         self.sending: Sending | None = None
-        self._elements: dict[int, Element] = {}
-        self._beginning = Beginning(
+        self._elements: dict[int, ArrayTask] = {}
+        self._submitter = GroupSubmitter(
             session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
         )
         self._lock = threading.RLock()
         self._before = -1
-        self._stopping = self._burying = False
+        self._stopping = self._failing_rest = False
         self._last: Mapping[str, Any] = {}
         self._bridge_is_damaged = False
         self._looks = self._again = 0
         self._turn = self._besides = ""
         self._complete: Reply[bytes] | None = None
-        self._over = self._told_quiet = False
-        group.gathering = self
+        self._over = self._said_quiet = False
+        group.backend = self
 
     @property
     def connection(self) -> HostConnection:
         """The connection to the group's host."""
         return self.session.connection
 
-    # beginning, and following
+    # where an item is
+
+    def read_log(self, index: int, stream: str) -> str:
+        """Read what an item has printed."""
+        return self.item_results.read_log(self.connection, index, stream)
+
+    def element_folder(self, index: int) -> str:
+        """The folder of the element that runs or ran the item."""
+        return self.item_results.element_folder(index)
+
+    def work_folder(self, index: int) -> str:
+        """The folder in which the item runs or ran."""
+        return self.item_results.work_folder(index)
+
+    # starting and following
 
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
         self.follow(numbers)
-        self._beginning.start(numbers, self.limits.array, after)
+        self._submitter.start(numbers, self.limits.array, after)
         if self.session.scheduler.knows_all:
             self.queued()
 
     def queued(self) -> None:
-        """Elements wait in the scheduler's hands: look at them there."""
+        """Watch the elements that wait in the scheduler's queue."""
         self.session.watch.add(self.scheduler_name, self.on_scheduler)
 
     def _refused(self, numbers: Iterable[int], error: BaseException) -> None:
@@ -108,48 +121,48 @@ class Gathering:
             return
         if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
             job_display.forget_going(self.group)
-            exit_flush.remove(self.connection, self.folder)
+            exit_flush.remove_folder(self.connection, self.folder)
         self.group.on_refused(refused)
         self._end()
 
     def follow(self, numbers: Iterable[int]) -> None:
-        """Hear of these elements as soon as they begin."""
-        self.accounts.listen()
+        """Follow these elements as soon as they begin."""
+        self.item_results.start_loading()
         for number in numbers:
-            element = self._elements[number] = Element(self, number)
-            element.begin_when_claimed()
+            element = self._elements[number] = ArrayTask(self, number)
+            element.follow_when_claimed()
         if self._complete is None:
             self._complete = self.connection.wait(posixpath.join(layout.attempt_dir(self.folder, 1), layout.OUTCOME))
             self._complete.add_done_callback(self._on_complete)
 
     def _on_complete(self, reply: Reply[bytes]) -> None:
-        """Each item has its line: some may be of elements that another client began, or had given up by `bury`."""
+        """Each item has its line: some may be of elements that another client started or used to give up items."""
         if self._over:
             return
         error = reply.exception(0)
         if error is None:
-            array_tasks.listed(self.connection, self.folder).add_done_callback(self._on_listed)
-        elif isinstance(error, ClusterfnError):  # no element may be left that could tell
+            remote_state.list_elements(self.connection, self.folder).add_done_callback(self._on_listed)
+        elif isinstance(error, ClusterfnError):  # no element may be left that could report
             self.group.on_refused(error)
 
     def _on_listed(self, reply: Reply[Completed]) -> None:
         if reply.exception(0) is None:
-            there = array_tasks.numbers(reply.result(0))
+            there = remote_state.read_elements(reply.result(0))
             threading.Thread(target=self._read, args=(there,), name="clusterfn-group-rest", daemon=True).start()
 
     def _read(self, there: Sequence[int]) -> None:
-        """Hear what these elements have told, whether they have a claim or not."""
+        """Read what these elements have reported, whether they have a claim or not."""
         with self._lock:
             for number in there:
                 if number not in self._elements:
-                    self._elements[number] = Element(self, number)
+                    self._elements[number] = ArrayTask(self, number)
                 self._elements[number].follow_now()
             if self._over:
                 self._end()
 
-    def attach(self, left: array_tasks.Left) -> None:
-        """Follow a group that somebody else sent, and conclude what he may have died over."""
-        self._stopping, self._burying = left.is_stopped, bool(left.given_up)
+    def attach(self, left: RemoteGroupState) -> None:
+        """Follow a group that another process sent, and conclude it if that process died while it did so."""
+        self._stopping, self._failing_rest = left.is_stopped, bool(left.given_up)
         self.follow(sorted({*range(1, self.spec.elements + 1), *left.numbers}))
         self._read(left.unclaimed)
         self.queued()
@@ -158,12 +171,14 @@ class Gathering:
                 self._conclude(self._elements[number], group_conclusion.STOPPED)
             if left.is_stopped and not left.given_up:
                 self._cancel_at_scheduler()
-                self._bury(group_conclusion.STOPPED)
+                self._fail_unfinished(group_conclusion.STOPPED)
 
-    def has_heard(self, left: array_tasks.Left) -> bool:
-        """Whether what the elements had told by then is known here, or nothing more will be."""
+    def is_caught_up(self, left: RemoteGroupState) -> bool:
+        """Whether what the elements had reported by then has been received, or nothing more will be."""
         everything = self.group.has_news(len(self.group) - 1)
-        return everything or (self.accounts.has_heard(left.journals) and self.group.has_news(self.accounts.ended() - 1))
+        return everything or (
+            self.item_results.is_caught_up(left.journals) and self.group.has_news(self.item_results.count_ended() - 1)
+        )
 
     def _unbegun(self) -> list[int]:
         return [number for number, element in self._elements.items() if not element.begun]
@@ -171,7 +186,7 @@ class Gathering:
     # what the scheduler says
 
     def on_scheduler(self, seen: Seen) -> None:
-        """One look at all elements together."""
+        """Take what the scheduler said of all elements at one look."""
         if isinstance(seen, Silent):
             self.waits_for(f"the scheduler is unreachable since {seen.for_s:.0f} s")
             return
@@ -183,29 +198,31 @@ class Gathering:
         self._looks = self._looks + 1 if verdict is not None or gone else 0
         if not self.session.scheduler.knows_all:
             self._without_scheduler()
-        elif self._looks == _LOOKS and self._unbegun():
+        elif self._looks == LOOKS and self._unbegun():
             if verdict is not None:
-                self._bury(verdict)
+                self._fail_unfinished(verdict)
                 self._cancel_at_scheduler()
             else:
-                group_conclusion.explain(self.session, seen.scheduler_id if seen is not None else "", self._bury)
+                group_conclusion.explain_unstarted(
+                    self.session, seen.scheduler_id if seen is not None else "", self._fail_unfinished
+                )
 
     def _without_scheduler(self) -> None:
-        """Only those are known that wait; whoever sent the group may be about to start them."""
+        """Judge by a queue that lists only what waits: the sender of the group may be about to start the elements."""
         unbegun = self._unbegun()
         if not any(element.waits for element in self._elements.values()):
             self.session.unwatch(self.scheduler_name)
-        elif self._looks == _LOOKS_UNSEEN and len(unbegun) == len(self._elements):
-            self._bury(group_conclusion.NEVER_BEGAN)
+        elif self._looks == LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+            self._fail_unfinished(group_conclusion.NEVER_BEGAN)
 
     def waits_for(self, what: str) -> None:
-        """What it waits for besides its turn; "" for nothing any more."""
+        """Show what it waits for besides its turn; "" for nothing any more."""
         self._besides = what
         self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, what])))
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
-        """There will be no environment."""
-        self._bury(Verdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
+        """Conclude the group: there will be no environment."""
+        self._fail_unfinished(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
         self._cancel_at_scheduler()
 
     # ends
@@ -221,55 +238,57 @@ class Gathering:
         self._check()
 
     def _check(self) -> None:
-        """Where no element is left but items are: start others, or have the rest concluded."""
-        threading.Thread(target=self._go_on, name="clusterfn-group-next", daemon=True).start()
+        """If no element is left but items are: start others, or have the rest concluded, in a thread of its own."""
+        threading.Thread(target=self._continue_or_conclude, name="clusterfn-group-next", daemon=True).start()
 
-    def _go_on(self) -> None:
+    def _continue_or_conclude(self) -> None:
         try:
             self._start_or_conclude()
-        except ClusterfnError as error:  # the host can no longer be asked, and no element is left that could tell
+        except ClusterfnError as error:  # the host can no longer be asked, and no element is left that could report
             self.group.on_refused(error)
 
     def _start_or_conclude(self) -> None:
         with self._lock:
-            told = self.accounts.ended()
-            if told == len(self.group) or any(self._may_speak(element) for element in self._elements.values()):
+            ended = self.item_results.count_ended()
+            if ended == len(self.group) or any(self._may_report(element) for element in self._elements.values()):
                 return
-            progress, self._before = told > self._before, told
-            if self._burying and not progress:
+            progress, self._before = ended > self._before, ended
+            if self._failing_rest and not progress:
                 self._look_again()
-            elif progress and not self._stopping and not self._burying:
-                self._start_others(len(self.group) - told)
+            elif progress and not self._stopping and not self._failing_rest:
+                self._start_others(len(self.group) - ended)
             else:
-                self._bury(self._verdict())
+                self._fail_unfinished(self._verdict())
 
     def _start_others(self, left: int) -> None:
-        others = self._next(chunking.again(self.spec, left))
+        others = self._next(chunking.elements_for_rest(self.spec, left))
         job_display.say(
-            f"clusterfn: nobody runs {left} of {len(self.group)} items: {len(others)} more elements start\n"
+            f"clusterfn: {left} of {len(self.group)} items have no process left: {len(others)} more elements start\n"
         )
-        self.start(others, self._mended())
+        self.start(others, self._mend_bridge())
 
-    def _mended(self) -> list[Reply[bool]]:
-        """What new elements wait for, where those before them found the bridge damaged."""
+    def _mend_bridge(self) -> list[Reply[bool]]:
+        """Send the bridge again if elements found it damaged; new ones wait for that."""
         damaged, self._bridge_is_damaged = self._bridge_is_damaged, False
         with contextlib.suppress(Unreachable):  # they will find it as it is
             return self.session.mend_bridge(self.job.bridge) if damaged else []
         return []
 
-    def _may_speak(self, element: Element) -> bool:
+    def _may_report(self, element: ArrayTask) -> bool:
         """Whether more is to come of it; one that begins when the rest has been concluded finds nothing."""
-        return not element.over and (element.begun or not self._burying)
+        return not element.over and (element.begun or not self._failing_rest)
 
     def _look_again(self) -> None:
-        """An element may have begun at the last moment, of which nothing is heard yet."""
+        """Look again later: an element may have begun at the last moment, and not have reported yet."""
         self._again += 1
         if self._again > _AGAIN:
             self.group.on_refused(
-                group_conclusion.helpless(self.group, "the host could not conclude the items that are left")
+                group_conclusion.cannot_conclude_error(
+                    self.group, "the host could not conclude the items that are left"
+                )
             )
             return
-        later = threading.Timer(_AGAIN_S, self._go_on)
+        later = threading.Timer(_AGAIN_S, self._continue_or_conclude)
         later.daemon = True
         later.start()
 
@@ -278,9 +297,9 @@ class Gathering:
         return range(first, first + count)
 
     def quiet(self, item: str, told: str) -> None:
-        """An item has done nothing for long: said of the first."""
-        if not self._told_quiet:
-            self._told_quiet = True
+        """Say that an item has made no progress for long; only of the first such item."""
+        if not self._said_quiet:
+            self._said_quiet = True
             if job_display.is_terminal(sys.stderr):
                 job_display.redraw("")
             known = item.isdecimal() and len(item) < 10 and int(item) < len(self.group)
@@ -289,32 +308,34 @@ class Gathering:
                 f"clusterfn: {which} has {told}: clusterfn stack {self.group.id[:SHORT]} shows where it waits\n"
             )
 
-    def helpless(self, error: ClusterfnError) -> None:
-        """The host cannot conclude one of its elements."""
+    def cannot_conclude(self, error: ClusterfnError) -> None:
+        """End the group: the host cannot conclude one of its elements."""
         if not any(element.begun and not element.over for element in self._elements.values()):
             job_display.forget_going(self.group)
         self.group.on_refused(error)
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> SchedulerVerdict:
         return group_conclusion.STOPPED if self._stopping else group_conclusion.verdict_of(self._last)
 
-    def _bury(self, verdict: Verdict) -> Reply[Completed]:
-        """Have every item that nobody has concluded so; elements that have not begun never will."""
+    def _fail_unfinished(self, verdict: SchedulerVerdict) -> Reply[Completed]:
+        """Have every item without an element concluded so; elements that have not begun never will."""
         with self._lock:
-            self._burying = True
+            self._failing_rest = True
             number = self._next(1)[0]
-            element = self._elements[number] = Element(self, number)
+            element = self._elements[number] = ArrayTask(self, number)
         element.follow()
         return self._conclude(element, verdict)
 
-    def _conclude(self, element: Element, verdict: Verdict) -> Reply[Completed]:
-        """The verdict with which this was first asked of the element stands."""
-        return group_conclusion.bury(self.session, self.group, element.tracker.folder, self.job.bridge, verdict)
+    def _conclude(self, element: ArrayTask, verdict: SchedulerVerdict) -> Reply[Completed]:
+        """Ask the host to conclude; the first verdict asked for an element is final."""
+        return group_conclusion.fail_unfinished_items(
+            self.session, self.group, element.tracker.folder, self.job.bridge, verdict
+        )
 
-    def _all_told(self) -> None:
-        """Each item has ended; where an element died, it may have been the one to publish that of the group."""
-        if self._last and self.group.done() and not self._burying:
-            self._bury(self._verdict())
+    def _all_items_ended(self) -> None:
+        """All items have ended; an element that died may have been the one to publish the outcome of the group."""
+        if self._last and self.group.done() and not self._failing_rest:
+            self._fail_unfinished(self._verdict())
         self._end()
 
     def stop(self) -> None:
@@ -322,18 +343,18 @@ class Gathering:
         self._stopping = True
         if self._drop():
             return
-        self._beginning.wait(_TIMEOUT_S)
+        self._submitter.wait(_TIMEOUT_S)
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self._cancel_at_scheduler()
-        with contextlib.suppress(Unreachable):  # it goes on
-            self._bury(self._verdict()).result(_TIMEOUT_S)
+        with contextlib.suppress(Unreachable):  # it continues without an answer
+            self._fail_unfinished(self._verdict()).result(_TIMEOUT_S)
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
         if self._drop():
             return
-        self._beginning.wait(_TIMEOUT_S)
-        self._bury(group_conclusion.WITHDRAWN).result(_TIMEOUT_S)
+        self._submitter.wait(_TIMEOUT_S)
+        self._fail_unfinished(group_conclusion.WITHDRAWN).result(_TIMEOUT_S)
 
     def _drop(self) -> bool:
         """Stop sending it; false if all of it is there."""
@@ -348,7 +369,7 @@ class Gathering:
 
     def _end(self) -> None:
         self._over = True
-        self.accounts.close()
+        self.item_results.close()
         self.session.unwatch(self.scheduler_name)
         if self._complete is not None:
             self._complete.cancel()

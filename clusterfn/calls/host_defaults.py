@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from clusterfn.config.spec import Host, Options, Resources
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler import slurm_cards
+from clusterfn.scheduler.slurm import gres
 
 
 def resources_of(options: Options, host: Host) -> Resources:
@@ -39,7 +39,7 @@ def resources_of(options: Options, host: Host) -> Resources:
         gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
         gpu_type=options.gpu_type or defaults.gpu_type,
     )
-    return replace(asked, gpu_type=slurm_cards.kind(host, asked)) if host.scheduler == "slurm" else asked
+    return replace(asked, gpu_type=gres.gpu_type(host, asked)) if host.scheduler == "slurm" else asked
 
 
 def _refuse_nodes_of_none(host: Host, nodes: int) -> None:

@@ -1,35 +1,85 @@
-"""What the elements of a group say of its items: where each runs or ran, and how it ended, with its value.
+"""The results of the items of a group, from the journals of its elements: where each runs, how it ended, its value.
 
-Lines and values come on the connection's reader thread, so nothing waits there; values are loaded in a thread of its
-own, as that runs code of the user's. Concludes nothing. Made by `gathering`.
+Lines and values arrive on the connection's reader thread, which must not wait. Values are loaded in a thread of their
+own, because loading runs code of the user's. Concludes nothing.
 """
 
 from __future__ import annotations
 
 import collections
+import json
 import posixpath
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls import files, job_display, outcome
-from clusterfn.calls.array_tasks import Element, Record, Stream
-from clusterfn.calls.group_state import Ended, GroupState, state_of
+from clusterfn.calls.group_state import GroupState, ItemOutcome, state_of
 from clusterfn.calls.job import DIED, RETURNED
 from clusterfn.errors import JobError, ResultError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import HostConnection
 
 
-class Accounts:
-    """The items of one group.
+class ItemRecord:
+    """The journal's line about an item that has ended, and the bytes of its value."""
+
+    def __init__(self, element: int, attempt: int, line: dict[str, Any], value: bytearray | None) -> None:
+        self.element, self.attempt, self.line, self.value = element, attempt, line, value
+
+
+class ItemStream:
+    """Pairs the lines of one attempt's journal with their values; either file may arrive ahead of the other.
 
     Args:
-        group: Whom to tell.
+        element: The number of the element whose attempt it is.
+        attempt: Which attempt.
+    """
+
+    def __init__(self, element: int, attempt: int) -> None:
+        self.element, self.attempt = element, attempt
+        self.waiting: collections.deque[dict[str, Any]] = collections.deque()
+        self._partial = b""
+        self._values = bytearray()
+        self._offset = 0
+
+    def lines(self, data: bytes) -> list[dict[str, Any]]:
+        """Return the whole lines received so far; skip a line that a crash has cut."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        return [entry for entry in map(_read_entry, lines) if entry]
+
+    def ready(self, data: bytes) -> Iterable[tuple[dict[str, Any], bytearray | None]]:
+        """Add these bytes of values, and yield in order the lines whose values are complete, with them."""
+        self._values += data
+        while self.waiting:
+            size = (self.waiting[0].get("value") or {}).get("size")
+            if size is None:
+                yield self.waiting.popleft(), None
+                continue
+            begin = self.waiting[0]["at"] - self._offset
+            if len(self._values) < begin + size:
+                return
+            value = self._values[begin : begin + size]
+            del self._values[: begin + size]
+            self._offset += begin + size
+            yield self.waiting.popleft(), value
+
+    def incomplete(self) -> Iterable[tuple[dict[str, Any], bytearray]]:
+        """Yield the lines whose values stay incomplete, as after a crash of the machine, with the bytes there are."""
+        while self.waiting:
+            line = self.waiting.popleft()
+            yield line, self._values[max(0, line.get("at", 0) - self._offset) :]
+
+
+class ItemResults:
+    """The results of the items of one group.
+
+    Args:
+        group: What receives them.
         folder: The group's on the host.
-        when_all: Called in the loading thread when each item has ended, or nothing more can be heard.
+        when_all: Called in the loading thread when each item has ended, or nothing more can be received.
     """
 
     def __init__(self, group: GroupState, folder: str, when_all: Callable[[], None]) -> None:
@@ -37,53 +87,53 @@ class Accounts:
         self._folder = folder
         self._when_all = when_all
         self._places: dict[int, tuple[int, int, dict[str, Any]]] = {}
-        self._heard: collections.Counter[tuple[int, int]] = collections.Counter()
-        self._records: queue.SimpleQueue[Record | None] = queue.SimpleQueue()
+        self._received: collections.Counter[tuple[int, int]] = collections.Counter()
+        self._records: queue.SimpleQueue[ItemRecord | None] = queue.SimpleQueue()
         self._loading = threading.Thread(target=self._load_all, name="clusterfn-group", daemon=True)
 
-    def listen(self) -> None:
-        """Load what comes, from now on."""
+    def start_loading(self) -> None:
+        """Start the thread that loads values."""
         if not self._loading.is_alive():
             self._loading.start()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End the loading thread once it has loaded what has been received."""
         self._records.put(None)
 
-    def ended(self) -> int:
-        """How many items have their line, loaded or not."""
+    def count_ended(self) -> int:
+        """The number of items whose end was received, loaded or not."""
         return sum("index" in line for _, _, line in list(self._places.values()))
 
-    def on_lines(self, element: Element, stream: Stream, data: bytes) -> None:
-        """Lines of a journal have come."""
+    def on_lines(self, stream: ItemStream, data: bytes) -> None:
+        """Take more bytes of a journal."""
         for line in stream.lines(data):
             if max(line.get(name, 0) for name in ("begin", "retry", "index")) >= len(self._group):
-                continue  # nobody sent such an item
+                continue  # there is no such item
             if "begin" in line:
-                self._places[line["begin"]] = (element.number, stream.attempt, line)
+                self._places[line["begin"]] = (stream.element, stream.attempt, line)
                 self._group.on_begin(line["begin"])
             elif "retry" in line:
                 job_display.say(f"clusterfn: {self._group.label(line['retry'])}: {line.get('told')}\n")
             elif "index" in line:
                 known = self._places.get(line["index"], (0, 0, {}))[2]
-                self._places[line["index"]] = (element.number, stream.attempt, {**known, **line})
+                self._places[line["index"]] = (stream.element, stream.attempt, {**known, **line})
                 stream.waiting.append(line)
-        self.on_values(element, stream, b"")
-        self._heard[element.number, stream.attempt] += len(data)
+        self.on_values(stream, b"")
+        self._received[stream.element, stream.attempt] += len(data)
 
-    def has_heard(self, journals: Mapping[tuple[int, int], int]) -> bool:
-        """Whether so many bytes have come of the journals of these elements and attempts."""
-        return all(self._heard[which] >= size for which, size in journals.items())
+    def is_caught_up(self, journals: Mapping[tuple[int, int], int]) -> bool:
+        """Whether so many bytes of the journals of these elements and attempts have been received."""
+        return all(self._received[which] >= size for which, size in journals.items())
 
-    def on_values(self, element: Element, stream: Stream, data: bytes) -> None:
-        """Values have come; those that are whole are loaded."""
+    def on_values(self, stream: ItemStream, data: bytes) -> None:
+        """Take more bytes of values, and have those loaded that are complete."""
         for line, value in stream.ready(data):
-            self._records.put(Record(element.number, stream.attempt, line, value))
+            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
 
-    def on_last(self, element: Element, stream: Stream) -> None:
-        """All has come of an attempt; a value that is not whole now never will be."""
-        for line, value in stream.left():
-            self._records.put(Record(element.number, stream.attempt, line, value))
+    def on_last(self, stream: ItemStream) -> None:
+        """Take the end of an attempt: a value that is incomplete now stays so."""
+        for line, value in stream.incomplete():
+            self._records.put(ItemRecord(stream.element, stream.attempt, line, value))
 
     def _load_all(self) -> None:
         record = self._records.get()
@@ -92,17 +142,19 @@ class Accounts:
             record = self._records.get() if not self._group.done() else None
         self._when_all()
 
-    def _take(self, record: Record) -> None:
-        """Load one item's value or exception; what cannot be loaded is told as that."""
+    def _take(self, record: ItemRecord) -> None:
+        """Load one item's value or exception; if that fails, its result is the error."""
         line, index = record.line, record.line["index"]
         name = f"{self._group.id}[{index}]"
-        place = outcome.Place(self._group.host, name, layout.element_dir(self._folder, record.element))
+        place = outcome.JobLocation(self._group.host, name, layout.element_dir(self._folder, record.element))
         published = {**dict.fromkeys(("stage", "message", "node")), **line, "attempt": record.attempt}
         try:
             outcome.checked(published)
         except ValueError as damaged:
             message = f"the item has ended, but its line in {layout.JOURNAL} is damaged: {damaged}"
-            self._group.on_end(index, Ended(DIED, None, JobError(message, host=place.host, job=name, stage="result")))
+            self._group.on_end(
+                index, ItemOutcome(DIED, None, JobError(message, host=place.host, job=name, stage="result"))
+            )
             return
         usage = line.get("usage") or {}
         try:
@@ -111,15 +163,15 @@ class Accounts:
                 value = files.as_given(outcome.value_of(published, record.value, place), self._group.given)
         except ResultError as error:
             error.hint = (error.hint or "").replace(name, self._group.id)
-            self._group.on_end(index, Ended(RETURNED, None, error, usage))
+            self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))
             return
         failure = None if line["kind"] == layout.RETURNED else outcome.exception_of(published, record.value, place)
-        self._group.on_end(index, Ended(state_of(line["kind"]), value, failure, usage, line["kind"]))
+        self._group.on_end(index, ItemOutcome(state_of(line["kind"]), value, failure, usage, line["kind"]))
 
-    # what a user asks of one item
+    # what a user asks about one item
 
-    def logs(self, connection: HostConnection, index: int, stream: str) -> str:
-        """What it has printed."""
+    def read_log(self, connection: HostConnection, index: int, stream: str) -> str:
+        """Read what an item has printed."""
         if stream not in (layout.STDOUT, layout.STDERR):
             raise ValueError(f"{stream!r}: an item has stdout and stderr")
         if index not in self._places:
@@ -130,13 +182,29 @@ class Accounts:
         return remote_files.read_part(connection, posixpath.join(self._attempt_folder(index), stream), begin, size)
 
     def element_folder(self, index: int) -> str:
-        """That of the element which runs it, or ran it."""
+        """The folder of the element that runs or ran the item."""
         return layout.element_dir(self._folder, self._places.get(index, (1, 1, {}))[0])
 
     def work_folder(self, index: int) -> str:
-        """Where it runs, or ran."""
+        """The folder in which the item runs or ran."""
         return posixpath.join(self._attempt_folder(index), layout.WORK, str(index))
 
     def _attempt_folder(self, index: int) -> str:
         number, attempt, _ = self._places.get(index, (1, 1, {}))
         return layout.attempt_dir(layout.element_dir(self._folder, number), attempt)
+
+
+def _read_entry(line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return entry if isinstance(entry, dict) and _is_about_an_item(entry) else {}
+
+
+def _is_about_an_item(entry: Mapping[str, Any]) -> bool:
+    """Whether the entry is about one item, and says where its value is if it has one."""
+    value = entry.get("value")
+    numbers = [entry[name] for name in ("begin", "retry", "index") if name in entry]
+    wanted = numbers if value is None else [*numbers, entry.get("at"), value.get("size") if type(value) is dict else -1]
+    return bool(numbers) and all(type(number) is int and number >= 0 for number in wanted)

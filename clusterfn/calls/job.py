@@ -1,6 +1,6 @@
 """A job as its user sees it: a concurrent.futures.Future that can be awaited, with an id, a status, logs and files.
 
-Holds no protocol: `tracker` tells it what happens on the host. Made by `dispatch`.
+Asks its `JobBackend`, and is told by it what happens on the host.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line, printable
 from clusterfn.calls import files, outcome, stack_dump
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
+from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.transfer import Transfer
-from clusterfn.public_api import edge
-
-if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
+from clusterfn.public_api import public_api
 
 R = TypeVar("R")
 
@@ -35,11 +33,32 @@ _MOMENT_S, _ANSWER_S = 5.0, 30.0  # for an answer, where the job seems not to ha
 _OUTPUT = (layout.STDOUT, layout.STDERR)
 _STREAMS = (*_OUTPUT, "scheduler")
 _FOR_THE_LIBRARY = {
-    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome", "on_quiet",
-    "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving", "given",
+    "tell", "listen", "fetch_when_done", "is_stopping", "on_connection", "on_lost", "on_outcome",
+    "on_output", "on_quiet", "on_refused", "on_retry", "on_state", "on_transfer", "transfer", "moving", "given",
 }  # fmt: skip
 
 Listener = Callable[[str, Any], None]
+
+
+class JobBackend(Protocol):
+    """What a `Job` asks of whatever follows it on its host: a `Tracker`."""
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the job's host."""
+
+    @property
+    def work_folder(self) -> str:
+        """The folder in which the function runs."""
+
+    def log_path(self, stream: str) -> str:
+        """The file of stdout, stderr or the scheduler."""
+
+    def withdraw(self) -> bool:
+        """Keep the job from ever starting; false if it has started."""
+
+    def stop(self) -> None:
+        """Withdraw the job, or end it with its whole process tree."""
 
 
 class Job(concurrent.futures.Future[R]):
@@ -57,7 +76,7 @@ class Job(concurrent.futures.Future[R]):
 
     _as_argument = "pass the value of that job: job.result()"
 
-    def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: Tracker) -> None:
+    def __init__(self, job_id: str, name: str, host: str, folder: str, tracker: JobBackend) -> None:
         super().__init__()
         self.id = job_id
         self.name = name
@@ -114,12 +133,12 @@ class Job(concurrent.futures.Future[R]):
         return (*(self._outcome.get("earlier") or ()), *(self._outcome.get("notes") or ()))
 
     @property
-    @edge
+    @public_api
     def files(self) -> list[remote_files.RemoteFile]:
         """The files that the function left in its folder."""
         return remote_files.list_files(self._tracker.connection, self._tracker.work_folder)
 
-    @edge
+    @public_api
     def logs(self, stream: str = "stdout") -> str:
         """What the function has printed so far.
 
@@ -136,7 +155,7 @@ class Job(concurrent.futures.Future[R]):
             raise ValueError(f"{stream!r}: a job has {', '.join(_STREAMS)}")
         return remote_files.read_text(self._tracker.connection, self._tracker.log_path(stream))
 
-    @edge
+    @public_api
     def download(self, pattern: str = "*", to: str | Path = ".") -> list[Path]:
         """Fetch files that the function left in its folder.
 
@@ -152,7 +171,7 @@ class Job(concurrent.futures.Future[R]):
         """
         return remote_files.fetch(self._tracker.connection, self._tracker.work_folder, pattern, Path(to))
 
-    @edge
+    @public_api
     def stack(self) -> str:
         """Where the job is now: the stack of every thread of its Python processes. The job goes on.
 
@@ -160,9 +179,9 @@ class Job(concurrent.futures.Future[R]):
             The text, with the lines of your files where they are known.
 
         Raises:
-            ClusterfnError: The job does not run, or nobody there answers.
+            ClusterfnError: The job does not run, or does not answer.
         """
-        said = stack_dump.ask(self._tracker.connection, self.folder, self._may_answer)
+        said = stack_dump.request_stack_dump(self._tracker.connection, self.folder, self._may_answer)
         if said is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
@@ -174,14 +193,14 @@ class Job(concurrent.futures.Future[R]):
     def _may_answer(self, waited_s: float) -> bool:
         return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)
 
-    @edge
+    @public_api
     def stop(self) -> None:
         """End the job and every process of it, whether it waits or runs. Its result then raises `Cancelled`."""
         if not self.done():
             self._tracker.stop()
             self.is_stopping = True
 
-    @edge
+    @public_api
     def cancel(self) -> bool:
         """Withdraw the job if it has not started, as concurrent.futures has it; `stop()` ends a running one.
 
@@ -197,13 +216,13 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(CANCELLED, "withdrawn before it started")
         return True
 
-    @edge
+    @public_api
     def result(self, timeout: float | None = None) -> R:
         """The value, waiting for it; see concurrent.futures.Future.
 
         Raises:
             TimeoutError: It has not ended within `timeout` seconds; it goes on.
-            RuntimeError: This is a forked child of the process that submitted it, which hears nothing of the job.
+            RuntimeError: This is a forked child of the process that submitted it, which receives nothing of the job.
             Exception: What the function raised, or one of `clusterfn.errors`.
         """
         if os.getpid() != self._pid and not self.done():
@@ -227,12 +246,12 @@ class Job(concurrent.futures.Future[R]):
     def __repr__(self) -> str:
         return f"<Job {self.id} {self.name} on {self.host}: {self.status}>"
 
-    # what the tracker tells; `listen` is for whoever shows a job
+    # what the tracker reports; `listen` is for displays
 
     def listen(self, listener: Listener) -> None:
         """Call `listener(kind, what)` at every change: "state" with it, "stdout" and "stderr" with bytes, "done".
 
-        "connection" comes with why the host is not heard, and with "" once it is heard again.
+        "connection" comes with why the host is not connected, and with "" once it is again.
         """
         with self._lock:
             self._listeners.append(listener)
@@ -243,7 +262,7 @@ class Job(concurrent.futures.Future[R]):
             listener("done", None)
 
     def tell(self, kind: str, what: Any) -> None:
-        """Pass on to the listeners; the first one hears what the function printed before it came."""
+        """Pass on to the listeners; the first one also gets what the function printed before it came."""
         with self._lock:
             listeners = list(self._listeners)
             if not listeners and kind in _OUTPUT:
@@ -260,25 +279,29 @@ class Job(concurrent.futures.Future[R]):
         self._set_state(state, reason)
 
     def on_transfer(self, transfer: Transfer) -> None:
-        """Files of it are on their way."""
+        """Files of it are being sent or received."""
         self.transfer = transfer
         self.tell("state", self.state)
 
-    def on_quiet(self, told: str, _: str = "") -> None:
-        """It has done nothing for long, as told; "": it does something again."""
+    def on_output(self, stream: str, data: bytes) -> None:
+        """The function has printed this."""
+        self.tell(stream, data)
+
+    def on_quiet(self, told: str, item: str = "") -> None:
+        """It has made no progress for long, in words; "" once it makes progress again."""
         where = f"{told}: clusterfn stack {self.id[:SHORT]} shows where it waits" if told else ""
         if where and self._listeners:
             self._say(f"{self.id[:SHORT]} has {where}")
         self.on_state(self.state, where)
 
     def on_retry(self, told: str) -> None:
-        """An attempt failed for a cause that passes, and another begins."""
+        """An attempt failed for a transient cause, and another begins."""
         if self._listeners:
             self._say(told)
         self.on_state(STARTING, told)
 
     def on_connection(self, trouble: str) -> None:
-        """Why nothing can be heard of the job; "" while it can. What is known of it stays as it is."""
+        """Why nothing is received from the host; "" while it is connected. The state stays as it is."""
         if trouble != self._trouble:
             self._trouble = trouble
             self.tell("connection", trouble)
@@ -290,7 +313,7 @@ class Job(concurrent.futures.Future[R]):
                 return
             try:
                 self._settle(published, value)
-            except BaseException as error:  # its thread's outermost frame: whoever waits must hear of it
+            except BaseException as error:  # its thread's outermost frame: those who wait must get an error
                 if self.done():
                     raise
                 self._fail(self._not_taken(error), DIED, "its result could not be taken here")
@@ -306,7 +329,7 @@ class Job(concurrent.futures.Future[R]):
 
     def _settle(self, published: Mapping[str, Any], value: bytearray | None) -> None:
         self._outcome = published
-        place = outcome.Place(self.host, self.id, self.folder)
+        place = outcome.JobLocation(self.host, self.id, self.folder)
         if published["kind"] != layout.RETURNED:
             error = outcome.exception_of(published, value, place)
             if published.get("checkpoint") and published["kind"] == layout.RAISED and self._listeners:
@@ -327,22 +350,22 @@ class Job(concurrent.futures.Future[R]):
         self._finish(lambda: self.set_result(result))
 
     def on_lost(self, error: ClusterfnError) -> None:
-        """Nothing more can be learnt from here; the job itself may go on."""
+        """Nothing more can be received; the job itself may continue."""
         self._end_apart(error, UNKNOWN)
 
     def on_refused(self, error: ClusterfnError) -> None:
-        """The job was not taken, or cannot be concluded."""
+        """The job was not accepted, or its outcome cannot be read."""
         self._end_apart(error, DIED)
 
     def _end_apart(self, error: ClusterfnError, state: str) -> None:
-        """In a thread of its own: callbacks may wait for the host, which only the reader's thread can hear."""
+        """End it in a thread of its own: callbacks may wait for the host, whose answers the present thread reads."""
 
         def end() -> None:
             with self._settling:
                 if not self.done():
                     self._fail(error, CANCELLED if isinstance(error, Cancelled) else state, error.message)
 
-        exit_flush.apart(end, "clusterfn-ended")
+        exit_flush.run_in_thread(end, "clusterfn-ended")
 
     def _fail(self, error: BaseException, state: str, reason: str) -> None:
         self._set_state(state, reason.partition("\n")[0])
@@ -374,7 +397,7 @@ class Job(concurrent.futures.Future[R]):
         remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
 
     def _say(self, line: str) -> None:
-        """One line of ours on stderr; where somebody shows the job, by them, after what the function printed."""
+        """Print one line to stderr; where a display shows the job, through it, after what the function printed."""
         line = in_one_line(line)
         if self._listeners:
             self.tell(layout.STDERR, f"clusterfn: {line}\n".encode(errors="backslashreplace"))

@@ -50,7 +50,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
         KeyboardInterrupt: After Ctrl-C; the job goes on unless it was stopped.
         Exception: What the job raises.
     """
-    shown = _Shown(job, where)
+    shown = _JobDisplay(job, where)
     try:
         shown.until_done()
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
     return job.result()
 
 
-class _Shown:
+class _JobDisplay:
     """What stands on the screen of one waiting call."""
 
     def __init__(self, job: Job[Any], where: str) -> None:
@@ -161,7 +161,7 @@ _PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
 
 
 def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
-    """Whoever leaves before it has ended is to be told, and how to go on with it; `parting` in place of the usual."""
+    """Print at exit, if it has not ended, how to get back to it; `parting` replaces the usual words."""
     _going.add(job)
     if parting:
         _parting[job] = parting

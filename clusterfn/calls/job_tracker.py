@@ -1,8 +1,7 @@
-"""Follows one job on its host, through all its attempts, and tells `Job` what happens.
+"""Follows one job on its host, through all its attempts, and reports to a `JobListener`, such as a `Job`.
 
-Everything it learns is read from the job's own files; it concludes nothing itself (`witness` asks the host to
-conclude). Its callbacks run on the connection's reader thread, so they must not wait for an answer. Made by
-`dispatch`.
+All of it is read from the job's own files. Nothing is concluded here: `liveness` asks the host to do that. Callbacks
+run on the connection's reader thread, so they must not wait for an answer.
 """
 
 from __future__ import annotations
@@ -11,33 +10,79 @@ import copy
 import json
 import posixpath
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
-from clusterfn.calls.liveness import Witness
+from clusterfn.calls.job import PENDING, RUNNING, STARTING
+from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connection import Completed, HostConnection, Reply, State
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import Verdict
+from clusterfn.scheduler.base import SchedulerVerdict
 
-if TYPE_CHECKING:
-    from clusterfn.calls.job import Job
-
-PENDING, STARTING, RUNNING = "PENDING", "STARTING", "RUNNING"
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler is unreachable"
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 
 
+class JobListener(Protocol):
+    """What a `Tracker` reports to: a `Job`, a call of a session, or an element of a group.
+
+    Attributes:
+        id, host, folder: Of the job, for messages.
+        submitted_at: When it was sent, by the monotonic clock.
+    """
+
+    id: str
+    host: str
+    folder: str
+    submitted_at: float
+
+    @property
+    def state(self) -> str:
+        """As `Job.state`."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is in that state."""
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """The job is now in this state."""
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are being sent or received."""
+
+    def on_output(self, stream: str, data: bytes) -> None:
+        """It has printed this to "stdout" or "stderr"."""
+
+    def on_quiet(self, told: str, item: str = "") -> None:
+        """It has made no progress for long, in words; "" once it makes progress again."""
+
+    def on_retry(self, told: str) -> None:
+        """An attempt has ended, and another begins, for this reason."""
+
+    def on_connection(self, trouble: str) -> None:
+        """Why nothing is received from the host; "" once it is connected again."""
+
+    def on_outcome(self, published: Mapping[str, Any], value: bytearray | None) -> None:
+        """It has its final outcome. Called in a thread of its own."""
+
+    def on_lost(self, error: ClusterfnError) -> None:
+        """Nothing more can be received; the job itself may continue."""
+
+    def on_refused(self, error: ClusterfnError) -> None:
+        """The job was not accepted, or its outcome cannot be read."""
+
+
 class Tracker:
-    """One job as seen from here.
+    """Follows one job.
 
     Args:
         session: Its host.
@@ -53,7 +98,7 @@ class Tracker:
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
-    def __init__(self, session: Session, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
+    def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
         self.session = session
         self.bridge = bridge
         self.folder = layout.job_dir(session.root, job_id)
@@ -66,7 +111,7 @@ class Tracker:
         self.submission: Reply[Any] | None = None
         self.laid_out: Reply[bool] | None = None
         self.sending: Sending | None = None
-        self.witness = Witness(self)
+        self.liveness = LivenessMonitor(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
         self._arriving: outcome.Arriving | None = None
@@ -96,28 +141,28 @@ class Tracker:
             return posixpath.join(self.folder, layout.SCHEDULER_LOG)
         return posixpath.join(self.attempt_folder, stream)
 
-    def started(self, job: Job[Any], scheduler_id: str) -> None:
-        """The scheduler has the job: look at it there, and at its heartbeat."""
+    def started(self, job: JobListener, scheduler_id: str) -> None:
+        """Watch the job, which was started, in its scheduler's queue and by its heartbeat."""
         self.scheduler_id = self.scheduler_id or scheduler_id
         if self.session.scheduler.knows_all:
             self.queued(job)
-        self.witness.call_if_helpless(lambda error: self._cannot_conclude(job, error))
-        self.witness.listen()
+        self.liveness.call_if_cannot_conclude(lambda error: self._cannot_conclude(job, error))
+        self.liveness.watch_heartbeat()
 
-    def queued(self, job: Job[Any]) -> None:
-        """It is in the scheduler's hands: look at it there."""
+    def queued(self, job: JobListener) -> None:
+        """Watch it in the scheduler's queue."""
         self.session.watch.add(self.scheduler_name, lambda seen: self.on_scheduler(job, seen))
 
-    def _cannot_conclude(self, job: Job[Any], error: ClusterfnError) -> None:
-        """The job's script is gone, and the host has no room, or has lost the means, to say how it ended."""
+    def _cannot_conclude(self, job: JobListener, error: ClusterfnError) -> None:
+        """Report that its script is gone and the host has no disk space, or has lost the files, to publish why."""
         self.end()
         if not isinstance(error, HostDiskFull):
             self.session.distrust()
         error.host, error.job = self.session.host.name, job.id
         job.on_refused(error)
 
-    def attach(self, job: Job[Any], claim: bytes, started: bytes) -> None:
-        """Follow a job that somebody else sent, from its first attempt on.
+    def attach(self, job: JobListener, claim: bytes, started: bytes) -> None:
+        """Follow a job that another process sent, from its first attempt on.
 
         Args:
             claim, started: What these files of the job hold; b"" for one that is not there.
@@ -127,9 +172,9 @@ class Tracker:
         self.started(job, submission or _script_id(started.decode("utf-8", "replace")))
         if not submission and not self.session.scheduler.knows_all:
             self.queued(job)
-            self.witness.look_until_it_begins()
+            self.liveness.look_until_it_begins()
 
-    def follow(self, job: Job[Any], attempt: int) -> None:
+    def follow(self, job: JobListener, attempt: int) -> None:
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
         self._watch_connection(job)
@@ -140,7 +185,7 @@ class Tracker:
         ]
         if self.live:
             self._follows += [self._follow_output(job, name) for name in (layout.STDOUT, layout.STDERR)]
-        arriving = self._arriving = outcome.Arriving(outcome.Place(job.host, job.id, self.folder))
+        arriving = self._arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
             with_files=[(posixpath.join(folder, layout.VALUE), arriving.take)],
@@ -150,17 +195,17 @@ class Tracker:
         self._receiving = Transfer("receiving its value:", [waiting])
         waiting.add_done_callback(lambda reply: self._on_outcome(job, reply))
 
-    def _watch_connection(self, job: Job[Any]) -> None:
-        """Let the job say so while its host cannot be heard."""
+    def _watch_connection(self, job: JobListener) -> None:
+        """Report to the job while its host is not connected."""
         if self._unwatch is None:
             connection = self.connection
             self._unwatch = connection.on_state(lambda state: job.on_connection(_trouble(job.host, state)))
             job.on_connection(_trouble(job.host, connection.state))
 
-    def _follow_output(self, job: Job[Any], name: str) -> Reply[Any]:
-        return self.connection.follow(posixpath.join(self.attempt_folder, name), lambda data: job.tell(name, data))
+    def _follow_output(self, job: JobListener, name: str) -> Reply[Any]:
+        return self.connection.follow(posixpath.join(self.attempt_folder, name), lambda data: job.on_output(name, data))
 
-    def _on_events(self, job: Job[Any], data: bytes) -> None:
+    def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
         for event in map(_event, lines):
             if event.get("event") == "stage" and event.get("stage") == "result":
@@ -172,8 +217,8 @@ class Tracker:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
         self.heard += len(data)
 
-    def on_scheduler(self, job: Job[Any], seen: Seen) -> None:
-        """What the scheduler said of the job at one look."""
+    def on_scheduler(self, job: JobListener, seen: Seen) -> None:
+        """Take what the scheduler said of the job at one look."""
         if job.state != PENDING and not self.session.scheduler.knows_all:
             self.session.unwatch(self.scheduler_name)
             return
@@ -188,35 +233,37 @@ class Tracker:
                 self._turn = self.session.scheduler.in_words(seen)
                 self._waits(job)
                 self._give_up_waiting(job)
-        self.witness.scheduler_said(seen)
+        self.liveness.scheduler_said(seen)
 
-    def _waits(self, job: Job[Any]) -> None:
+    def _waits(self, job: JobListener) -> None:
         if job.state == PENDING:
             job.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
 
-    def waits_for(self, job: Job[Any], what: str) -> None:
-        """What it waits for besides its turn, and how far that is; "" for nothing any more."""
+    def waits_for(self, job: JobListener, what: str) -> None:
+        """Show what it waits for besides its turn, and how far that is; "" for nothing any more."""
         self._besides = what
         self._waits(job)
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
-        """There will be no environment: unless it has begun all the same, it need not wait any longer."""
-        verdict = Verdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
+        """Conclude the job, unless it has begun all the same: there will be no environment."""
+        verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
         submission = self.submission  # a scheduler forgets nothing that it has not yet heard
         if submission is None:
-            self.witness.conclude_and_cancel(verdict)
+            self.liveness.conclude_and_cancel(verdict)
         else:
-            submission.add_done_callback(lambda _: self.witness.conclude_and_cancel(verdict))
+            submission.add_done_callback(lambda _: self.liveness.conclude_and_cancel(verdict))
 
-    def _give_up_waiting(self, job: Job[Any]) -> None:
+    def _give_up_waiting(self, job: JobListener) -> None:
         limit_s = self.session.host.queue_timeout_s if self.session.scheduler.knows_all else None
         if limit_s is not None and time.monotonic() - job.submitted_at > limit_s:
             message = f"the job has waited for longer than the host's queue_timeout, {limit_s:g} s ({job.reason})"
-            self.witness.conclude_and_cancel(
-                Verdict(layout.UNSATISFIABLE, message, hint="try again, or ask for less", stage="queue", withdraw=True)
+            self.liveness.conclude_and_cancel(
+                SchedulerVerdict(
+                    layout.UNSATISFIABLE, message, hint="try again, or ask for less", stage="queue", withdraw=True
+                )
             )
 
-    def _on_outcome(self, job: Job[Any], reply: Reply[bytes]) -> None:
+    def _on_outcome(self, job: JobListener, reply: Reply[bytes]) -> None:
         error = reply.exception(0)
         if error is None:
             try:
@@ -230,7 +277,7 @@ class Tracker:
             job.on_lost(_lost(error, job))
         self.end()
 
-    def _take_outcome(self, job: Job[Any], data: bytes) -> None:
+    def _take_outcome(self, job: JobListener, data: bytes) -> None:
         try:
             told = outcome.read(data)
             if told["kind"] in layout.NOT_FINAL:
@@ -246,10 +293,12 @@ class Tracker:
             self._never_submitted(job, self.doubt)
             return
         arriving, self._arriving = self._arriving, None
-        exit_flush.apart(lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome")
+        exit_flush.run_in_thread(
+            lambda: job.on_outcome(told, arriving.value if arriving else None), "clusterfn-outcome"
+        )
 
     def _learn(self, told: dict[str, Any]) -> None:
-        """What was sent once may not be there any more, or not whole."""
+        """Forget what was sent to the host before if the outcome says that it is gone or damaged."""
         if told["kind"] == layout.PAYLOAD_BROKEN:
             self.session.there.clear()
         elif told["kind"] == layout.ENVIRONMENT and told.get("stage") == "start":
@@ -257,13 +306,13 @@ class Tracker:
         elif told["kind"] == layout.ENVIRONMENT:
             self.session.there.clear()
 
-    def _never_submitted(self, job: Job[Any], refusal: SubmitError) -> None:
-        """The scheduler had not taken it after all, and now it cannot run any more: nothing of it stays."""
+    def _never_submitted(self, job: JobListener, refusal: SubmitError) -> None:
+        """Report the refusal: the scheduler had not accepted it after all. Nothing of the job stays."""
         job.on_refused(refusal)
         self.cancel_at_scheduler()
-        exit_flush.remove(self.connection, self.folder)
+        exit_flush.remove_folder(self.connection, self.folder)
 
-    def _follow_next(self, job: Job[Any], told: dict[str, Any]) -> None:
+    def _follow_next(self, job: JobListener, told: dict[str, Any]) -> None:
         self._ended.add(self.attempt)
         following = told.get("superseded_by") or self.attempt + 1
         if following in self._ended:  # each has one outcome, which never changes
@@ -275,25 +324,27 @@ class Tracker:
         elif following > self.attempt:
             job.on_retry(f"attempt {self.attempt} left no word; the scheduler has started the job again ({following})")
         self.follow(job, following)
-        self.witness.listen()
+        self.liveness.watch_heartbeat()
 
     def end(self) -> None:
-        """The job needs no more looks, and nothing of it is held any longer."""
+        """Stop following the job."""
         self._follows = []
         unwatch, self._unwatch = self._unwatch, None
         if unwatch is not None:
             unwatch()
         self.session.unwatch(self.scheduler_name)
-        self.witness.end()
+        self.liveness.end()
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
         if self._drop():
             return True
-        verdict = Verdict(layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True)
+        verdict = SchedulerVerdict(
+            layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
+        )
         self._await_submission()
-        standing = self.witness.conclude(verdict).result(_TIMEOUT_S)
-        won = self.witness.standing(standing).get("won") is True
+        answer = self.liveness.conclude(verdict).result(_TIMEOUT_S)
+        won = self.liveness.parse_conclusion(answer).get("won") is True
         if won:
             self._leave_queue()
         return won
@@ -304,7 +355,7 @@ class Tracker:
         return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
 
     def _await_submission(self) -> None:
-        """What the scheduler does not know yet cannot be taken from it."""
+        """Wait until the scheduler knows the job: before that it cannot cancel it."""
         submission = self.submission
         if submission is not None:
             submission.exception(_TIMEOUT_S)
@@ -321,7 +372,7 @@ class Tracker:
         return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
 
     def _leave_queue(self) -> None:
-        """The same, and see that it was done: who ends the program now must not leave a job waiting."""
+        """Take the job out of the queue, and wait until it is: a program that ends now must not leave a job waiting."""
         asked = self.cancel_at_scheduler()
         if asked is None:
             return
@@ -337,22 +388,22 @@ class Tracker:
 
 
 def _script_id(told: str) -> str:
-    """Which process job.sh is, as the claim would have it; "" if it never began."""
+    """The process of job.sh, written as in the claim; "" if it never began."""
     boot, _, stat = told.partition(" ")
     fields = stat.rpartition(")")[2].split()
     return f"{boot}:{stat.split(' ')[0]}:{fields[19]}" if len(fields) > 19 else ""
 
 
-def _trouble(host: str, state: State) -> str:
-    """Why nothing is heard of the host; "" while it is heard."""
+def _trouble(host: str, state: ConnectionState) -> str:
+    """Why nothing is received from the host; "" while it is connected."""
     if state.name != "reconnecting":
         return state.cause if state.name == "waiting" else ""
     since = time.strftime("%H:%M:%S", time.localtime(state.since))
     return f"no connection to {host} since {since}, trying again: {state.cause}"
 
 
-def _lost(error: BaseException, job: Job[Any]) -> ClusterfnError:
-    """The error of the connection as this job's own: others of the host get theirs."""
+def _lost(error: BaseException, job: JobListener) -> ClusterfnError:
+    """A copy of the connection's error for this job: other jobs of the host get their own."""
     if not isinstance(error, ClusterfnError):
         return HostError(f"the connection failed: {error!r}", host=job.host, job=job.id)
     lost = copy.copy(error)
@@ -369,6 +420,6 @@ def _event(line: bytes) -> dict[str, str]:
     return {name: text for name, text in told.items() if isinstance(text, str)} if isinstance(told, dict) else {}
 
 
-def _unreadable(error: ValueError, job: Job[Any]) -> JobError:
+def _unreadable(error: ValueError, job: JobListener) -> JobError:
     message = f"the job has ended, but its {layout.OUTCOME} is damaged: {error}"
     return JobError(message, host=job.host, job=job.id, stage="result", hint="look at job.logs()", log=job.folder)

@@ -1,8 +1,9 @@
-"""Asks the host to conclude a job that ended without a word: a killed node, a restarted host, an impossible request.
+"""Notices that a job died without an outcome, and asks the host to publish one: a killed node, a restarted host, an
+impossible request.
 
-A verdict from outside needs two witnesses: the scheduler (or the process table) says that the job is gone, and its
-heartbeat is silent or never began. Even then it is the host that publishes, by the same link as everybody, or finds
-that the job has spoken. Made by `tracker`; its callbacks run on the connection's reader thread, so nothing here waits.
+A job is given up only on two signs: the scheduler (or the process table) says that it is gone, and its heartbeat has
+stopped or never began. Even then the host publishes the outcome, by the same link as the job itself would, or finds
+that the job has published its own. Callbacks run on the connection's reader thread, so nothing here waits.
 """
 
 from __future__ import annotations
@@ -11,58 +12,80 @@ import json
 import posixpath
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
-from clusterfn.errors import ClusterfnError, HostDiskFull
-from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.rpc.failures import error_of
+from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
+from clusterfn.hosts.connection import Completed, HostConnection, Reply
+from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler import base
-from clusterfn.scheduler.base import Evidence, Verdict
-
-if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
+from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
-_LOOKS = 2
-_LOOKS_UNSEEN = 4  # of a job that somebody else may be submitting at this moment: for more than a minute
+LOOKS = 2
+LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
 _BEGIN_S = 15.0
 _ROOM_S = 5.0  # between two tries on a full disk
 
 
-class Witness:
-    """What is seen of one job from outside.
+class MonitoredJob(Protocol):
+    """What a `LivenessMonitor` needs to know of its job; a `Tracker` has all of it."""
+
+    session: HostState
+    bridge: str
+    folder: str
+    scheduler_id: str
+    doubt: SubmitError | None
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to the job's host."""
+
+    @property
+    def attempt_folder(self) -> str:
+        """The folder of the present attempt."""
+
+    def log_path(self, stream: str) -> str:
+        """The file of stdout, stderr or the scheduler."""
+
+    def cancel_at_scheduler(self) -> object:
+        """Ask the scheduler to take the job out of its queue."""
+
+
+class LivenessMonitor:
+    """Weighs what the scheduler and the heartbeat say of one job.
 
     Args:
-        tracker: The job as it is followed.
+        tracker: What follows the job.
     """
 
-    def __init__(self, tracker: Tracker) -> None:
+    def __init__(self, tracker: MonitoredJob) -> None:
         self._tracker = tracker
         self._still: Reply[None] | None = None
         self._gone = 0
         self._hopeless = 0
         self._ended = False
         self._unanswered = 0
-        self._on_helpless: Callable[[ClusterfnError], None] | None = None
+        self._on_cannot_conclude: Callable[[ClusterfnError], None] | None = None
 
-    def call_if_helpless(self, on_helpless: Callable[[ClusterfnError], None]) -> None:
-        """Whom to tell that the host cannot conclude the job."""
-        self._on_helpless = on_helpless
+    def call_if_cannot_conclude(self, on_cannot_conclude: Callable[[ClusterfnError], None]) -> None:
+        """Set what is called if the host cannot conclude the job."""
+        self._on_cannot_conclude = on_cannot_conclude
 
-    def listen(self) -> None:
-        """Hear of it when the heartbeat of the present attempt stands still."""
+    def watch_heartbeat(self) -> None:
+        """Watch for the heartbeat of the present attempt to stop."""
         if self._still is not None:
             self._still.cancel()
         self._still = self._tracker.connection.still(self._heartbeat, SILENT_AFTER_S, self._silent)
 
     def end(self) -> None:
-        """The job has spoken."""
+        """Stop monitoring: the job has an outcome."""
         self._ended = True
-        self._on_helpless = None
+        self._on_cannot_conclude = None
         if self._still is not None:
             self._still.cancel()
 
@@ -71,25 +94,25 @@ class Witness:
         return posixpath.join(self._tracker.attempt_folder, layout.HEARTBEAT)
 
     def scheduler_said(self, seen: Seen) -> None:
-        """Count the looks at which the job could never start, or was gone; two in a row are believed."""
+        """Count the looks at which the job could never start, or was gone: two in a row count."""
         if isinstance(seen, Silent):
             return
         verdict = None if seen is None else self._tracker.session.scheduler.hopeless(seen)
         self._hopeless = self._hopeless + 1 if verdict is not None else 0
-        if verdict is not None and self._hopeless == _LOOKS:
+        if verdict is not None and self._hopeless == LOOKS:
             self.conclude_and_cancel(verdict)
         self._gone = self._gone + 1 if seen is None or seen.phase == base.FINAL else 0
-        if self._gone >= (_LOOKS if self._tracker.scheduler_id or self._tracker.doubt else _LOOKS_UNSEEN):
+        if self._gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
             self.process_ended()
 
     def process_ended(self) -> None:
-        """The job's script is gone. If its heartbeat ever began, that will tell; else nobody is left to."""
+        """Take note that the job's script has ended; if its heartbeat never began, nothing else would report it."""
         if self._ended:
             return
         _then(self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask())
 
     def look_until_it_begins(self) -> None:
-        """Somebody else started the job, or was about to; nobody tells this process how that went."""
+        """Ask again and again until the job begins: another process submits it, and does not report how that went."""
         if not self._ended:
             _then(
                 self._tracker.connection.have([self._heartbeat]), lambda there: None if there[0] else self._ask_again()
@@ -106,7 +129,7 @@ class Witness:
         self._ask()
 
     def _ask(self) -> None:
-        """Ask the second witness about the submission that holds the claim: another of this job has long ended."""
+        """Ask the scheduler about the submission that holds the claim: others of this job have long ended."""
         if self._ended:
             return
         tracker = self._tracker
@@ -124,7 +147,7 @@ class Witness:
         _then(log, lambda tail: _then(answer, lambda said: self._explain(said, tail, submission)))
 
     def _never_seen(self) -> None:
-        """Neither a claim nor a number, and the looks by name found nothing: it was never submitted."""
+        """Conclude a job without a claim or an id that no look by its name has found: it was never submitted."""
         if self._tracker.session.scheduler.knows_all:
             self._never_began("the scheduler does not know the job, and it never began")
             return
@@ -133,59 +156,59 @@ class Witness:
         _then(old, lambda found: self._never_began("the job was sent and never began") if found.out else None)
 
     def _never_began(self, message: str) -> None:
-        verdict = Verdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
-        self.conclude(verdict).add_done_callback(self._hear)
+        verdict = SchedulerVerdict(layout.LOST, message, hint="call the function again", stage="submit", withdraw=True)
+        self.conclude(verdict).add_done_callback(self._on_concluded)
 
     def _explain(self, said: Completed, log: Completed, submission: str) -> None:
         text = (said.out + said.err).decode("utf-8", "replace")
         evidence = Evidence(text, log.out.decode("utf-8", "replace"), submission)
         verdict = self._tracker.session.scheduler.explain(evidence)
         if verdict is not None and not self._ended:
-            self.conclude(verdict).add_done_callback(self._hear)
+            self.conclude(verdict).add_done_callback(self._on_concluded)
 
-    def conclude_and_cancel(self, verdict: Verdict) -> None:
-        """Have it published, and the job taken out of the queue; one that has begun meanwhile goes on."""
+    def conclude_and_cancel(self, verdict: SchedulerVerdict) -> None:
+        """Have this published, and the job taken out of the queue; if it has begun meanwhile it continues."""
         concluded = self.conclude(verdict)
         _then(concluded, lambda answer: None if _has_begun(answer) else self._tracker.cancel_at_scheduler())
-        concluded.add_done_callback(self._hear)
+        concluded.add_done_callback(self._on_concluded)
 
-    def _hear(self, concluded: Reply[Completed]) -> None:
-        """What came of it; where the host gave no answer, the next silence asks again."""
+    def _on_concluded(self, concluded: Reply[Completed]) -> None:
+        """Check the answer; if the host gave none, the next missed heartbeat asks again."""
         error = concluded.exception()
         if isinstance(error, HostDiskFull):  # the bridge that it needs finds no room
-            self._cannot(error)
+            self._retry_or_give_up(error)
         elif error is None:
             try:
-                self.standing(concluded.result(0))
+                self.parse_conclusion(concluded.result(0))
                 self._unanswered = 0
             except ClusterfnError as unable:
-                self._cannot(unable)
+                self._retry_or_give_up(unable)
 
-    def _cannot(self, error: ClusterfnError) -> None:
-        """A host that twice in a row cannot conclude has no room, or has lost the bridge or the job's folder."""
+    def _retry_or_give_up(self, error: ClusterfnError) -> None:
+        """Give up after two failures in a row: the disk is full, or the bridge or the job's folder is gone."""
         self._unanswered += 1
-        if self._ended or self._unanswered > _LOOKS:
+        if self._ended or self._unanswered > LOOKS:
             return
-        if self._unanswered == _LOOKS:
-            if self._on_helpless is not None:
-                self._on_helpless(error)
+        if self._unanswered == LOOKS:
+            if self._on_cannot_conclude is not None:
+                self._on_cannot_conclude(error)
             return
         again = threading.Timer(_ROOM_S if isinstance(error, HostDiskFull) else 0.0, self.process_ended)
         again.daemon = True
         again.start()
 
-    def standing(self, answer: Completed) -> dict[str, Any]:
-        """What `conclude` said now stands; raises as `standing`."""
-        return standing(answer, self._tracker.session.host, self._tracker.folder)
+    def parse_conclusion(self, answer: Completed) -> dict[str, Any]:
+        """Read the answer to `conclude`; raises as the function `parse_conclusion`."""
+        return parse_conclusion(answer, self._tracker.session.host, self._tracker.folder)
 
-    def conclude(self, verdict: Verdict) -> Reply[Completed]:
-        """Ask the host to publish this verdict, unless the job has spoken."""
+    def conclude(self, verdict: SchedulerVerdict) -> Reply[Completed]:
+        """Ask the host to publish this verdict, unless the job has an outcome."""
         tracker, asked = self._tracker, json.dumps(verdict.as_dict()).encode()
         return tracker.session.supervise("conclude", tracker.folder, bridge=tracker.bridge, stdin=asked)
 
 
 def _then(reply: Reply[Any], use: Callable[[Any], Any]) -> None:
-    """Use an answer when it comes; where the host gave none, the next silence asks again."""
+    """Use an answer when it comes; if the host gave none, the next missed heartbeat asks again."""
 
     def answered(done: Reply[Any]) -> None:
         if done.exception() is None:
@@ -203,12 +226,12 @@ def _has_begun(answer: Completed) -> bool:
         return False
 
 
-def standing(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
-    """What `conclude` said now stands.
+def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "job") -> dict[str, Any]:
+    """Read which outcome is published now, from the answer to `conclude`.
 
     Raises:
-        HostDiskFull: The host had no room to write it down.
-        ClusterfnError: It said nothing that can be read.
+        HostDiskFull: The host had no disk space to write it.
+        ClusterfnError: The answer cannot be read.
     """
     said = (answer.out + answer.err).decode("utf-8", "replace").splitlines()[-5:]
     try:

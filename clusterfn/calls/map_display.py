@@ -1,6 +1,7 @@
-"""Shows calls that run together: a line for each that ends, or on a terminal one line that counts.
+"""Shows a map: its progress while it runs, its failures grouped by cause, and a table of its results.
 
-`Counter` is that display, for a group and for a sweep; `until_done` waits for a group with it.
+The progress is a line for each call that ends, or on a terminal one line that counts: `ProgressCounter`, for a group
+and for a sweep. `show_until_done` waits for a group with it.
 """
 
 from __future__ import annotations
@@ -8,30 +9,33 @@ from __future__ import annotations
 import concurrent.futures
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import shortened
-from clusterfn.calls import group_overview, job_display, outcome
-from clusterfn.calls.group_state import Ended, GroupState
+from clusterfn.calls import job_display, outcome
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import PENDING, SHORT
+from clusterfn.errors import MapError
 
 T = TypeVar("T")
 _TICK_S = 1.0
 _REASON_EVERY_S = 10.0  # where a changed reason is a new line: each waiting element has one of its own
 _CAUSE = 160  # characters of the line of a failure
+_CAUSES, _ITEMS = 10, 8  # causes in an error, and items that each of them names
 _NAMED = 20  # failures that have a line of their own on a terminal; the summary counts all of them
 
 
-def until_done(group: GroupState, timeout: float | None) -> None:
-    """Wait for all items, showing them.
+def show_until_done(group: GroupState, timeout: float | None) -> None:
+    """Wait for all items, and show each that ends.
 
     Raises:
         TimeoutError: They have not ended in that many seconds.
         KeyboardInterrupt: After Ctrl-C; the group keeps running unless it is pressed twice.
         Exception: With `on_error="raise"`, that of the first item that failed.
     """
-    counter, until = Counter(len(group)), None if timeout is None else time.monotonic() + timeout
+    counter, until = ProgressCounter(len(group)), None if timeout is None else time.monotonic() + timeout
     try:
         _show_all(group, counter, until)
     except KeyboardInterrupt:
@@ -42,7 +46,7 @@ def until_done(group: GroupState, timeout: float | None) -> None:
         counter.close()
 
 
-def _show_all(group: GroupState, counter: Counter, until: float | None) -> None:
+def _show_all(group: GroupState, counter: ProgressCounter, until: float | None) -> None:
     begun, before = time.monotonic(), group.shown
     errors: dict[int, BaseException] = {}
 
@@ -70,7 +74,7 @@ def _show_all(group: GroupState, counter: Counter, until: float | None) -> None:
         took = f", completed in {time.monotonic() - begun:.1f} seconds" if group.sent_here else ""
         job_display.say(f"clusterfn: {len(group) - len(errors)}/{len(group)} returned{took}\n")
         if len(errors) < len(group):  # `results` raises the causes of a group that has no value at all
-            for cause in group_overview.causes(errors, most=5):
+            for cause in causes(errors, most=5):
                 job_display.say(f"  {cause}\n")
 
 
@@ -86,7 +90,7 @@ def _ticking(call: Callable[[float], T], until: float | None, on_tick: Callable[
         on_tick()
 
 
-class Counter:
+class ProgressCounter:
     """How many of a number of calls have ended.
 
     Args:
@@ -153,7 +157,7 @@ class Counter:
             job_display.say("\n")
 
 
-def _mark(ended: Ended) -> str:
+def _mark(ended: ItemOutcome) -> str:
     if ended.error is None:
         return f"✓ {_score(ended.value)}{ended.usage.get('wall_s', 0.0):.1f}s"
     return shortened(f"✗ failed: {outcome.in_a_line(ended.error)}", _CAUSE)
@@ -168,3 +172,81 @@ def _score(value: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+# all items together
+
+
+def to_dataframe(group: GroupState) -> Any:
+    """Return a pandas DataFrame with a row for each item, in their order."""
+    pandas = import_pandas("results()")
+    return pandas.DataFrame([_row(group, index) for index in range(len(group))], index=pandas.RangeIndex(len(group)))
+
+
+def import_pandas(otherwise: str) -> Any:
+    """Import pandas, which is optional.
+
+    Args:
+        otherwise: What gives the same without it, for the message.
+
+    Raises:
+        ModuleNotFoundError: It is not installed.
+    """
+    try:
+        import pandas
+    except ModuleNotFoundError as missing:
+        if missing.name != "pandas":
+            raise
+        message = f"to_dataframe() needs pandas, which is not installed here: pip install pandas, or take {otherwise}"
+        raise ModuleNotFoundError(message, name="pandas") from None
+    return pandas
+
+
+def _row(group: GroupState, index: int) -> dict[str, Any]:
+    ended = group.ended(index)
+    row: dict[str, Any] = {"item": group.label(index), "state": group.states[index], "error": None}
+    if ended is None:
+        return row
+    row.update(ended.usage)
+    if ended.error is not None:
+        row["error"] = outcome.in_a_line(ended.error)
+        return row
+    found = ended.value if isinstance(ended.value, dict) else {"result": ended.value}
+    return {**row, **{f"result_{key}" if key in row else key: value for key, value in found.items()}}
+
+
+def causes(errors: Mapping[int, BaseException], most: int, named: bool = True) -> list[str]:
+    """List each distinct cause with its count, the most frequent first.
+
+    Args:
+        errors: Index of an item -> why it failed.
+        most: How many causes are listed.
+        named: Whether each cause names its items.
+
+    Example:
+        >>> causes({7: ValueError("no"), 23: ValueError("no")}, most=5)
+        ['2 x ValueError: no (items 7, 23)']
+    """
+    items: dict[str, list[int]] = {}
+    for index, error in sorted(errors.items()):
+        items.setdefault(outcome.in_a_line(error), []).append(index)
+    frequent = sorted(items.items(), key=lambda each: -len(each[1]))
+    shown = [f"{len(which)} x {cause}{_items(which) if named else ''}" for cause, which in frequent[:most]]
+    return shown + ([f"and {len(items) - most} other causes"] if len(items) > most else [])
+
+
+def _items(which: Sequence[int]) -> str:
+    more = ", …" if len(which) > _ITEMS else ""
+    return f" (item{'s' if len(which) > 1 else ''} {', '.join(map(str, which[:_ITEMS]))}{more})"
+
+
+def error_of_all(group: GroupState, errors: Sequence[BaseException]) -> MapError:
+    """Return the error of a group of which no item returned."""
+    error = MapError(
+        f"none of the {len(group)} items returned", host=group.host, job=group.id, stage="function",
+        evidence=causes(dict(enumerate(errors)), _CAUSES, named=False),
+        hint="group.failed has each exception, group.logs(index) what that item printed",
+        log=f"{group.host}:{group.folder}/{layout.ELEMENTS}",
+    )  # fmt: skip
+    error.__cause__ = errors[0]
+    return error

@@ -1,10 +1,11 @@
-"""The story of a map, from top to bottom, as `dispatch` tells that of one call.
+"""Runs a map, from top to bottom, as `dispatch` does for one call; attaches to a group, and retries items of one.
 
 function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import posixpath
 import secrets
@@ -14,23 +15,22 @@ from typing import Any, Literal, TypeVar, cast
 
 from clusterfn import config
 from clusterfn.bridge import layout
-from clusterfn.calls import array_tasks, catch_up, chunking, dispatch, history, job_display, payload_items, submit
-from clusterfn.calls.chunking import Wish
+from clusterfn.calls import chunking, dispatch, history, job_display, payload_items, remote_state, submit
+from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import SHORT
 from clusterfn.calls.job_display import remember_going
-from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
 from clusterfn.config import units
-from clusterfn.config.spec import Building, Group, Interpreter, JobSpec, Options, Resources
+from clusterfn.config.spec import Group, JobSpec, Options, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transfer import Sending
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
 
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]
@@ -39,8 +39,8 @@ _MANY = 500
 _USUAL_BYTES = 1 << 30  # what an item that does not say is taken to need on this machine
 
 
-def _tell_nobody(_: GroupState) -> None:
-    """For callers who need not know."""
+def _ignore(_: GroupState) -> None:
+    """The default of `before_send`."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,16 @@ class Caller:
     """What a caller that knows its items says of them.
 
     Attributes:
-        labels: What a person calls each item; else its plain arguments.
-        before_send: Is told of the group when its id is known and nothing has been sent.
+        labels: The name of each item in messages; else its plain arguments.
+        before_send: Called with the group when its id is known and nothing has been sent.
     """
 
     labels: Sequence[str] = ()
-    before_send: Callable[[GroupState], None] = _tell_nobody
+    before_send: Callable[[GroupState], None] = _ignore
 
 
 def run(
-    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, wish: Wish,
+    function: Callable[..., R], iterables: Sequence[Iterable[Any]], options: Options, how: MapOptions,
     on_error: OnError = "collect", caller: Caller = Caller(),
 ) -> JobGroup[R, Any]:  # fmt: skip
     """Send `function(*each)` for each tuple of `zip(*iterables)`, and give the group.
@@ -69,18 +69,18 @@ def run(
         name = getattr(function, "__name__", "function")
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
-    return _run(function, list(zip(*iterables)), options, wish, on_error, caller)
+    return _run(function, list(zip(*iterables)), options, how, on_error, caller)
 
 
-def wish(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> Wish:
-    """What the keywords of `map` ask for.
+def parse_map_options(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> MapOptions:
+    """Check the keywords of `map`.
 
     Raises:
         ConfigError: One of them is no number of items.
     """
     chunk = None if chunksize == "auto" else _number("chunksize", chunksize, 1)
     turns = None if sequential_up_to is None else _number("sequential_up_to", sequential_up_to, 0)
-    return Wish(_number("max_parallel", max_parallel, 1), chunk, turns)
+    return MapOptions(_number("max_parallel", max_parallel, 1), chunk, turns)
 
 
 def _number(name: str, value: object, least: int) -> int:
@@ -103,7 +103,7 @@ def _check(on_error: str, options: Options) -> None:
 
 
 def _run(
-    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, wish: Wish, on_error: OnError,
+    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, how: MapOptions, on_error: OnError,
     caller: Caller,
 ) -> JobGroup[R, Any]:  # fmt: skip
     name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
@@ -111,23 +111,29 @@ def _run(
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
     one, packed = _prepare(function, calls, options)
-    session, limits = one.session, Limits()
+    session, limits = one.session, SchedulerLimits()
     with job_display.nothing_runs():
         if session.host.scheduler == "slurm":
             limits = _limits(session, one.job.resources.gpus)
-            group = chunking.on_slurm(len(calls), wish, one.job.resources.time_s, limits)
+            group = chunking.on_slurm(len(calls), how, one.job.resources.time_s, limits)
         else:
-            group = chunking.on_machine(len(calls), wish, _machine(session, one.job.resources))
+            group = chunking.on_machine(len(calls), how, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
-    _tell(one, group, wish, limits)
+    _tell(one, group, how, limits)
     made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
     made.on_interrupt = options.on_interrupt
     made.given = submit.given_paths(session.root, one.payload)
     history.remember(made, one.config)
     caller.before_send(made)
     files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
-    _send(replace(one, job=job), files, made, Gathering(session, job, made, limits))
+    _send(replace(one, job=job), files, made, _track(session, job, made, limits))
     return JobGroup(made)
+
+
+def _track(session: HostState, job: JobSpec, made: GroupState, limits: SchedulerLimits) -> GroupTracker:
+    tracker = GroupTracker(session, job, made, limits)
+    made.send_again = functools.partial(retry_items, tracker)
+    return tracker
 
 
 def _prepare(
@@ -145,7 +151,7 @@ def _prepare(
     return replace(prepared, payload=replace(prepared.payload, blobs=blobs)), kept[0]
 
 
-def _limits(session: Session, gpus: int) -> Limits:
+def _limits(session: HostState, gpus: int) -> SchedulerLimits:
     """What the scheduler allows; asked once for a session."""
     told: list[str] | None = session.limits
     if told is None:
@@ -164,7 +170,7 @@ def _output(reply: Reply[Any]) -> str:
     return str(ran.out.decode("utf-8", "replace")) if ran.rc == 0 else ""
 
 
-def _machine(session: Session, asked: Resources) -> chunking.Machine:
+def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
     facts, limits = session.connection.facts, session.host.limits
     local = session.host.scheduler == "local"
     memory = min(facts.memory_bytes, limits.memory_bytes or facts.memory_bytes)
@@ -174,20 +180,20 @@ def _machine(session: Session, asked: Resources) -> chunking.Machine:
     cores = (limits.cores or facts.cpus) // asked.cores
     if local and (free := units.free_memory()) is not None:
         by_memory = min(memory, free) // (asked.memory_bytes or _USUAL_BYTES)
-    return chunking.Machine(min(cores, limits.jobs or cores), by_memory, by_cards, local)
+    return chunking.MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_cards, local)
 
 
-def _tell(one: dispatch.Prepared, group: Group, wish: Wish, limits: Limits) -> None:
+def _tell(one: dispatch.Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
-    if wish.sequential_up_to is not None or (gpus and not slurm):
+    if how.sequential_up_to is not None or (gpus and not slurm):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"
         if group.at_once == 1 and group.count > 1:
-            asked = f", as sequential_up_to={wish.sequential_up_to} asks"
+            asked = f", as sequential_up_to={how.sequential_up_to} asks"
             mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not slurm else asked}"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
-    if slurm and (load := chunking.load_on_controller(group, wish, one.job.resources.time_s, limits)):
+    if slurm and (load := chunking.load_on_controller(group, how, one.job.resources.time_s, limits)):
         dispatch.tell(load)
 
 
@@ -195,7 +201,7 @@ def _counted(group: Group) -> str:
     return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
 
 
-def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, gathering: Gathering) -> None:
+def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
     session, job = one.session, one.job
     shipped = None
@@ -203,62 +209,49 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
         if one.ready.made is not None:
             from clusterfn.calls import environment_upload  # takes time to import
 
-            shipped = environment_upload.for_job(session, one.ready.made, cast(Any, made), dispatch.tell)
+            shipped = environment_upload.upload_for(session, one.ready.made, made, dispatch.tell)
         before = [*submit.lay_out(session, one.ready), *submit.contents(session, one.payload)]
         before += shipped.before if shipped else ()
         sent = [*submit.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     queued = job.host.scheduler == "slurm"
-    folder = session.connection.put_tree(gathering.folder, sent, sync=queued, after=before)
-    gathering.sending = Sending([*before, folder])
-    made.on_transfer(gathering.sending)
+    folder = session.connection.put_tree(tracker.folder, sent, sync=queued, after=before)
+    tracker.sending = Sending([*before, folder])
+    made.on_transfer(tracker.sending)
     remember_going(made)
-    gathering.start(range(1, gathering.spec.elements + 1), [*before, folder])
+    tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
     if shipped and queued:
-        shipped.tell(cast(Tracker, _Waits(gathering)), cast(Any, made))
-
-
-class _Waits:
-    """What `shipping` tells of an environment that is being made."""
-
-    def __init__(self, gathering: Gathering) -> None:
-        self.cannot_have = gathering.cannot_have
-        self._gathering = gathering
-
-    def waits_for(self, _: object, what: str) -> None:
-        """How far it is; "" for nothing any more."""
-        self._gathering.waits_for(what)
+        shipped.report_to(tracker.waits_for, tracker.cannot_have)
 
 
 # groups that were sent before
 
 
-def attach(session: Session, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
+def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     """The group that was sent with this spec.json, from its beginning."""
-    job = _job(session, spec)
+    job = JobSpec.from_json(spec, session.host, session.connection.facts.python)
     group = cast(Group, job.group)
     folder = layout.job_dir(job.root, job.id)
     (told,) = remote_files.read_each(session.connection, [posixpath.join(folder, layout.LABELS)])
     labels = json.loads(told) if told else ()
     made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
-    gathering = Gathering(session, job, made, _limits(session, 0) if session.host.scheduler == "slurm" else Limits())
-    left = array_tasks.left(session.connection, gathering.folder)
-    gathering.attach(left)
-    catch_up.until(lambda: gathering.has_heard(left))
+    limits = _limits(session, 0) if session.host.scheduler == "slurm" else SchedulerLimits()
+    tracker = _track(session, job, made, limits)
+    left = remote_state.read_group_state(session.connection, tracker.folder)
+    tracker.attach(left)
+    remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(left))
     return JobGroup(made)
 
 
-def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
-    """A new group of these items of one that has ended, with the bytes that lie on the host."""
-    old = group.gathering
-    if old is None or not failed:
-        return JobGroup(GroupState("", group.name, group.host, "", 0))
+def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
+    """Send these items of a group that has ended as a new group, with the bytes that are still on the host."""
+    group = old.group
     names = (layout.SPEC, layout.SCRIPT, layout.PAYLOAD, layout.ITEMS, layout.ITEMS_INDEX)
     paths = [posixpath.join(old.folder, name) for name in names]
     spec, script, payload, data, index = remote_files.read_each(old.connection, paths)
     if spec is None or script is None or payload is None or data is None or index is None:
         raise PayloadError("the items are no longer on the host", host=group.host, job=group.id, hint="call map again")
-    job = replace(old.job, id=secrets.token_hex(8), group=_shared_anew(old.spec, len(failed), len(group)))
+    job = replace(old.job, id=secrets.token_hex(8), group=_share_again(old.spec, len(failed), len(group)))
     labels = [group.label(each) for each in failed]
     told = json.loads(spec.replace(group.id.encode(), job.id.encode()))
     files = {
@@ -266,7 +259,7 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
         layout.SCRIPT: script.replace(group.id.encode(), job.id.encode()),
         layout.PAYLOAD: payload,
         layout.LABELS: json.dumps(labels).encode(),
-        **_some(data, json.loads(index), failed),
+        **_select(data, json.loads(index), failed),
     }
     if told["secrets"]:
         files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
@@ -275,12 +268,12 @@ def again(group: GroupState, failed: Sequence[int]) -> JobGroup[Any, Any]:
     history.remember(made, config.load().path)
     counted = _counted(cast(Group, job.group))
     dispatch.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
-    _send_again(Gathering(old.session, job, made, old.limits), files)
-    return JobGroup(made)
+    _send_again(_track(old.session, job, made, old.limits), files)
+    return made
 
 
-def _shared_anew(group: Group, count: int, of: int) -> Group:
-    """How the items of a group are shared out of which only some are left."""
+def _share_again(group: Group, count: int, of: int) -> Group:
+    """Share out those items of a group that are left."""
     others_returned = group.others_returned or count < of
     chunk = 1 if count <= _MANY else group.chunk
     elements = min(group.elements, -(-count // chunk))
@@ -292,11 +285,11 @@ def _shared_anew(group: Group, count: int, of: int) -> Group:
 
 
 def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:
-    """Their values are of this process: the host has forgotten them."""
+    """The values, from this process: the host has deleted its own."""
     return dispatch.secret_values(Options(secrets=tuple(spec["secrets"])))
 
 
-def _some(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
+def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
     parts = [data[ends[index - 1] if index else 0 : ends[index]] for index in wanted]
     total, new = 0, []
     for part in parts:
@@ -305,29 +298,12 @@ def _some(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, 
     return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}
 
 
-def _send_again(gathering: Gathering, files: Mapping[str, bytes]) -> None:
-    session = gathering.session
+def _send_again(tracker: GroupTracker, files: Mapping[str, bytes]) -> None:
+    session = tracker.session
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
     queued = session.host.scheduler == "slurm"
-    folder = session.connection.put_tree(gathering.folder, sent, sync=queued)
-    gathering.sending = Sending([folder])
-    gathering.group.on_transfer(gathering.sending)
-    gathering.start(range(1, gathering.spec.elements + 1), [folder])
-    remember_going(gathering.group)
-
-
-def _job(session: Session, spec: Mapping[str, Any]) -> JobSpec:
-    """The job as it was sent, for those who start more of it; but for the secrets, of which it has the names alone."""
-    building = spec.get("building")
-    if building:
-        building = {**building, "owners": tuple(building.get("owners", ()))}
-    return JobSpec(
-        id=spec["id"], name=spec["name"], host=session.host, root=spec["root"], bridge=spec["bridge"],
-        host_python=session.connection.facts.python, resources=Resources(**spec["resources"]),
-        interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
-        sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
-        building=Building(**building) if building else None, group=Group(**spec["group"]),
-        log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
-        retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
-        quiet_s=spec.get("quiet_s", layout.QUIET_S),
-    )  # fmt: skip
+    folder = session.connection.put_tree(tracker.folder, sent, sync=queued)
+    tracker.sending = Sending([folder])
+    tracker.group.on_transfer(tracker.sending)
+    tracker.start(range(1, tracker.spec.elements + 1), [folder])
+    remember_going(tracker.group)

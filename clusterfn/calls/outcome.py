@@ -55,7 +55,7 @@ _SENT_SOURCES = re.compile(rf'File "[^"]*/{layout.SOURCES}/[0-9a-f]{{64}}/')
 
 
 @dataclass(frozen=True)
-class Place:
+class JobLocation:
     """Where a job ran, for messages.
 
     Attributes:
@@ -146,7 +146,7 @@ class Arriving:
         value: What has come so far.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: JobLocation) -> None:
         self.value = bytearray()
         self._place = place
         self._size = 0
@@ -159,7 +159,7 @@ class Arriving:
         """
         try:
             self._size = (read(content).get("value") or {}).get("size") or 0
-        except ValueError:  # whoever takes the outcome says so
+        except ValueError:  # reported when the outcome is taken
             self._size = 0
         free = units.free_memory(swap=True)
         if free is not None and self._size > free:
@@ -175,7 +175,7 @@ class Arriving:
         Raises:
             ResultError: That is more than was announced.
         """
-        if not self._size:  # it failed, and nobody reads what it left
+        if not self._size:  # it failed, and what it left is not read
             return
         if len(self.value) + len(piece) > self._size:
             raise self._refused(
@@ -189,7 +189,7 @@ class Arriving:
         return errors.ResultError(message, host=place.host, job=place.job, stage="result", hint=hint, log=place.folder)
 
 
-def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     """The value of a job that returned.
 
     Args:
@@ -205,7 +205,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) 
     raise exception_of(outcome, value, place)
 
 
-def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
     """The exception that stands for an outcome of any other kind than `returned`."""
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
@@ -258,12 +258,12 @@ def _as_cell(named: re.Match[str]) -> str:
     return f"{label} {number}" if number else named[0]
 
 
-def _where(outcome: Mapping[str, Any], place: Place) -> str:
+def _where(outcome: Mapping[str, Any], place: JobLocation) -> str:
     node = outcome.get("node")
     return place.host if not node or node == place.host else f"{place.host} ({node})"
 
 
-def _facts(outcome: Mapping[str, Any], place: Place) -> dict[str, Any]:
+def _facts(outcome: Mapping[str, Any], place: JobLocation) -> dict[str, Any]:
     attempt = outcome.get("attempt") or 1
     return {
         "host": _where(outcome, place),
@@ -283,7 +283,7 @@ def _add_code(error: errors.ClusterfnError, outcome: Mapping[str, Any]) -> None:
         error.signal = outcome.get("signal") or ""
 
 
-def _load(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> Any:
+def _load(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> Any:
     container = serialization.part("container")
     try:
         return container.loads(_whole(outcome, value, container))
@@ -318,13 +318,13 @@ def _whole(outcome: Mapping[str, Any], value: bytearray | None, container: Any) 
     return value
 
 
-def _result_error(message: str, outcome: Mapping[str, Any], place: Place, hint: str) -> errors.ResultError:
+def _result_error(message: str, outcome: Mapping[str, Any], place: JobLocation, hint: str) -> errors.ResultError:
     facts = _facts(outcome, place)
     facts.update(stage="result", hint=hint)
     return errors.ResultError(message, **facts)
 
 
-def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -> BaseException:
+def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
     what = {"type": "an exception", "message": outcome.get("message") or "", "traceback": ""}
     what.update(outcome.get("exception") or {})
     what["traceback"] = own_files(what["traceback"].rstrip())
@@ -337,7 +337,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: Place) -
     return _function_error(what, facts) if broken else error
 
 
-def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: Place) -> None:
+def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], place: JobLocation) -> None:
     """Hang on it what its reader needs to know; its class may have properties that raise anything."""
     if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
         _hint_at_file(error, place)
@@ -351,7 +351,7 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
 
 
 def _must_not_be_raised(error: BaseException) -> bool:
-    # Whoever has an error of asyncio here has imported it; all others are spared the import.
+    # An error of asyncio can be here only if it was imported; otherwise the import is saved.
     cancelled = getattr(sys.modules.get("asyncio"), "CancelledError", ())
     return isinstance(error, (_NOT_RAISED_HERE, cancelled))
 
@@ -379,16 +379,16 @@ def _shows_notes() -> bool:
     return sys.version_info >= (3, 11)
 
 
-def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """What is to be known of the function's own exception, and of those of the attempts before."""
     earlier = [*outcome["earlier"], _count(outcome)] if outcome.get("earlier") else []
     return printable("\n".join(filter(None, [*earlier, _note_on(error, outcome, place)]))) or None
 
 
-def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> str | None:
+def _note_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """What a reader of the function's own exception should know besides."""
     if type(error).__name__ == "BdbQuit" or (type(error) is EOFError and "EOF when reading a line" in error.args):
-        return "there is no keyboard in a job: input() and breakpoint() find nobody to answer"
+        return "there is no keyboard in a job: input() and breakpoint() get no answer"
     if outcome.get("hint"):
         return str(outcome["hint"])
     if isinstance(error, ValueError) and _ONE_EACH in str(error):
@@ -399,14 +399,16 @@ def _note_on(error: BaseException, outcome: Mapping[str, Any], place: Place) -> 
     return _about_gpus(outcome, place) or _about_missing_module(outcome, place)
 
 
-def _about_gpus(outcome: Mapping[str, Any], place: Place) -> str | None:
+def _about_gpus(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """What the table of CUDA's errors advises; None where it knows none of the exception's words."""
     text = (outcome.get("exception") or {}).get("message") or ""
     if not _OF_GPUS.search(text):
         return None
-    from clusterfn.gpu.sorting import find  # here: few errors are of GPUs, and it costs some milliseconds
+    from clusterfn.gpu.cuda_errors import (
+        find_known_error,  # here: few errors are of GPUs, and it costs some milliseconds
+    )
 
-    known = find(text)
+    known = find_known_error(text)
     if known is None:
         return None
     if known.name in _NO_GPU:
@@ -424,7 +426,7 @@ _ONE_EACH = "the number of tasks per node configured in SLURM"  # Lightning, to 
 _NO_GPU = ("cudaErrorNoDevice", "no NVIDIA driver", "PyTorch without CUDA")
 
 
-def _about_missing_module(outcome: Mapping[str, Any], place: Place) -> str | None:
+def _about_missing_module(outcome: Mapping[str, Any], place: JobLocation) -> str | None:
     """What to do about a module that the environment lacks; None if that is not what happened."""
     missing = (outcome.get("exception") or {}).get("missing")
     if not isinstance(missing, dict):
@@ -476,7 +478,7 @@ def _installed_from(module: str) -> str:
     return ""
 
 
-# The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made anew.
+# The interpreter of an environment that clusterfn makes: what is installed there by hand is gone when it is made again.
 _MADE = re.compile(rf"/{layout.ENVIRONMENTS}/[0-9a-f]{{16,64}}/bin/python")
 
 # Modules whose package has another name.
@@ -503,7 +505,7 @@ def _of_this_home(name: object) -> bool:
     return isinstance(name, str) and name.startswith(os.path.join(os.path.expanduser("~"), ""))
 
 
-def _hint_at_file(error: OSError, place: Place) -> None:
+def _hint_at_file(error: OSError, place: JobLocation) -> None:
     if isinstance(error.filename, (str, os.PathLike)) and os.path.exists(error.filename):
         name = os.fspath(error.filename)
         absolute = os.path.isabs(name)

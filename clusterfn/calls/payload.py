@@ -20,10 +20,10 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from clusterfn.calls import user_modules
-from clusterfn.calls.files import Directory, File, Shipment, shipment
+from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.hosts.bridge_bundle import Parcel
+from clusterfn.hosts.bridge_bundle import FileBundle
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20
@@ -47,8 +47,8 @@ class Payload:
 
     data: bytes
     blobs: Mapping[str, memoryview]
-    sources: Parcel | None
-    shipments: tuple[Shipment, ...]
+    sources: FileBundle | None
+    shipments: tuple[FileUpload, ...]
     edited: tuple[str, ...]
     needs: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
@@ -212,7 +212,7 @@ class Needs:
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self.shipments: dict[tuple[str, str], Shipment] = {}
+        self.shipments: dict[tuple[str, str], FileUpload] = {}
         self.texts: dict[str, str] = {}
         self.known: set[str] = set()
         self._paths: dict[str, set[PurePath]] = {}

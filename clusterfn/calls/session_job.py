@@ -1,7 +1,7 @@
-"""The job of a session, and the calls that it serves: sent in order, told what became of it, handed on if it had ended.
+"""The job of a session, and the calls that it serves: sent in order, and moved to another session if it has ended.
 
-What the caller's thread does may wait for the host; what hears of answers and states runs on the connection's reader
-thread, and must not. Made by `sessions`.
+Methods that run in the caller's thread may wait for the host; callbacks run on the connection's reader thread, and
+must not.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.calls import dispatch, job_display, submit
 from clusterfn.calls import payload as payloads
-from clusterfn.calls.job import PENDING, RETURNED, STARTING, UNKNOWN
+from clusterfn.calls.job import PENDING, RETURNED, STARTING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
-from clusterfn.calls.session_call import Call, CallTracker
 from clusterfn.errors import Cancelled, ClusterfnError, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
@@ -31,26 +30,104 @@ _TIMEOUT_S = 60.0
 _PRIVATE = 0o600
 
 
-class Holding:
-    """One job that serves calls, and its calls."""
+class SessionCallJob(Job[R]):
+    """One call of a session: to its user a Job, on the host a folder below the session's own.
 
-    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[Call[Any]]], None]) -> None:
+    Args:
+        held: The session's job.
+        payload: The call as bytes, in case that it must be sent again.
+    """
+
+    def __init__(self, held: Job[Any], payload: Payload, tracker: SessionCallTracker) -> None:
+        super().__init__(f"{held.id}/{tracker.number}", tracker.name, held.host, tracker.folder, tracker)
+        self.held = held
+        self.tracker = tracker
+        self.payload: Payload | None = payload
+        self.add_done_callback(lambda _: setattr(self, "payload", None))
+
+    def stack(self) -> str:
+        """The stacks of the session's processes, this call's among them if it runs."""
+        return self.held.stack()
+
+    def move(self, held: Job[Any], tracker: SessionCallTracker) -> None:
+        """Move it to another session, because the first ended before its turn."""
+        self.tracker.end()
+        self.held, self.folder = held, tracker.folder
+        self.tracker = self._tracker = tracker
+
+
+class SessionCallTracker(Tracker):
+    """Follows one call of a session.
+
+    Args:
+        holder: The tracker of the session's job.
+        number: Which of its calls.
+        live: Whether what it prints is followed.
+    """
+
+    def __init__(self, holder: Tracker, number: int, name: str, live: bool) -> None:
+        super().__init__(holder.session, posixpath.basename(holder.folder), name, live)
+        self.number, self.name = number, name
+        self._holder = holder
+        self.folder = layout.call_dir(holder.folder, number)
+        self.scheduler_name = f"{holder.scheduler_name}/{number}"  # the scheduler is only asked about the session
+
+    @property
+    def taken(self) -> str:
+        """The folder that exists once it runs, or was withdrawn."""
+        return posixpath.join(self.folder, layout.TAKEN)
+
+    @property
+    def outcome(self) -> str:
+        """The file that exists once it has ended."""
+        return posixpath.join(self.attempt_folder, layout.OUTCOME)
+
+    def log_path(self, stream: str) -> str:
+        """The call's own, or the session's for what the scheduler said."""
+        return self._holder.log_path(stream) if stream == "scheduler" else super().log_path(stream)
+
+    def withdraw(self) -> bool:
+        """Keep it from ever starting; false if it has started."""
+        if self._drop():
+            return True
+        won = self.connection.run(["mkdir", "--", self.taken]).result(_TIMEOUT_S).rc == 0
+        if won:
+            self._put_cancel()
+        return won
+
+    def stop(self) -> None:
+        """End it and every process of it; the session continues."""
+        if not self.withdraw():
+            self._put_cancel()
+
+    def _put_cancel(self) -> None:
+        self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
+
+
+class SessionJob:
+    """The job of one session, and its calls.
+
+    Args:
+        prepared: The job.
+        again: Called with calls that the job has not served when it ends.
+    """
+
+    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
         self.spec = prepared.job
         self._version = prepared.ready.interpreter.version
         self._session = prepared.session
         self._again = again
         self._count = 0
-        self._open: set[Call[Any]] = set()
+        self._open: set[SessionCallJob[Any]] = set()
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
         self._settling = threading.Lock()
-        self.job = dispatch.start(prepared)
+        self.job, self._tracker = dispatch.send(prepared)
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         job_display.remember_going(
             self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now"
         )
-        self._tracker: Tracker = self.job._tracker
-        self.job.listen(self._heard)
+        self.job.listen(self._on_job_change)
         self.job.add_done_callback(self._over)
 
     @property
@@ -59,47 +136,47 @@ class Holding:
         error = self.job.exception(0)
         if error is not None:
             return str(getattr(error, "message", error))
-        return "nobody called" if self.job.result(0)["why"] == "idle" else "it was closed"
+        return "it was idle" if self.job.result(0)["why"] == "idle" else "it was closed"
 
     def send(
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
-    ) -> Call[R]:
+    ) -> SessionCallJob[R]:
         """Send one call."""
         with job_display.nothing_runs(), job_display.preparing(name or str(getattr(fn, "__name__", "function"))):
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
         dispatch.tell_left_out(payload)
         tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
-        call: Call[R] = Call(self.job, payload, tracker)
+        call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
         return call
 
-    def take_over(self, call: Call[Any]) -> None:
-        """Send a call of another session here."""
+    def take_over(self, call: SessionCallJob[Any]) -> None:
+        """Send a call of another session to this one."""
         payload = call.payload
         if payload is not None:
             call.move(self.job, self._next(call.name, call.tracker.live))
             self._put(call, payload)
 
-    def _next(self, name: str, follow: bool) -> CallTracker:
+    def _next(self, name: str, follow: bool) -> SessionCallTracker:
         self._count += 1
-        return CallTracker(self._tracker, self._count, name, follow)
+        return SessionCallTracker(self._tracker, self._count, name, follow)
 
-    def _put(self, call: Call[Any], payload: Payload) -> None:
+    def _put(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._open.add(call)
         call.add_done_callback(self._open.discard)
         try:
             self._send(call, payload)
-        except BaseException:  # such as Ctrl-C: nobody has the call
+        except BaseException:  # such as Ctrl-C: the caller has no handle of the call
             self._open.discard(call)
-            self._never_comes(call)
+            self._skip_number(call)
             raise
-        if self.job.done():  # while the call was packed or sent: it was not among those that `_over` handed on
+        if self.job.done():  # while the call was packed or sent: it was not among those that `_over` moved on
             self._over(self.job)
 
-    def _send(self, call: Call[Any], payload: Payload) -> None:
+    def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
-        self._say_what_never_comes()
+        self._send_skipped()
         before = submit.contents(self._session, payload)
         sources = payload.sources
         own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
@@ -116,38 +193,38 @@ class Holding:
         call.tracker.follow(call, 1)
 
     def _await_folder(self) -> None:
-        """The session's folder appears as a whole: nothing may be made below it before. A refusal ends the session."""
+        """Wait for the session's folder, which appears as a whole: nothing may be made below it before."""
         laid_out = self._tracker.laid_out
         if laid_out is not None:
             laid_out.exception(_TIMEOUT_S)
             self._tracker.laid_out = None
 
-    def _refused(self, call: Call[Any], reply: Reply[bool]) -> None:
+    def _refused(self, call: SessionCallJob[Any], reply: Reply[bool]) -> None:
         error = reply.exception()
         if error is not None and not self.job.done():
-            self._never_comes(call)
+            self._skip_number(call)
             if call.tracker.sending is not None and call.tracker.sending.dropped:
                 error = Cancelled(f"the call was stopped while it was sent: nothing of it ran on {call.host}")
             call.on_refused(error if isinstance(error, ClusterfnError) else ClusterfnError(str(error)))
 
-    def _never_comes(self, call: Call[Any]) -> None:
-        """The session waits for its number no longer: calls are served in order."""
+    def _skip_number(self, call: SessionCallJob[Any]) -> None:
+        """Have the session skip the call's number: calls are served in order."""
         self._unsent.add(call.tracker.taken)
-        self._say_what_never_comes()
+        self._send_skipped()
 
-    def _say_what_never_comes(self) -> None:
-        """Said again with the next call where the host cannot take it, as its disk is full."""
+    def _send_skipped(self) -> None:
+        """Send the numbers to skip; again with the next call if the host could not write them, as on a full disk."""
         unsent, laid_out = sorted(self._unsent), self._tracker.laid_out
         if unsent:
             after = [laid_out] if laid_out else []
             said = self._session.connection.run(["mkdir", "-p", "--", *unsent], after=after)
-            said.add_done_callback(lambda reply: self._heard_what_never_comes(reply, unsent))
+            said.add_done_callback(lambda reply: self._on_skipped(reply, unsent))
 
-    def _heard_what_never_comes(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
+    def _on_skipped(self, reply: Reply[Completed], unsent: Sequence[str]) -> None:
         if reply.exception() is None and reply.result(0).rc == 0:
             self._unsent.difference_update(unsent)
 
-    def _heard(self, kind: str, _: object) -> None:
+    def _on_job_change(self, kind: str, _: object) -> None:
         if kind == "state" and self.job.state in (PENDING, STARTING):
             for call in list(self._open):
                 call.on_state(PENDING, f"the session is {self.job.status}")
@@ -155,7 +232,7 @@ class Holding:
     # its end
 
     def close(self, wait: bool, cancel_futures: bool) -> None:
-        """Let go once the calls have ended."""
+        """End the job once the calls have ended."""
         calls = list(self._open)
         for call in calls if cancel_futures else ():
             call.cancel()
@@ -165,19 +242,19 @@ class Holding:
             concurrent.futures.wait([*calls, self.job])
 
     def _put_close(self, wait: bool) -> None:
-        """It closes once it has all that was sent: a large call takes its time on the way."""
+        """Have it close once it has received all that was sent: a large call takes time to arrive."""
         self._await_folder()
         sending = list(self._sending)
         if sending:
             put = self._close_file(after=sending)
-            put.add_done_callback(self._close_all_the_same)
+            put.add_done_callback(self._close_despite_failure)
         else:
             put = self._close_file()
             if wait:
                 put.result(_TIMEOUT_S)
 
-    def _close_all_the_same(self, put: Reply[bool]) -> None:
-        """The host has refused what it was to come after."""
+    def _close_despite_failure(self, put: Reply[bool]) -> None:
+        """Close although the host has refused what was sent before."""
         if put.exception() is not None:
             self._close_file()
 
@@ -189,7 +266,7 @@ class Holding:
         return put
 
     def _closed(self, put: Reply[bool]) -> None:
-        """What is told to whoever leaves before it has ended."""
+        """Set what is printed if the program ends before the job."""
         if put.exception() is None:
             job_display.forget_going(self.job)
             if self._open:
@@ -198,21 +275,21 @@ class Holding:
                 )
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
-        """Who has not been served is told why, or goes to the next session. Called where nothing may wait."""
-        exit_flush.apart(self._settle, "clusterfn-session-over")
+        """Fail the calls that were not served, or move them to the next session. Called where nothing may wait."""
+        exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:
         try:
             self._settle_calls()
-        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: whoever waits must hear of it
+        except Exception as error:  # noqa: BLE001 - its thread's outermost frame: those who wait must get an error
             refused = error if isinstance(error, ClusterfnError) else ClusterfnError(repr(error), stage="session")
             for call in list(self._open):
                 call.on_refused(refused)
 
     def _settle_calls(self) -> None:
-        if self.job.state == UNKNOWN:  # the connection has ended: each call hears that itself
+        if self.job.state == UNKNOWN:  # the connection has ended: each call gets that error itself
             return
-        with self._settling:  # a call may be handed on once only
+        with self._settling:  # a call may be moved once only
             left = [call for call in list(self._open) if not self._has_ended(call)]
             unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
             self._open.difference_update(unserved)
@@ -222,17 +299,17 @@ class Holding:
         if unserved:
             self._again(unserved)
 
-    def _has_ended(self, call: Call[Any]) -> bool:
-        """Its outcome is there, and on its way."""
+    def _has_ended(self, call: SessionCallJob[Any]) -> bool:
+        """Whether its outcome is on the host, if it has not arrived yet."""
         return call.done() or self._is_there(call.tracker.outcome)
 
-    def _was_taken(self, call: Call[Any]) -> bool:
+    def _was_taken(self, call: SessionCallJob[Any]) -> bool:
         return self._is_there(call.tracker.taken)
 
     def _is_there(self, path: str) -> bool:
         return self._session.connection.have([path]).result()[0]
 
-    def _lost(self, call: Call[Any]) -> ClusterfnError:
+    def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
         """The session's own end, as this call's."""
         error = None if self.job.cancelled() else self.job.exception(0)
         kind = type(error) if isinstance(error, ClusterfnError) else WorkerLost

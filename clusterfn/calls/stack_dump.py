@@ -1,6 +1,6 @@
-"""Asks a running job's supervisor where the job is, by a file beside the job, and waits for the answer beside that.
+"""Requests the stacks of a running job from its supervisor, by a file in the job's folder; the answer is one beside it.
 
-Works wherever the job runs, as far as its folder is seen there.
+Works on every node that sees the job's folder.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _TIMEOUT_S = 60.0
 _TICK_S = 0.1
 
 
-def ask(connection: HostConnection, folder: str, go_on: Callable[[float], bool]) -> str | None:
-    """The stacks of the job in that folder; None if nobody answered.
+def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:
+    """Request the stacks of all threads of the job in that folder; None if there was no answer.
 
     Args:
         connection: Its host.
         folder: The job's folder.
-        go_on: Whether to wait on, given the seconds since the question.
+        keep_waiting: Whether to wait longer, given the seconds since the question.
     """
     token, began = secrets.token_hex(8), time.monotonic()
     question = posixpath.join(folder, layout.STACK)
@@ -34,7 +34,7 @@ def ask(connection: HostConnection, folder: str, go_on: Callable[[float], bool])
     answer = connection.wait(place)
     connection.put(question, token.encode(), sync=False).result(_TIMEOUT_S)
     try:
-        while not answer.done() and go_on(time.monotonic() - began):
+        while not answer.done() and keep_waiting(time.monotonic() - began):
             time.sleep(_TICK_S)
         return answer.result(0).decode("utf-8", "replace") if answer.done() else None
     finally:

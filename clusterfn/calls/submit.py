@@ -1,7 +1,6 @@
 """One call's files and commands, put on the stream in one write: what the host lacks, the job's folder, the start.
 
-The agent starts each request when those that it names have ended well, so nothing waits for an answer here. Called
-by `dispatch`.
+The agent starts each request when those that it names have succeeded, so nothing waits for an answer here.
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import json
 import posixpath
 import stat
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display
-from clusterfn.calls.files import Shipment
+from clusterfn.calls.files import FileUpload
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
@@ -24,22 +22,22 @@ from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import Completed, HostConnection, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.environment_choice import Ready
-from clusterfn.hosts.exit_flush import await_at_exit, remove
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.environment_choice import ResolvedEnvironment
+from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
 
 if TYPE_CHECKING:
-    from clusterfn.calls.environment_upload import Shipped
+    from clusterfn.calls.environment_upload import EnvironmentUpload
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
 def send(
-    session: Session, job: JobSpec, payload: Payload, ready: Ready, made: Job[Any], tracker: Tracker,
+    session: HostState, job: JobSpec, payload: Payload, ready: ResolvedEnvironment, made: Job[Any], tracker: Tracker,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
@@ -62,22 +60,22 @@ def send(
         ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
         finish_before_exit(ran, tracker)
         if shipped:  # elsewhere the job begins at once, and follows its builder itself
-            shipped.tell(tracker, made)
+            shipped.report_to(lambda what: tracker.waits_for(made, what), tracker.cannot_have)
 
 
-class HasSubmission(Protocol):
+class SubmittedJob(Protocol):
     """What knows the request that starts it."""
 
     submission: Reply[Any] | None
 
 
-def finish_before_exit(start: Reply[Any], tracker: HasSubmission) -> None:
+def finish_before_exit(start: Reply[Any], tracker: SubmittedJob) -> None:
     """A script may end right after `submit()`: its jobs must have been started by then."""
     tracker.submission = start
     await_at_exit(start)
 
 
-def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
+def lay_out(session: HostState, ready: ResolvedEnvironment) -> list[Reply[bool]]:
     """The bridge, and folders that the environment wants."""
     replies = session.lay_out_bridge()
     for path, folder in ready.folders.items():
@@ -87,16 +85,18 @@ def lay_out(session: Session, ready: Ready) -> list[Reply[bool]]:
     return replies
 
 
-def _environment(session: Session, ready: Ready, made: Job[Any], say: Callable[[str], None]) -> Shipped | None:
-    """Packages that the environment still needs, and the start of its builder; None if nobody has to make it."""
+def _environment(
+    session: HostState, ready: ResolvedEnvironment, made: Job[Any], say: Callable[[str], None]
+) -> EnvironmentUpload | None:
+    """Packages that the environment still needs, and the start of its builder; None if it need not be made."""
     if ready.made is None:
         return None
     from clusterfn.calls import environment_upload  # takes time to import
 
-    return environment_upload.for_job(session, ready.made, made, say)
+    return environment_upload.upload_for(session, ready.made, made, say)
 
 
-def contents(session: Session, payload: Payload) -> list[Reply[bool]]:
+def contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
     """Modules, files and large buffers that the host lacks: all of them named by their content."""
     wanted = dict(named_by_content(session.root, payload))
     asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
@@ -115,7 +115,7 @@ def named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
     return named
 
 
-def shipment_path(root: str, item: Shipment) -> str:
+def shipment_path(root: str, item: FileUpload) -> str:
     """Where a File or Directory lies on the host."""
     return posixpath.join(root, layout.FILES, item.digest, item.name)
 
@@ -126,15 +126,15 @@ def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
 
 
 def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
-    if isinstance(what, bridge_bundle.Parcel):
+    if isinstance(what, bridge_bundle.FileBundle):
         return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
-    if isinstance(what, Shipment):
+    if isinstance(what, FileUpload):
         return _put_shipment(connection, path, what)
     digest, data = what
     return connection.put(path, data, mode=_READABLE, sha256=digest)
 
 
-def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Reply[bool]:
+def _put_shipment(connection: HostConnection, path: str, item: FileUpload) -> Reply[bool]:
     if item.is_directory:
         return connection.put_tree(path, [TreeFile(name, source, _read_mode(source)) for name, source in item.members])
     source = item.members[0][1]
@@ -142,69 +142,20 @@ def _put_shipment(connection: HostConnection, path: str, item: Shipment) -> Repl
 
 
 def _read_mode(source: Path) -> int:
-    """Nobody may change what others share by its content; a program stays one."""
+    """Files shared by their content are read-only; a program stays executable."""
     return _READABLE | (stat.S_IXUSR & source.stat().st_mode)
 
 
 def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     """The job's own folder as it is sent."""
     files = [
-        TreeFile(layout.SPEC, spec_json(job), _PRIVATE),
+        TreeFile(layout.SPEC, job.to_json(), _PRIVATE),
         TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
         TreeFile(layout.SCRIPT, job_script.job_script(job).encode("utf-8", "surrogateescape"), _EXECUTABLE),
     ]
     if job.secrets:
         files.append(TreeFile(layout.SECRETS, json.dumps(dict(job.secrets)).encode(), _PRIVATE))
     return files
-
-
-def spec_json(job: JobSpec) -> bytes:
-    """What the supervisor and the worker read: see docs/architecture.md."""
-    asked = job.resources
-    clusters = job.host.slurm.get("clusters") or job.host.slurm.get("cluster")
-    record = {
-        "format": layout.FORMAT,
-        "id": job.id,
-        "name": job.name,
-        "host": job.host.name,
-        "scheduler": job.host.scheduler,
-        "root": job.root,
-        "bridge": job.bridge,
-        "resources": {
-            "cores": asked.cores,
-            "memory_bytes": asked.memory_bytes,
-            "gpus": asked.gpus,
-            "time_s": asked.time_s,
-            "gpu_memory_bytes": asked.gpu_memory_bytes,
-            "gpu_type": asked.gpu_type,
-            "nodes": asked.nodes,
-            "allow_cpu": asked.allow_cpu,
-        },
-        "queue_timeout_s": job.host.queue_timeout_s,
-        "lease": job.host.lease,
-        "limits": asdict(job.host.limits),
-        "python": job.interpreter.path,
-        "version": list(job.interpreter.version),
-        "activation": job.interpreter.activation,
-        "building": asdict(job.building) if job.building else None,
-        **({"group": asdict(job.group)} if job.group else {}),
-        **({"session": asdict(job.serving)} if job.serving else {}),
-        "sys_path": list(job.sys_path),
-        "env": dict(job.env),
-        "secrets": sorted(job.secrets),
-        "cwd": job.cwd,
-        "outputs": list(job.outputs),
-        "keep_days": job.host.keep_days,
-        "log_limit_bytes": job.log_limit_bytes,
-        "grace_s": job.grace_s,
-        "stall_s": job.stall_s,
-        "quiet_s": job.quiet_s,
-        "retries": job.retries,
-        "umask": job.umask,
-        **({"resume": job.resume} if job.resume else {}),
-        **({"clusters": str(clusters)} if clusters else {}),
-    }
-    return json.dumps(record, indent=1).encode()
 
 
 def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
@@ -221,13 +172,13 @@ def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
 
 
 def _script_ended(tracker: Tracker, made: Job[Any], exited: Reply[int | None]) -> None:
-    """A connection that was closed here tells nothing of the script, and must not be opened again to ask."""
+    """Ignore the end of a connection that was closed on purpose: it must not be opened again to ask."""
     if exited.exception() is not None:
         return
     if tracker.session.scheduler.waits(exited.result(0)):
         tracker.queued(made)
     else:
-        tracker.witness.process_ended()
+        tracker.liveness.process_ended()
 
 
 def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
@@ -271,12 +222,12 @@ def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
     refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
     refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
     if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-        remove(tracker.connection, tracker.folder)
+        remove_folder(tracker.connection, tracker.folder)
     return refused
 
 
 def size_of(what: Any) -> int:
     """Bytes of one thing of `named_by_content`."""
-    if isinstance(what, bridge_bundle.Parcel):
+    if isinstance(what, bridge_bundle.FileBundle):
         return sum(map(len, what.files.values()))
-    return what.size if isinstance(what, Shipment) else len(what[1])
+    return what.size if isinstance(what, FileUpload) else len(what[1])

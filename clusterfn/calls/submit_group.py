@@ -1,37 +1,35 @@
-"""Starts elements of a group: spawned or submitted, as its scheduler has it, and tells what was refused."""
+"""Submits elements of a group to its scheduler, or spawns them on a host without one, and reports refusals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.submit import answer_of
 from clusterfn.config.spec import JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError
 from clusterfn.hosts.connection import Completed, Reply, SpawnReply
 from clusterfn.hosts.exit_flush import await_at_exit
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler.base import Answer, Submission
-
-if TYPE_CHECKING:
-    from clusterfn.calls.job_tracker import Tracker
 
 _LARGEST_ARRAY = 1000  # SLURM's own default
 
 
-class Beginning:
-    """How elements of one group begin.
+class GroupSubmitter:
+    """Starts elements of one group.
 
     Args:
         session: Its host.
         job: What it was sent as.
         tracker_of: The tracker of an element.
-        refused: Told which elements never were, and why.
-        queued: Told that one waits in the host's queue.
+        refused: Called with the elements that were not started, and why.
+        queued: Called when one waits in the host's queue.
     """
 
     def __init__(
-        self, session: Session, job: JobSpec, tracker_of: Callable[[int], Tracker],
+        self, session: HostState, job: JobSpec, tracker_of: Callable[[int], Tracker],
         refused: Callable[[range, BaseException], None], queued: Callable[[], None],
     ) -> None:  # fmt: skip
         self._session = session
@@ -51,7 +49,7 @@ class Beginning:
             await_at_exit(reply)
 
     def wait(self, timeout_s: float) -> None:
-        """Until each request has its answer: what a scheduler does not know yet cannot be taken from it."""
+        """Wait until each request has its answer: a scheduler cannot cancel what it does not know yet."""
         for reply in list(self._open):
             reply.exception(timeout_s)
 
@@ -70,7 +68,7 @@ class Beginning:
     def _spawned(self, number: int, reply: SpawnReply, after: Sequence[Reply[Any]]) -> None:
         error = reply.exception()
         if error is not None:
-            self._never_were(range(number, number + 1), after, error)
+            self._report_refused(range(number, number + 1), after, error)
             return
         process, tracker = reply.result(0), self._tracker_of(number)
         tracker.scheduler_id = self._session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
@@ -82,7 +80,7 @@ class Beginning:
         if self._session.scheduler.waits(exited.result(0)):
             self._queued()
         else:
-            tracker.witness.process_ended()
+            tracker.liveness.process_ended()
 
     def _submitted(self, some: range, reply: Reply[Completed], after: Sequence[Reply[Any]]) -> None:
         scheduler = self._session.scheduler
@@ -93,9 +91,9 @@ class Beginning:
             if not scheduler.ambiguous(answer):
                 self._refused(some, refusal)
         except ClusterfnError as error:
-            self._never_were(some, after, error)
+            self._report_refused(some, after, error)
 
-    def _never_were(self, some: range, after: Sequence[Reply[Any]], error: BaseException) -> None:
-        """These were not started; none was, if what all of them need did not arrive."""
+    def _report_refused(self, some: range, after: Sequence[Reply[Any]], error: BaseException) -> None:
+        """Report that these were not started; none was, if what all of them need did not arrive."""
         none = any(reply.done() and reply.exception(0) is not None for reply in after)
         self._refused(self._wanted if none else some, error)

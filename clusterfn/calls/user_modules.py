@@ -23,13 +23,11 @@ from pathlib import Path
 
 from clusterfn.calls.files import holds_credentials
 from clusterfn.errors import PayloadError
-from clusterfn.hosts.bridge_bundle import Parcel, make
+from clusterfn.hosts.bridge_bundle import FileBundle, make
 
 MAX_DATA_FILE = 1 << 20
 _MAX_ALL = 50 << 20
 _EXTENSIONS = (".so", ".pyd", ".dylib")
-# Made by the worker, or in the bridge, on every host.
-_NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn_wire"])
 _LEFT_OUT = frozenset(["__pycache__", "node_modules", "build", "dist"])
 # This program, its clusterfn and its cloudpickle: the bridge brings them.
 _NEVER = frozenset(["__main__", "__mp_main__", "clusterfn", "_clusterfn", "_clusterfn_wire", "cloudpickle"])
@@ -39,7 +37,7 @@ withheld: set[Path] = set()  # what looks like a key or a password and was left 
 too_large: set[Path] = set()  # data that was left out
 
 
-def sources(wanted: Iterable[str]) -> Parcel | None:
+def sources(wanted: Iterable[str]) -> FileBundle | None:
     """The files of the user's own modules among `wanted` and of those that they import; None if there are none.
 
     Args:
@@ -67,7 +65,7 @@ def sources(wanted: Iterable[str]) -> Parcel | None:
     return make({relative: path.read_bytes() for relative, path in files.items()}) if files else None
 
 
-def names(parcel: Parcel) -> list[str]:
+def names(parcel: FileBundle) -> list[str]:
     """The modules in a parcel made by `sources`.
 
     Example:

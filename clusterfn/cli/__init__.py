@@ -1,7 +1,7 @@
 """The command `clusterfn`: what a person, or a script in another language, does with jobs and hosts.
 
-`parser` says which commands there are; `calls`, `jobs`, `check`, `trust` and `demo` do them; `complaint` is how an
-error reads. Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage,
+`parser` says which commands there are, a module named like a command does it, and `error_text` says how an error reads.
+Data goes to stdout, everything else to stderr. Exit codes: 0, 1 (job or host failed), 2 (usage,
 configuration), 130 (Ctrl-C).
 """
 
@@ -11,8 +11,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-from clusterfn.calls import job_display
-from clusterfn.cli import complaint
 from clusterfn.cli.parser import make_parser
 
 __all__ = ["main"]
@@ -43,18 +41,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError as error:
         return _reader_left(error, loud)
     except Exception as error:  # the command's outermost frame: what it does not know it raises
-        told = complaint.of(error, loud)
-        if told is None:  # not foreseen: a defect of ours, which its traceback shows best
+        failed = _print_error(error, loud)
+        if failed is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise
-        job_display.say(f"{told.text}\n")
-        return told.code
+        return failed
 
 
 def _reader_left(error: BrokenPipeError, loud: bool) -> int:
     """`clusterfn jobs | head` has seen enough; a job may also have raised this error."""
-    told = complaint.of(error, loud)
-    if told is not None:
-        job_display.say(f"{told.text}\n")
-        return told.code
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit has nobody to offend
+    code = _print_error(error, loud)
+    if code is not None:
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit raises nothing
     return 0
+
+
+def _print_error(error: BaseException, loud: bool) -> int | None:
+    """Say what went wrong, on stderr; the exit code, or None for an error that nothing foresaw."""
+    from clusterfn.calls import job_display  # imported here, as both take time and `clusterfn --help` needs neither
+    from clusterfn.cli import error_text
+
+    told = error_text.of(error, loud)
+    if told is None:
+        return None
+    job_display.say(f"{told.text}\n")
+    return told.code

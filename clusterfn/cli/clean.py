@@ -17,7 +17,7 @@ from clusterfn.cli import screen, target
 from clusterfn.config import places
 from clusterfn.config.units import parse_time
 from clusterfn.errors import ClusterfnError, ConfigError
-from clusterfn.hosts.host_state import Session, open_session
+from clusterfn.hosts.host_state import HostState, open_session
 
 _DAY_S = 86400.0
 _ANSWERS_S = 60.0
@@ -54,7 +54,7 @@ def clean(given: argparse.Namespace) -> int:
     return 0
 
 
-def look(session: Session, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
+def look(session: HostState, older_s: float | None, *, dry: bool, timeout_s: float) -> dict[str, Any]:
     """What there is below a host's root by its kind, and what of it goes.
 
     Args:

@@ -1,27 +1,209 @@
-"""`clusterfn gpus HOST`: who holds which card, who uses one without a lease, who waits; once, or again and again."""
+"""`clusterfn gpus HOST`: who holds which GPU, who uses one without a lease, and who waits; once or with --watch.
+
+A machine without a scheduler is asked by `supervise.py gpus`, a cluster by SLURM's own commands; one round trip each.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.bridge.supervisor.text import in_one_line, shortened
 from clusterfn.calls import job_display
-from clusterfn.cli import cards, nodes, screen, target
+from clusterfn.calls.job import SHORT
+from clusterfn.cli import screen, target
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.host_state import Session, open_session
+from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.host_state import HostState, open_session
+from clusterfn.scheduler.slurm import clusters
+from clusterfn.scheduler.slurm import gres as slurm_gres
+
+_MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
+_MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
+_REASON = 160
+_TIMEOUT_S = 60.0
+
+
+def ask_machine(session: HostState) -> dict[str, Any]:
+    """`cards` and `waiting`, as `supervise.py gpus` tells them.
+
+    Raises:
+        ClusterfnError: nvidia-smi is there and says no more than that something is wrong.
+        HostError: The host cannot be reached.
+    """
+    answer = session.supervise("gpus", session.root, session.host.lease).result(_TIMEOUT_S)
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError("the host could not tell of its cards", host=session.host.name, evidence=said)
+    told: dict[str, Any] = json.loads(answer.out)
+    trouble = told.pop("trouble")
+    if trouble:
+        raise ClusterfnError(
+            f"the cards of {session.host.name} cannot be seen: {trouble}", host=session.host.name,
+            hint="run nvidia-smi there: its driver must answer before a GPU can be given out",
+        )  # fmt: skip
+    return told
+
+
+def no_gpus_on_machine(told: Mapping[str, Any]) -> str:
+    """Why there is nothing to show; "" if there are cards."""
+    return "" if told["cards"] else "nvidia-smi is not there, or lists none"
+
+
+class MachineTables:
+    """Both tables as text. Who watches is told for how long a held card has done nothing: since it was first seen so.
+
+    Args:
+        clock: Seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._idle: dict[str, tuple[Any, float]] = {}
+
+    def of(self, told: Mapping[str, Any]) -> str:
+        """The text of one look."""
+        rows = [self._row(card) for card in told["cards"]]
+        free = sum(_is_free(card) for card in told["cards"])
+        queue = [_waiting(place, each) for place, each in enumerate(told["waiting"], 1)]
+        parts = [f"{free} of {len(rows)} GPUs free", screen.table(_MACHINE_HEAD, rows)]
+        return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
+
+    def _row(self, card: Mapping[str, Any]) -> Sequence[str]:
+        return (
+            str(card["index"]), card["name"], _memory(card["used_mib"], card["total_mib"]),
+            _use(card["use_percent"]) + self._for_how_long(card), _held_by(card),
+        )  # fmt: skip
+
+    def _for_how_long(self, card: Mapping[str, Any]) -> str:
+        """How long a held card has been seen at 0 % with the same memory by the same holder."""
+        state = (card["used_mib"], json.dumps(card["holder"]))
+        if card["holder"] is None or card["use_percent"] != 0:
+            self._idle.pop(card["uuid"], None)
+            return ""
+        if self._idle.get(card["uuid"], ((), 0.0))[0] != state:
+            self._idle[card["uuid"]] = (state, self._clock())
+        seconds = self._clock() - self._idle[card["uuid"]][1]
+        return f" for {screen.age(seconds)}" if seconds >= 1 else ""
+
+
+def _is_free(card: Mapping[str, Any]) -> bool:
+    return card["holder"] is None and not card["without_lease"]
+
+
+def _memory(used_mib: int | None, total_mib: int | None) -> str:
+    used, total = ("?" if mib is None else f"{mib / 1024:.1f}" for mib in (used_mib, total_mib))
+    return f"{used} of {total} GB"
+
+
+def _use(percent: int | None) -> str:
+    return "?" if percent is None else f"{percent} %"
+
+
+def _held_by(card: Mapping[str, Any]) -> str:
+    if card["holder"] is not None:
+        since = card["holder"]["since"]
+        return _holder_name(card["holder"]) + ("" if since is None else f", {screen.age(time.time() - since)}")
+    if card["without_lease"]:
+        return f"in use without a lease: {', '.join(card['without_lease'])}"
+    return "free"
+
+
+def _holder_name(holder: Mapping[str, Any]) -> str:
+    """Of one's own jobs their name and id."""
+    if not holder["own"]:
+        return str(holder["user"])
+    job = f"({holder['job'][:SHORT]})" if holder["job"] else ""
+    return f"you: {holder['name'] or 'a job'} {job}".rstrip()
+
+
+def _waiting(place: int, job: Mapping[str, Any]) -> Sequence[str]:
+    since = screen.age(time.time() - job["since"])
+    return (str(place), _holder_name(job), _asked(job["asked"]), since, shortened(job["reason"], _REASON))
+
+
+def _asked(asked: Mapping[str, int]) -> str:
+    """What a job waits for: its cards, else its cores."""
+    number, unit = (asked["gpus"], "GPU") if asked["gpus"] else (asked["cores"], "core")
+    return f"{number} {unit}{'' if number == 1 else 's'}"
+
+
+_NODES_HEAD = ("NODE", "STATE", "TYPE", "FREE")
+_CLUSTER_QUEUE_HEAD = ("WAITING", "", "FOR", "SUBMITTED", "")
+
+
+def ask_cluster(session: HostState) -> dict[str, Any]:
+    """`nodes` and `waiting`; both questions go out at once.
+
+    Raises:
+        ClusterfnError: SLURM does not answer.
+        HostError: The host cannot be reached.
+    """
+    words = clusters(session.host)
+    asked = [_ask(session, command(words)) for command in (slurm_gres.nodes_command, slurm_gres.waiting_command)]
+    there, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
+    old = waiting.rc != 0
+    if old:
+        waiting = _ask(session, slurm_gres.waiting_command(words, old)).result(_TIMEOUT_S)
+    found = slurm_gres.waiting(_text(session, waiting), old)
+    user = session.connection.facts.user
+    return {
+        "nodes": [asdict(each) for each in slurm_gres.nodes(_text(session, there))],
+        "waiting": [{**asdict(each), "own": each.user == user} for each in found],
+    }
+
+
+def _ask(session: HostState, argv: tuple[str, ...]) -> Reply[Completed]:
+    return session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S)
+
+
+def _text(session: HostState, answer: Completed) -> str:
+    if answer.rc != 0:
+        said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
+        raise ClusterfnError(
+            "SLURM does not tell of its nodes and jobs", host=session.host.name, evidence=said, hint="try again later"
+        )
+    return answer.out.decode("utf-8", "replace")
+
+
+def no_gpus_on_cluster(told: Mapping[str, Any]) -> str:
+    """Why there is nothing to show; "" if there are cards."""
+    return "" if told["nodes"] else "no node has a gres named gpu"
+
+
+def cluster_tables(told: Mapping[str, Any]) -> str:
+    """Both tables as text."""
+    nodes = told["nodes"]
+    rows = [(each["node"], each["state"], each["type"] or "-", _free(each)) for each in nodes]
+    queue = [
+        (_owner_name(each), each["id"], each["wants"], each["submitted"], each["reason"]) for each in told["waiting"]
+    ]
+    used = [each["used"] for each in nodes]
+    free = "?" if None in used else sum(each["total"] for each in nodes) - sum(used)
+    parts = [f"{free} of {sum(each['total'] for each in nodes)} GPUs free", screen.table(_NODES_HEAD, rows)]
+    return "\n\n".join([*parts, *([screen.table(_CLUSTER_QUEUE_HEAD, queue)] if queue else [])])
+
+
+def _free(cards: Mapping[str, Any]) -> str:
+    return f"{'?' if cards['used'] is None else cards['total'] - cards['used']} of {cards['total']}"
+
+
+def _owner_name(job: Mapping[str, Any]) -> str:
+    return f"you: {job['name']}" if job["own"] else str(job["user"])
+
 
 _EVERY_S = 2.0
 _EVERY_ON_SLURM_S = 10.0  # its controller serves everybody
 
 
 @dataclass(frozen=True)
-class Kind:
+class GpuView:
     """How a host is looked at.
 
     Attributes:
@@ -30,7 +212,7 @@ class Kind:
         none: Whether there are no cards, and what to say then.
     """
 
-    look: Callable[[Session], dict[str, Any]]
+    look: Callable[[HostState], dict[str, Any]]
     lines: Callable[[dict[str, Any]], str]
     none: Callable[[dict[str, Any]], str]
     every_s: float
@@ -39,17 +221,17 @@ class Kind:
 def gpus(given: argparse.Namespace) -> int:
     """The cards of a host and their queue."""
     _, host, _ = target.host(given.host, "gpus")
-    session, kind = open_session(host), _kind(host)
+    session, kind = open_session(host), _view_of(host)
     return _watch(session, kind, given.json) if given.watch else _once(session, kind, given.json)
 
 
-def _kind(host: Host) -> Kind:
+def _view_of(host: Host) -> GpuView:
     if host.scheduler == "slurm":
-        return Kind(nodes.look, nodes.lines, nodes.none, max(_EVERY_ON_SLURM_S, host.poll_floor_s))
-    return Kind(cards.look, cards.Lines(time.monotonic).of, cards.none, _EVERY_S)
+        return GpuView(ask_cluster, cluster_tables, no_gpus_on_cluster, max(_EVERY_ON_SLURM_S, host.poll_floor_s))
+    return GpuView(ask_machine, MachineTables(time.monotonic).of, no_gpus_on_machine, _EVERY_S)
 
 
-def _once(session: Session, kind: Kind, as_json: bool) -> int:
+def _once(session: HostState, kind: GpuView, as_json: bool) -> int:
     told = kind.look(session)
     none = kind.none(told)
     if as_json:
@@ -61,7 +243,7 @@ def _once(session: Session, kind: Kind, as_json: bool) -> int:
     return 0
 
 
-def _watch(session: Session, kind: Kind, as_json: bool) -> int:
+def _watch(session: HostState, kind: GpuView, as_json: bool) -> int:
     """Until Ctrl-C; a look that fails is shown in its place, and the next one may be better."""
     block = screen.Block(sys.stdout)
     while True:
@@ -78,5 +260,5 @@ def _watch(session: Session, kind: Kind, as_json: bool) -> int:
         time.sleep(kind.every_s)
 
 
-def _json(session: Session, told: dict[str, Any]) -> str:
+def _json(session: HostState, told: dict[str, Any]) -> str:
     return screen.as_json({"host": session.host.name, "scheduler": session.host.scheduler, **told})

@@ -21,7 +21,7 @@ from clusterfn.calls.attach import jobs as list_jobs
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import CANCELLED, PENDING, RUNNING, SHORT, Job
 from clusterfn.cli import screen, target
-from clusterfn.cli.calls import written
+from clusterfn.cli.run import written
 from clusterfn.errors import ClusterfnError, ConfigError
 
 _HEAD = ("ID", "NAME", "HOST", "STATE", "AGE", "DETAIL")

@@ -8,11 +8,11 @@ import time
 
 from clusterfn.api import login as api_login
 from clusterfn.cli import screen, target
-from clusterfn.hosts.transports import held, logins
-from clusterfn.hosts.transports.held import Held
+from clusterfn.hosts.transports import held_connections, shared_login
+from clusterfn.hosts.transports.held_connections import HeldConnection
 
 _HEAD = ("HOST", "ACCOUNT", "BY", "SINCE", "KEPT UNUSED FOR")
-_WAYS = {held.MASTER: "ssh", held.HOLDER: "clusterfn"}
+_WAYS = {held_connections.MASTER: "ssh", held_connections.HOLDER: "clusterfn"}
 
 
 def login(given: argparse.Namespace) -> int:
@@ -38,7 +38,7 @@ def logout(given: argparse.Namespace) -> int:
 
 
 def _list() -> int:
-    found = list(logins.every())
+    found = list(shared_login.all_held())
     if found:
         print(screen.table(_HEAD, [_row(each) for each in found]))
     else:
@@ -46,6 +46,6 @@ def _list() -> int:
     return 0
 
 
-def _row(each: Held) -> list[str]:
+def _row(each: HeldConnection) -> list[str]:
     since = f"{screen.age(time.time() - each.since)} ago"
     return [each.host, each.place, _WAYS[each.kind], since, screen.age(each.ttl_s)]

@@ -1,16 +1,18 @@
-"""The commands and their words. Each command is a function of the parsed arguments that returns an exit code."""
+"""The commands and their words. Each command is a function of the parsed arguments that returns an exit code.
+
+A command's module is imported when the command runs, so that `clusterfn --help` starts fast.
+"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from clusterfn._version import __version__
-from clusterfn.cli import calls, check, clean, demo, gpus, init, jobs, login, trust
-from clusterfn.cli.env import words as env
+from clusterfn import __version__
 from clusterfn.config.options import ALIASES, did_you_mean
 
 Command = Callable[[argparse.Namespace], int]
@@ -32,7 +34,13 @@ variables:  CLUSTERFN_CONFIG, CLUSTERFN_HOST, CLUSTERFN_DEBUG=1 (as -v), NO_COLO
 """
 _OF_A_CALL = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time", "environment")
 _TARGET = "the function: path of its file, two colons, its name"
-_WORDS = "its arguments: Python literals or plain words, name=value for keywords; -- before a word that begins with -"
+_ARGUMENTS = (
+    "its arguments: Python literals or plain words, name=value for keywords; -- before a word that begins with -"
+)
+_FILE_AND_HOST = "a file such as environment.yml (the host's, else ./environment.yml), and the name of a host"
+_HOST = "its name in clusterfn.yml (the one that a call would use)"
+_ENVIRONMENT_ID = "an environment's id, or its first digits, or the file it was made from"
+_FOR_GPUS = "choose the build of PyTorch as for a job with so many cards"
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,11 +103,11 @@ def make_parser() -> Parser:
     parser.add_argument("-v", "--verbose", action="store_true", help="show tracebacks of clusterfn itself")
     parser.set_defaults(run=_help(parser))
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=argparse.ArgumentParser)
-    _init(commands)
-    _hosts(commands)
-    _calls(commands)
-    _jobs(commands)
-    env.add(_add(commands, "env", _help(parser), "environments: locked here, built, shown and removed on hosts"))
+    _add_init(commands)
+    _add_hosts(commands)
+    _add_calls(commands)
+    _add_jobs(commands)
+    _add_env(commands, _help(parser))
     parser.commands = tuple(commands.choices)
     return parser
 
@@ -114,9 +122,20 @@ def _help(parser: Parser) -> Command:
     return show
 
 
-def _init(commands: Any) -> None:
+def _command(path: str) -> Command:
+    """A command's function by its module and name; the module is imported when the command runs."""
+    module, _, function = path.rpartition(".")
+
+    def run(given: argparse.Namespace) -> int:
+        code: int = getattr(importlib.import_module(f"clusterfn.cli.{module}"), function)(given)
+        return code
+
+    return run
+
+
+def _add_init(commands: Any) -> None:
     command = _add(
-        commands, "init", init.init, "set a host up: key, login, clusterfn.yml, and a first script that runs"
+        commands, "init", "init.init", "set a host up: key, login, clusterfn.yml, and a first script that runs"
     )
     about = "user@name, user@name:port, or an alias of ~/.ssh/config"
     command.add_argument("address", metavar="ADDRESS", nargs="?", help=about)
@@ -136,12 +155,12 @@ def _init(commands: Any) -> None:
     answers.add_argument("--yes", action="store_true", help="take what is proposed; host keys are asked about even so")
 
 
-def _hosts(commands: Any) -> None:
-    _add(commands, "demo", demo.demo, "eight short calls on this machine; needs no server and leaves nothing behind")
-    command = _add(commands, "check", check.check, "what works on a host, step by step, and how to mend what does not")
-    command.add_argument(
-        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
+def _add_hosts(commands: Any) -> None:
+    _add(commands, "demo", "demo.demo", "eight short calls on this machine; needs no server and leaves nothing behind")
+    command = _add(
+        commands, "check", "check.check", "what works on a host, step by step, and how to mend what does not"
     )
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--environment", metavar="WHICH", help="the environment to look for (the host's)")
     command.add_argument("--no-job", action="store_true", help="run no function there")
     about = "also calculate on N GPUs by the environment's PyTorch"
@@ -151,44 +170,45 @@ def _hosts(commands: Any) -> None:
     )
     about = "one JSON object when all steps have ended"
     command.add_argument(
-        "--json", dest="run", action="store_const", const=check.as_json, default=argparse.SUPPRESS, help=about
+        "--json",
+        dest="run",
+        action="store_const",
+        const=_command("check.as_json"),
+        default=argparse.SUPPRESS,
+        help=about,
     )
     about = "remove from a host what nobody needs any more: jobs that are over, and what was sent for them"
-    command = _add(commands, "clean", clean.clean, about)
-    command.add_argument(
-        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
-    )
+    command = _add(commands, "clean", "clean.clean", about)
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     about = "what ended, or was used last, longer ago than this, such as 1d (the host's keep:)"
     command.add_argument("--older", metavar="DURATION", help=about)
     command.add_argument("--local", action="store_true", help="the cache of this machine instead: solver and packages")
     command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
     command.add_argument("--json", action="store_true", help="one JSON object, sizes in bytes")
-    command = _add(commands, "gpus", gpus.gpus, "who holds which card of a host, and who waits for one")
-    command.add_argument(
-        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
-    )
+    command = _add(commands, "gpus", "gpus.gpus", "who holds which card of a host, and who waits for one")
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument(
         "--watch", action="store_true", help="look again every 2 seconds (10 with SLURM), until Ctrl-C"
     )
     command.add_argument("--json", action="store_true", help="one JSON object a look")
-    command = _add(commands, "trust", trust.trust, "show a host's key, ask whether it is right, and remember it")
+    command = _add(commands, "trust", "trust.trust", "show a host's key, ask whether it is right, and remember it")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
     about = "take the key that has this one, and do not ask"
     command.add_argument("--fingerprint", metavar="SHA256:...", action="append", default=[], help=about)
     command.add_argument("--replace", action="store_true", help="forget another key that was remembered before")
-    command = _add(commands, "login", login.login, "log in once, and hold the connection for all your programs here")
+    command = _add(commands, "login", "login.login", "log in once, and hold the connection for all your programs here")
     command.add_argument("host", metavar="HOST", nargs="?", help="its name in clusterfn.yml; without it: what is held")
-    command = _add(commands, "logout", login.logout, "end the connection that login holds; jobs there go on")
+    command = _add(commands, "logout", "login.logout", "end the connection that login holds; jobs there go on")
     command.add_argument("host", metavar="HOST", help="its name in clusterfn.yml")
 
 
-def _calls(commands: Any) -> None:
-    command = _add(commands, "run", calls.run, "run a function of a file and print its value")
+def _add_calls(commands: Any) -> None:
+    command = _add(commands, "run", "run.run", "run a function of a file and print its value")
     _add_call(command)
     command.add_argument(
         "--json", action="store_true", help="print the value as JSON; what the function prints goes to stderr"
     )
-    command = _add(commands, "script", calls.script, "show what run would send and start; sends nothing")
+    command = _add(commands, "script", "run.script", "show what run would send and start; sends nothing")
     _add_call(command)
 
 
@@ -204,16 +224,14 @@ def _add_call(command: argparse.ArgumentParser) -> None:
     options.add_argument("--time", metavar="DURATION", help="such as 90min, 2h or 02:00:00")
     options.add_argument("--environment", metavar="WHICH", help="such as python:/opt/envs/ml/bin/python or conda:ml")
     command.add_argument("target", metavar="FILE.py::FUNCTION", help=_TARGET)
-    command.add_argument("words", metavar="ARG", nargs="*", default=[], help=_WORDS)
+    command.add_argument("words", metavar="ARG", nargs="*", default=[], help=_ARGUMENTS)
 
 
-def _jobs(commands: Any) -> None:
-    command = _add(commands, "jobs", jobs.jobs, "the jobs on a host, newest first")
-    command.add_argument(
-        "host", metavar="HOST", nargs="?", help="its name in clusterfn.yml (the one that a call would use)"
-    )
+def _add_jobs(commands: Any) -> None:
+    command = _add(commands, "jobs", "jobs.jobs", "the jobs on a host, newest first")
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     command.add_argument("--json", action="store_true", help="one JSON array, times in seconds since 1970")
-    command = _add_job(commands, "logs", jobs.logs, "what a job has printed")
+    command = _add_job(commands, "logs", "jobs.logs", "what a job has printed")
     command.add_argument("-f", "--follow", action="store_true", help="go on until the job ends")
     which = command.add_mutually_exclusive_group()
     which.add_argument("--stderr", action="store_const", dest="stream", const="stderr", help="its stderr")
@@ -221,16 +239,74 @@ def _jobs(commands: Any) -> None:
         "--scheduler", action="store_const", dest="stream", const="scheduler", help="the scheduler's words"
     )
     command.set_defaults(stream="stdout")
-    command = _add_job(commands, "result", jobs.result, "wait for a job and print its value")
+    command = _add_job(commands, "result", "jobs.result", "wait for a job and print its value")
     command.add_argument("--json", action="store_true", help="print the value as JSON")
-    _add_job(commands, "attach", jobs.attach, "follow a job until its end")
-    _add_job(commands, "stack", jobs.stack, "where a running job is: the stack of every thread; the job goes on")
-    _add_job(commands, "cancel", jobs.cancel, "withdraw jobs that wait, or end running ones with all their processes",
+    _add_job(commands, "attach", "jobs.attach", "follow a job until its end")
+    _add_job(commands, "stack", "jobs.stack", "where a running job is: the stack of every thread; the job goes on")
+    _add_job(commands, "cancel", "jobs.cancel", "withdraw jobs that wait, or end running ones with all their processes",
              aliases=["stop"], several=True)  # fmt: skip
 
 
+def _add_env(commands: Any, usage: Command) -> None:
+    env = _add(commands, "env", usage, "environments: locked here, built, shown and removed on hosts")
+    words = env.add_subparsers(metavar="COMMAND", dest="what", parser_class=argparse.ArgumentParser, required=True)
+    _add_env_making(words)
+    _add_env_looking(words)
+    _add_env_removing(words)
+
+
+def _add_env_making(commands: Any) -> None:
+    command = _add(commands, "lock", "env.build.lock", "decide which packages make an environment, and write that down")
+    command.add_argument("words", metavar="FILE HOST", nargs="*", help=f"{_FILE_AND_HOST}, or several hosts")
+    _add_packages(command)
+    about = "for a platform such as linux-64 instead of a host: glibc 2.17 and no card are supposed"
+    command.add_argument("--platform", metavar="NAME", help=about)
+    about = "for a job with so many cards (without it: for the cards that the host is known to have)"
+    command.add_argument("--gpus", metavar="N", type=int, help=about)
+    command.add_argument("--check", action="store_true", help="write nothing; exit with 1 if it is out of date")
+    command = _add(commands, "build", "env.build.build", "build an environment on a host, before any job wants it")
+    command.add_argument("words", metavar="FILE HOST", nargs="*", help=_FILE_AND_HOST)
+    _add_packages(command)
+    command.add_argument("--gpus", metavar="N", type=int, default=0, help=_FOR_GPUS)
+
+
+def _add_env_looking(commands: Any) -> None:
+    command = _add(
+        commands, "list", "env.manage.list_environments", "the environments on a host, the one used last first"
+    )
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    command.add_argument("--json", action="store_true", help="one JSON array, times in seconds since 1970")
+    command = _add_for_id(commands, "show", "env.manage.show_environment", "all that is known of an environment")
+    command.add_argument("--json", action="store_true", help="one JSON object")
+    command = _add_for_id(
+        commands, "verify", "env.manage.verify_environment", "mend what is missing, and see that its packages work"
+    )
+    command.add_argument("--gpus", metavar="N", type=int, default=0, help="and that PyTorch works on a card, by a job")
+
+
+def _add_env_removing(commands: Any) -> None:
+    _add_for_id(commands, "remove", "env.manage.remove_environment", "remove an environment that no job uses")
+    command = _add(commands, "gc", "env.manage.remove_unused", "remove environments that were not used for long")
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    command.add_argument("--days", metavar="N", type=float, default=30.0, help="not used for so many days (30)")
+    command.add_argument("--keep", metavar="N", type=int, default=5, help="but for the so many used last (5)")
+    command.add_argument("--dry-run", action="store_true", help="remove nothing; show what would go")
+
+
+def _add_packages(command: argparse.ArgumentParser) -> None:
+    about = 'instead of a file, as packages= of @cluster: "python=3.11" "numpy>=2"'
+    command.add_argument("--packages", metavar="PACKAGE", nargs="+", default=[], help=about)
+
+
+def _add_for_id(commands: Any, name: str, run: str, about: str) -> argparse.ArgumentParser:
+    command = _add(commands, name, run, about)
+    command.add_argument("id", metavar="ID", help=_ENVIRONMENT_ID)
+    command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
+    return command
+
+
 def _add_job(
-    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None, several: bool = False
+    commands: Any, name: str, run: str | Command, about: str, aliases: list[str] | None = None, several: bool = False
 ) -> argparse.ArgumentParser:
     command = _add(commands, name, run, about, aliases)
     about = "the job's id, or its first four digits or more"
@@ -243,9 +319,9 @@ def _add_job(
 
 
 def _add(
-    commands: Any, name: str, run: Command, about: str, aliases: list[str] | None = None
+    commands: Any, name: str, run: str | Command, about: str, aliases: list[str] | None = None
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about, aliases=aliases or [])
     command.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    command.set_defaults(run=run)
+    command.set_defaults(run=_command(run) if isinstance(run, str) else run)
     return command

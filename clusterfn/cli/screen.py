@@ -40,7 +40,7 @@ def coloured(text: str, colour: str, stream: TextIO) -> str:
 
 
 class Line:
-    """A line that changes: redrawn in its place on a terminal, elsewhere printed anew when it says something else.
+    """A line that changes: redrawn in its place on a terminal, elsewhere printed again when it says something else.
 
     Attributes:
         redrawn: Whether the stream is such a terminal.

@@ -14,9 +14,9 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.cli import target
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
-from clusterfn.hosts.transports import hostkeys
+from clusterfn.hosts.transports import host_keys
 from clusterfn.hosts.transports import trust as keys
-from clusterfn.hosts.transports.trust import Met, Shown
+from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 
 def trust(given: argparse.Namespace) -> int:
@@ -38,14 +38,14 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
 
     Raises:
         HostKeyError: A key is not the one that is remembered or was named.
-        ConfigError: There is nobody to ask.
+        ConfigError: No person can be asked.
     """
     written: list[Path] = []
-    for settings in keys.stops(host):
-        met = keys.meet(host, settings)
+    for settings in keys.hosts_on_the_way(host):
+        met = keys.fetch_keys(host, settings)
         if met.trusted is not None:
             known = met.trusted
-            print(f"{settings.place} is known: {known.kind} {hostkeys.fingerprint(known.blob)} at {known.place}")
+            print(f"{settings.place} is known: {known.kind} {host_keys.fingerprint(known.blob)} at {known.place}")
             continue
         if met.known and not replace:
             raise _changed(host, met, command)
@@ -55,28 +55,28 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
             again = f"Once you know the fingerprint: {command} --fingerprint SHA256:…"
             print(f"Nothing was written. {again}", file=sys.stderr)
             return None
-        written.append(keys.remember(host, met, chosen))
+        written.append(keys.write_known_hosts(host, met, chosen))
         print(f"Written to {written[-1]}")
     return written
 
 
-def _changed(host: Host, met: Met, command: str) -> HostKeyError:
+def _changed(host: Host, met: HostKeys, command: str) -> HostKeyError:
     shown = ", ".join(str(key) for key in met.shown)
-    error = hostkeys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
+    error = host_keys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
     error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
     return error
 
 
-def _show(met: Met) -> None:
+def _show(met: HostKeys) -> None:
     lines = [f"{met.settings.place} shows", *(f"  {key}" for key in met.shown)]
     if met.known:
-        remembered = [f"  {each.kind} {hostkeys.fingerprint(each.blob)} at {each.place}" for each in met.known]
+        remembered = [f"  {each.kind} {host_keys.fingerprint(each.blob)} at {each.place}" for each in met.known]
         lines += ["in place of", *remembered]
     print("\n".join(in_one_line(line) for line in lines))
     sys.stdout.flush()
 
 
-def _chosen(host: Host, met: Met, fingerprints: Sequence[str], command: str) -> Sequence[Shown]:
+def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str) -> Sequence[ShownKey]:
     """The keys to be written: those that a given fingerprint names, or all of them once a person has said yes."""
     if fingerprints:
         return _named(host, met, fingerprints)
@@ -99,7 +99,7 @@ def _chosen(host: Host, met: Met, fingerprints: Sequence[str], command: str) -> 
             return ()
 
 
-def _named(host: Host, met: Met, fingerprints: Sequence[str]) -> Sequence[Shown]:
+def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
     """The keys of these fingerprints.
 
     Raises:

@@ -98,7 +98,7 @@ def load(start: Path | None = None) -> Config:
     """The configuration that holds in the folder `start` (the working directory), and for the running script.
 
     Raises:
-        ConfigError: The file cannot be read, belongs to somebody else, has a mistake or another name.
+        ConfigError: The file cannot be read, belongs to another user, has a mistake or another name.
     """
     path = places.given() or places.found(start or Path.cwd(), _script or places.running_script())
     if path is None:

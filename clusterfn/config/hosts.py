@@ -14,7 +14,7 @@ from typing import Any
 
 from clusterfn.config import advice
 from clusterfn.config.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
-from clusterfn.config.spec import Host, Limits, Making, Resources, parse_memory, parse_time
+from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources, parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
@@ -99,10 +99,10 @@ def _making(facts: dict[str, Any], folder: Path) -> None:
     given.update(given.pop("cuda", {}))
     if given.get("table"):
         given["table"] = str(folder / Path(given["table"]).expanduser())
-    facts["making"] = Making(**given)
+    facts["making"] = EnvironmentSettings(**given)
 
 
-def _purged(keys: Mapping[str, Value], making: Making) -> None:
+def _purged(keys: Mapping[str, Value], making: EnvironmentSettings) -> None:
     if making.purge_days is not None and making.installer != "clusterfn":
         raise keys["installer"].error("conda cannot put back single files, as `purge_days:` asks", "remove one of them")
 

@@ -1,12 +1,13 @@
-"""The plain facts that travel between modules: what a job asks for, where it goes, what it is made of.
+"""The plain facts that modules share: what a job asks for, where it goes, what it is made of, and its spec.json.
 
-Frozen dataclasses. Imports `options`, which reads what a user wrote into them; everybody imports this.
+Frozen dataclasses. Imports `options`, which parses the keywords of users.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -76,7 +77,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Making:
+class EnvironmentSettings:
     """How environments are made on a host.
 
     Attributes:
@@ -86,7 +87,7 @@ class Making:
         partition: For that job.
         at: "root"; or "node", unpacked once on each node into its own disk, below /var/tmp; or a folder for that.
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
-        purge_days: Files that nobody reads for so long are removed there; None if they stay.
+        purge_days: Files that are not read for so long are removed by the file system; None if they stay.
         installer: "clusterfn"; "conda": the host's own; or the path of one there.
         driver: Of the cards, if it is known beforehand.
         capabilities: Compute capabilities of the cards, if they are known beforehand.
@@ -156,11 +157,11 @@ class Host:
     queue_timeout_s: float | None = None
     keep_days: float = 14.0
     login_ttl_s: float = 8 * 3600.0
-    making: Making = Making()
+    making: EnvironmentSettings = EnvironmentSettings()
 
 
 @dataclass(frozen=True)
-class Building:
+class EnvironmentRef:
     """An environment that is, or is to be, made on a host.
 
     Attributes:
@@ -200,7 +201,7 @@ class Interpreter:
     Attributes:
         path: Absolute path there.
         version: (major, minor).
-        activation: Variables that make it the environment's own (PATH and the like), see `Environment.activation`.
+        activation: Variables that make it complete (PATH and others), see `ExistingEnvironment.activation`.
     """
 
     path: str
@@ -234,7 +235,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Serving:
+class SessionSpec:
     """What makes a job a session.
 
     Attributes:
@@ -276,9 +277,9 @@ class JobSpec:
     secrets: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     cwd: str | None = None
-    building: Building | None = None
+    building: EnvironmentRef | None = None
     group: Group | None = None
-    serving: Serving | None = None
+    serving: SessionSpec | None = None
     log_limit_bytes: int = 64 * 2**20
     grace_s: float = 10.0
     stall_s: float | None = None
@@ -286,6 +287,74 @@ class JobSpec:
     umask: int = 0o077
     resume: str | None = None
     quiet_s: float = layout.QUIET_S
+
+    def to_json(self) -> bytes:
+        """Write spec.json, which the supervisor and the worker read: see docs/architecture.md."""
+        asked = self.resources
+        clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
+        record = {
+            "format": layout.FORMAT,
+            "id": self.id,
+            "name": self.name,
+            "host": self.host.name,
+            "scheduler": self.host.scheduler,
+            "root": self.root,
+            "bridge": self.bridge,
+            "resources": {
+                "cores": asked.cores,
+                "memory_bytes": asked.memory_bytes,
+                "gpus": asked.gpus,
+                "time_s": asked.time_s,
+                "gpu_memory_bytes": asked.gpu_memory_bytes,
+                "gpu_type": asked.gpu_type,
+                "nodes": asked.nodes,
+                "allow_cpu": asked.allow_cpu,
+            },
+            "queue_timeout_s": self.host.queue_timeout_s,
+            "lease": self.host.lease,
+            "limits": asdict(self.host.limits),
+            "python": self.interpreter.path,
+            "version": list(self.interpreter.version),
+            "activation": self.interpreter.activation,
+            "building": asdict(self.building) if self.building else None,
+            **({"group": asdict(self.group)} if self.group else {}),
+            **({"session": asdict(self.serving)} if self.serving else {}),
+            "sys_path": list(self.sys_path),
+            "env": dict(self.env),
+            "secrets": sorted(self.secrets),
+            "cwd": self.cwd,
+            "outputs": list(self.outputs),
+            "keep_days": self.host.keep_days,
+            "log_limit_bytes": self.log_limit_bytes,
+            "grace_s": self.grace_s,
+            "stall_s": self.stall_s,
+            "quiet_s": self.quiet_s,
+            "retries": self.retries,
+            "umask": self.umask,
+            **({"resume": self.resume} if self.resume else {}),
+            **({"clusters": str(clusters)} if clusters else {}),
+        }
+        return json.dumps(record, indent=1).encode()
+
+    @classmethod
+    def from_json(cls, spec: Mapping[str, Any], host: Host, host_python: str) -> JobSpec:
+        """Read a group's job back from its spec.json, to start more of it.
+
+        The values of its secrets are not in it, nor what only job.sh needs.
+        """
+        building = spec.get("building")
+        if building:
+            building = {**building, "owners": tuple(building.get("owners", ()))}
+        return cls(
+            id=spec["id"], name=spec["name"], host=host, root=spec["root"], bridge=spec["bridge"],
+            host_python=host_python, resources=Resources(**spec["resources"]),
+            interpreter=Interpreter(spec["python"], tuple(spec["version"]), spec["activation"]),
+            sys_path=tuple(spec["sys_path"]), env=spec["env"], cwd=spec["cwd"], outputs=tuple(spec["outputs"]),
+            building=EnvironmentRef(**building) if building else None, group=Group(**spec["group"]),
+            log_limit_bytes=spec["log_limit_bytes"], grace_s=spec["grace_s"], stall_s=spec.get("stall_s"),
+            retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
+            quiet_s=spec.get("quiet_s", layout.QUIET_S),
+        )  # fmt: skip
 
 
 def parse_options(given: Mapping[str, object]) -> Options:

@@ -55,7 +55,7 @@ def _memory_hint(value: object, name: str) -> str:
     number = _number(value)
     if number is None:
         return f'write it with a unit: {name}="4GB"'
-    if number >= 2**20:  # nobody has that many gigabytes: these are bytes
+    if number >= 2**20:  # too many for gigabytes: these are bytes
         return f'write it with a unit: {name}="{math.ceil(number / 2**20)}MB"'
     return f'write it with a unit: {name}="{number:.10g}{"GB" if number < 1024 else "MB"}"'
 

@@ -1,7 +1,7 @@
 """Adding one host to clusterfn.yml as text: every line, comment and order that is there stays.
 
 The new text is parsed by `clusterfn.config` first, written aside and renamed: the file is the old one or the new one.
-Decides nothing about the host; asks nobody.
+Decides nothing about the host; asks no host and no user.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def place(folder: Path) -> Path:
     """The file that holds in a folder, and for a script that lies in it; a new one there if none does.
 
     Raises:
-        ConfigError: It belongs to somebody else, or has nearly the right name.
+        ConfigError: It belongs to another user, or has nearly the right name.
     """
     return places.given() or places.found(folder, folder / "script.py") or folder / places.FILE
 

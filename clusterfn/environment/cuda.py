@@ -1,6 +1,6 @@
-"""Which build of PyTorch for CUDA a host's driver and cards can run: the table, and the choice from it.
+"""Choose the build of PyTorch for CUDA that a host's driver and GPUs can run, from a table.
 
-The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A card, a driver or a
+The table is `cuda.yml`, with its sources and its date. Pure: asks no host, changes nothing. A GPU, a driver or a
 PyTorch that is newer than the table is never refused because of that.
 """
 
@@ -25,7 +25,7 @@ Version = tuple[int, ...]
 
 
 def version(text: str) -> Version:
-    """A version as numbers; what stands behind them is left out.
+    """Return a version as numbers, without suffixes.
 
     Example:
         >>> version("2.7.1+cu128")
@@ -40,13 +40,13 @@ def version(text: str) -> Version:
 
 
 @dataclass(frozen=True)
-class Cards:
-    """What is known of the cards that a job will get.
+class GpuCapabilities:
+    """The driver and the compute capabilities of the GPUs that a job will get.
 
     Attributes:
         driver: Of the machine, such as "575.57.08".
         capabilities: Compute capabilities, such as "8.6"; empty if they are not known.
-        source: Where that is known from, for people.
+        source: Where that is known from, for messages.
     """
 
     driver: str
@@ -55,8 +55,8 @@ class Cards:
 
 
 @dataclass(frozen=True)
-class Build:
-    """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the cards that they have code for."""
+class CudaBuild:
+    """One row: builds of PyTorch `first` to `last` for one version of CUDA, and the GPUs that they have code for."""
 
     cuda: str
     first: Version
@@ -67,80 +67,80 @@ class Build:
     users: bool = False
 
     def has(self, torch: Version) -> bool:
-        """Whether there is such a build of that minor version of PyTorch."""
+        """Return whether there is such a build of that minor version of PyTorch."""
         return self.first <= torch[:2] and (self.last is None or torch[:2] <= self.last)
 
     def is_default(self, torch: Version) -> bool:
-        """Whether the Python package index itself has this one."""
+        """Return whether the Python package index itself has this build."""
         if self.on_pypi is None:
             return False
         first, last = self.on_pypi
         return first <= torch[:2] and (last is None or torch[:2] <= last)
 
     def runs_on(self, capability: str) -> bool:
-        """Whether a card of that compute capability finds code: of its own major version, and not above it."""
+        """Return whether a GPU of that capability can run its code: same major version, and not newer."""
         wanted = version(capability)
         return any(version(card)[0] == wanted[0] and version(card) <= wanted for card in self.cards)
 
 
 @dataclass(frozen=True)
-class Table:
-    """All rows, and what drivers they need."""
+class CudaTable:
+    """All rows of the table, and the drivers that they need."""
 
-    builds: tuple[Build, ...]
+    builds: tuple[CudaBuild, ...]
     drivers: Mapping[str, str]
     ships: Mapping[str, str]
     companions: Mapping[str, Mapping[str, str]]
     date: str
 
     def least_driver(self, cuda: str) -> str:
-        """The oldest driver that runs that version at all; "" if the table is older than it."""
+        """Return the oldest driver that runs that version; "" if the table does not know it."""
         return self.drivers.get(cuda.partition(".")[0], "")
 
     def runs_driver(self, cuda: str, driver: str) -> bool:
-        """Whether a driver runs that version at all, as far as the table knows."""
+        """Return whether a driver runs that version, as far as the table knows."""
         least = self.least_driver(cuda)
         return not least or version(driver) >= version(least)
 
     def own_driver(self, cuda: str) -> str:
-        """The driver that this version of CUDA came with; "" if the table is older than it."""
+        """Return the driver that this version of CUDA came with; "" if the table does not know it."""
         return self.ships.get(cuda, "")
 
     def is_ahead(self, capability: str) -> bool:
-        """Whether the table is older than cards of that compute capability."""
+        """Return whether that compute capability is newer than the table."""
         return version(capability)[0] > self._newest_card[0]
 
     @property
     def _newest_card(self) -> Version:
         return max(version(card) for row in self.builds for card in row.cards)
 
-    def runs(self, row: Build, capability: str) -> bool:
-        """Whether that build runs on such a card; one that is newer than the table gets what the newest card gets."""
+    def runs(self, row: CudaBuild, capability: str) -> bool:
+        """Return whether a build runs on such a GPU; one newer than the table counts like the newest in it."""
         if self.is_ahead(capability):
             return self._newest_card in map(version, row.cards)
         return row.runs_on(capability)
 
     def newest(self) -> Version:
-        """The newest minor version of PyTorch that a row names."""
+        """Return the newest minor version of PyTorch that a row names."""
         return max(max(row.first, row.last or row.first) for row in self.builds)
 
     def minors(self) -> list[Version]:
-        """Every minor version of PyTorch from the oldest row to the newest, the newest first."""
+        """List every minor version of PyTorch in the table, the newest first."""
         newest, found = self.newest(), {row.first for row in self.builds}
         found |= {(2, minor) for minor in range(newest[1] + 1)}
         return sorted(found, reverse=True)
 
 
 @dataclass(frozen=True)
-class Choice:
+class TorchChoice:
     """A build of PyTorch that fits.
 
     Attributes:
         cuda: Its version of CUDA, "12.8".
-        torch: The minor version of PyTorch that it was chosen for, "2.8"; "" where the table knows no row for it.
-        index: The package index that has it; "" where it is the one that the Python package index has.
-        because: A sentence for people: the numbers that decided.
-        warnings: Sentences: what may not work although it is not refused.
+        torch: The minor version of PyTorch that it was chosen for, "2.8"; "" if the table has no row for it.
+        index: The package index that has it; "" for the Python package index.
+        because: A sentence with the numbers that decided.
+        warnings: Sentences about what may not work although it is accepted.
     """
 
     cuda: str
@@ -151,8 +151,8 @@ class Choice:
 
 
 @functools.lru_cache(maxsize=8)
-def table(more: Path | None = None) -> Table:
-    """The table, its rows after those of a file of the user's.
+def load_table(more: Path | None = None) -> CudaTable:
+    """Read the table; rows of the user's own file come first.
 
     Raises:
         OSError, ValueError, KeyError: The user's file cannot be read as one.
@@ -170,10 +170,10 @@ def table(more: Path | None = None) -> Table:
     )
 
 
-def _read(path: Path) -> Table:
+def _read(path: Path) -> CudaTable:
     content: Mapping[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
     rows = tuple(
-        Build(
+        CudaBuild(
             str(row["cuda"]),
             version(str(row["torch"][0])),
             _or_none(row["torch"][1]),
@@ -184,7 +184,7 @@ def _read(path: Path) -> Table:
         for row in content["builds"]
     )
     date = str(content.get("date", ""))
-    return Table(
+    return CudaTable(
         rows,
         dict(content.get("drivers", {})),
         dict(content.get("ships", {})),
@@ -198,7 +198,7 @@ def _or_none(value: object) -> Version | None:
 
 
 @dataclass(frozen=True)
-class Wish:
+class TorchRequest:
     """What the user wrote about PyTorch.
 
     Attributes:
@@ -213,8 +213,8 @@ class Wish:
     said_by: str = ""
     companions: Mapping[str, str] = field(default_factory=dict)
 
-    def admits(self, minor: Version, known: Table) -> bool:
-        """Whether a minor version of PyTorch is among those that are wanted."""
+    def admits(self, minor: Version, known: CudaTable) -> bool:
+        """Return whether a minor version of PyTorch is among those that are wanted."""
         for name, rows in known.companions.items():
             fitting = [
                 torch for torch, theirs in rows.items() if admits(self.companions.get(name, ""), version(theirs))
@@ -225,35 +225,38 @@ class Wish:
 
     @property
     def newest_named(self) -> Version:
-        """The newest minor version that it names; () if it names none."""
+        """Return the newest minor version that it names; () if it names none."""
         named = (version(text)[:2] for text in re.findall(r"\d+(?:\.\d+)+", self.versions.partition("+")[0]))
         return max(named, default=())
 
 
-def choose(
-    cards: Cards, torch: str | Wish | None = None, known: Table | None = None, host: str | None = None
-) -> Choice:
-    """The newest PyTorch among those wanted that has a build for these GPUs, and the best of its builds.
+def choose_build(
+    cards: GpuCapabilities,
+    torch: str | TorchRequest | None = None,
+    known: CudaTable | None = None,
+    host: str | None = None,
+) -> TorchChoice:
+    """Choose the newest wanted PyTorch that has a build for these GPUs, and the best of its builds.
 
     The best build is for the newest CUDA that the driver itself has, else for one of the same major version.
 
     Args:
         cards: The machine's driver and its GPUs' compute capabilities.
         torch: What the user wants of it; text means its versions, None the newest that fits.
-        known: The table; None for the one that comes along.
+        known: The table; None for the built-in one.
         host: For messages.
 
     Raises:
         EnvironmentBuildError: No build fits; it names the numbers and what would work.
 
     Example:
-        >>> choose(Cards("575.57.08", ("8.6",)), "2.7.1").cuda
-        '12.8'
-        >>> choose(Cards("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
+        >>> choose_build(GpuCapabilities("575.57.08", ("8.6",)), "2.7.1").cuda
+        '12.6'
+        >>> choose_build(GpuCapabilities("595.45.04", ("8.6",)), ">=2.4,<2.8").torch
         '2.7'
     """
-    known = known or table()
-    wish = torch if isinstance(torch, Wish) else Wish(torch or "")
+    known = known or load_table()
+    wish = torch if isinstance(torch, TorchRequest) else TorchRequest(torch or "")
     wanted = [minor for minor in known.minors() if wish.admits(minor, known)]
     for minor in wanted:
         fitting = [row for row in _rows(known, minor, wish.cuda) if _fits(known, row, cards)]
@@ -267,36 +270,36 @@ def choose(
     raise _refusal(known, wanted, cards, host, wish)
 
 
-def _beyond(known: Table, torch: Version, cards: Cards) -> Choice:
-    """A PyTorch of which the table knows nothing: the driver's own CUDA, from the Python package index."""
+def _beyond(known: CudaTable, torch: Version, cards: GpuCapabilities) -> TorchChoice:
+    """Choose for a PyTorch newer than the table: the CUDA of the driver, from the Python package index."""
     own = [cuda for cuda, driver in known.ships.items() if version(driver) <= version(cards.driver)]
     warning = f"PyTorch {_text(torch)} is newer than the table of {known.date}: it may need another driver"
     because = f"no row for PyTorch {_text(torch)}; driver {cards.driver}{_said_by(cards)}"
-    return Choice(max(own, key=version, default=""), "", "", because, (warning,))
+    return TorchChoice(max(own, key=version, default=""), "", "", because, (warning,))
 
 
-def _unlisted(known: Table, wish: Wish, cards: Cards) -> Choice:
-    """A build that the user names and the table does not know: only the driver could speak against it."""
+def _unlisted(known: CudaTable, wish: TorchRequest, cards: GpuCapabilities) -> TorchChoice:
+    """Accept a build that the user names and the table lacks: only the driver could rule it out."""
     because = f"CUDA {wish.cuda}, because {wish.said_by} asks for it: driver {cards.driver} (at least "
     because += f"{known.least_driver(wish.cuda) or 'unknown'}){_said_by(cards)}"
     warning = f"the table of {known.date} has no such build for CUDA {wish.cuda}: its first job on a GPU will tell"
-    return Choice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
+    return TorchChoice(wish.cuda, "", INDEX + tag_of(wish.cuda), because, (warning,))
 
 
-def _rows(known: Table, torch: Version, cuda: str = "") -> list[Build]:
-    """The builds of that version, for that CUDA or any; the user's own rows replace those of the table."""
-    rows: dict[str, Build] = {}
+def _rows(known: CudaTable, torch: Version, cuda: str = "") -> list[CudaBuild]:
+    """Return the builds of that version, for one CUDA or any; the user's rows replace those of the table."""
+    rows: dict[str, CudaBuild] = {}
     for row in known.builds:
         if row.has(torch) and cuda in ("", row.cuda):
             rows.setdefault(row.cuda, row)
     return list(rows.values())
 
 
-def _fits(known: Table, row: Build, cards: Cards) -> bool:
+def _fits(known: CudaTable, row: CudaBuild, cards: GpuCapabilities) -> bool:
     return known.runs_driver(row.cuda, cards.driver) and all(known.runs(row, each) for each in cards.capabilities)
 
 
-def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool, bool, bool, Version]:
+def _rank(known: CudaTable, row: CudaBuild, cards: GpuCapabilities, torch: Version) -> tuple[bool, bool, bool, Version]:
     """Better is higher: the user's; no newer than the driver; on the Python package index; nearest to the driver."""
     own, number = known.own_driver(row.cuda), version(row.cuda)
     within = not own or version(cards.driver) >= version(own)
@@ -304,7 +307,9 @@ def _rank(known: Table, row: Build, cards: Cards, torch: Version) -> tuple[bool,
     return row.users, within, within and row.is_default(torch), nearest
 
 
-def _chosen(known: Table, row: Build, torch: Version, cards: Cards, wish: Wish) -> Choice:
+def _chosen(
+    known: CudaTable, row: CudaBuild, torch: Version, cards: GpuCapabilities, wish: TorchRequest
+) -> TorchChoice:
     own, warnings = known.own_driver(row.cuda), []
     if own and version(cards.driver) < version(own):
         warnings.append(
@@ -318,15 +323,15 @@ def _chosen(known: Table, row: Build, torch: Version, cards: Cards, wish: Wish) 
     because = f"CUDA {row.cuda} for PyTorch {_text(torch)}{asked}: driver {cards.driver} (at least "
     because += f"{known.least_driver(row.cuda) or 'unknown'}){cards_text}{_said_by(cards)}"
     index = "" if row.is_default(torch) else INDEX + tag_of(row.cuda)
-    return Choice(row.cuda, _text(torch), index, because, tuple(warnings))
+    return TorchChoice(row.cuda, _text(torch), index, because, tuple(warnings))
 
 
-def _said_by(cards: Cards) -> str:
+def _said_by(cards: GpuCapabilities) -> str:
     return f", as {cards.source}" if cards.source else ""
 
 
 def _refusal(
-    known: Table, wanted: Sequence[Version], cards: Cards, host: str | None, wish: Wish
+    known: CudaTable, wanted: Sequence[Version], cards: GpuCapabilities, host: str | None, wish: TorchRequest
 ) -> EnvironmentBuildError:
     numbers = wish.versions if len(wanted) > 1 else _text(wanted[0]) if wanted else wish.versions
     torch = f"PyTorch {numbers}" if numbers else "any PyTorch in the table"
@@ -341,7 +346,7 @@ def _refusal(
     )
 
 
-def _why_not(known: Table, torch: Version, cards: Cards, wish: Wish) -> Iterator[str]:
+def _why_not(known: CudaTable, torch: Version, cards: GpuCapabilities, wish: TorchRequest) -> Iterator[str]:
     rows = _rows(known, torch, wish.cuda)
     if wish.cuda and not known.runs_driver(wish.cuda, cards.driver):
         yield f"CUDA {wish.cuda} needs driver {known.least_driver(wish.cuda)} or newer"
@@ -355,7 +360,7 @@ def _why_not(known: Table, torch: Version, cards: Cards, wish: Wish) -> Iterator
             yield f"CUDA {row.cuda} has code for {', '.join(row.cards)}"
 
 
-def _what_would(known: Table, cards: Cards) -> str:
+def _what_would(known: CudaTable, cards: GpuCapabilities) -> str:
     for minor in known.minors():
         rows = [row for row in _rows(known, minor) if _fits(known, row, cards)]
         if rows:
@@ -367,30 +372,30 @@ def _what_would(known: Table, cards: Cards) -> str:
     return f"the administrator can install driver {least} or newer; until then: gpus=0"
 
 
-def fits(torch: str, build: str, cards: Cards, known: Table | None = None) -> bool:
-    """Whether a build of PyTorch for a version of CUDA runs on these cards; true for one that the table lacks."""
-    known, minor = known or table(), version(torch)[:2]
+def runs_on(torch: str, build: str, cards: GpuCapabilities, known: CudaTable | None = None) -> bool:
+    """Return whether a build of PyTorch for a version of CUDA runs on these GPUs; true for one that the table lacks."""
+    known, minor = known or load_table(), version(torch)[:2]
     rows = [row for row in known.builds if row.cuda == build and row.has(minor)]
     if not rows:
         return not known.least_driver(build) or version(cards.driver) >= version(known.least_driver(build))
     return _fits(known, rows[0], cards)
 
 
-def newest(driver: str, known: Table | None = None) -> str:
-    """The newest version of CUDA that a driver has itself.
+def newest_cuda(driver: str, known: CudaTable | None = None) -> str:
+    """Return the newest version of CUDA that a driver supports.
 
     Example:
-        >>> newest("575.57.08")
+        >>> newest_cuda("575.57.08")
         '12.9'
     """
-    known = known or table()
+    known = known or load_table()
     own = [cuda for cuda, least in known.ships.items() if version(least) <= version(driver)]
     majors = [f"{major}.0" for major, least in known.drivers.items() if version(least) <= version(driver)]
     return max([*own, *majors], key=version, default="")
 
 
 def tag_of(cuda: str) -> str:
-    """A version of CUDA as PyTorch writes it.
+    """Return a version of CUDA as PyTorch's tag.
 
     Example:
         >>> tag_of("12.8")
@@ -403,13 +408,13 @@ def _text(torch: Version) -> str:
     return ".".join(map(str, torch))
 
 
-def companions(torch: str, known: Table | None = None) -> dict[str, str]:
-    """The versions of torchvision and torchaudio that belong to a PyTorch, as specifications; empty if not known.
+def companions(torch: str, known: CudaTable | None = None) -> dict[str, str]:
+    """Return the versions of torchvision and torchaudio that belong to a PyTorch; empty if unknown.
 
     Example:
         >>> companions("2.7.1")
         {'torchvision': '0.22.*', 'torchaudio': '2.7.*'}
     """
     minor = _text(version(torch)[:2])
-    found = ((name, rows.get(minor)) for name, rows in (known or table()).companions.items())
+    found = ((name, rows.get(minor)) for name, rows in (known or load_table()).companions.items())
     return {name: f"{value}.*" for name, value in found if value}

@@ -1,4 +1,4 @@
-"""Environments that are already on the host: an interpreter, a venv, a conda environment, or this very one.
+"""Use an environment that is on the host already: an interpreter, a venv, a conda environment, or the current one.
 
 Nothing is built.
 """
@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clusterfn.config.spec import EnvironmentSpec, Interpreter
-from clusterfn.environment import telling
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
 KINDS = ("python", "venv", "prefix", "conda")
@@ -21,7 +20,7 @@ CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
 
-# Tries each candidate; the first that can be executed tells of itself. POSIX sh, as every login node has it.
+# Tries each candidate; the first that can be executed describes itself. POSIX sh, as every login node has it.
 _FIND = r"""
 code=$1; shift
 for p in "$@"; do
@@ -35,21 +34,49 @@ done
 echo "none of these can be executed: $*" >&2
 exit 127
 """
+# Run by the environment's own Python (3.6 and up): prints its path, version, prefix and variables as JSON.
+# The scripts of activate.d are sourced in an empty environment: what is there afterwards is what they set. A conda that
+# is installed on the machine has no part in it.
+_DESCRIBE = r"""
+import importlib.util, json, os, subprocess, sys
+folder, real = os.path.dirname(sys.executable), os.path.realpath
+named = all(real(os.path.join(folder, name)) == real(sys.executable) for name in ("python", "python3"))
+conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))
+source = 'for f in "$1"/etc/conda/activate.d/*.sh; do [ -r "$f" ] && . "$f"; done >/dev/null 2>&1; exec env -0'
+shell = next((each for each in ("/bin/bash", "/bin/sh") if os.path.exists(each)), "/bin/sh")
+def activated(prefix):
+    start = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": os.path.basename(prefix), "CONDA_SHLVL": "1",
+             "HOME": os.path.expanduser("~"), "PATH": os.path.join(prefix, "bin") + ":/usr/bin:/bin"}
+    try:
+        ran = subprocess.run([shell, "-c", source, "sh", prefix], env=start, stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    pairs = [line.partition("=") for line in os.fsdecode(ran.stdout).split("\0")]
+    ours = set(start) | {"PWD", "OLDPWD", "SHLVL", "_"}
+    return {name: value for name, separator, value in pairs if separator and name not in ours}
+has_scripts = conda and os.path.isdir(os.path.join(sys.prefix, "etc", "conda", "activate.d"))
+missing = [name for name in needed if importlib.util.find_spec(name) is None]
+print(json.dumps({"path": sys.executable, "version": list(sys.version_info[:2]), "prefix": sys.prefix, "named": named,
+                  "missing": missing,
+                  "conda": conda, "venv": sys.prefix != sys.base_prefix,
+                  "set": activated(sys.prefix) if has_scripts else {}}))
+"""
 _CONDA_BASES = ("~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "/opt/conda", "/opt/miniconda3")
 
 
-def names_one(text: str | None) -> bool:
-    """Whether `environment=` names something that is there, or nothing; else it is a specification.
+def is_existing(text: str | None) -> bool:
+    """Return whether `environment=` names an existing environment, or nothing; else it is a specification.
 
     Example:
-        >>> names_one("conda:torch"), names_one("environment.yml")
+        >>> is_existing("conda:torch"), is_existing("environment.yml")
         (True, False)
     """
     return text is None or text == "current" or text.partition(":")[0] in KINDS
 
 
-def parse(text: str | None, scheduler: str) -> EnvironmentSpec:
-    """What `environment=` means; None is this interpreter on `local`, else the host's own of the caller's version.
+def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
+    """Parse `environment=`; None is this interpreter on `local`, else the host's own of the caller's version.
 
     Raises:
         ConfigError: An unknown kind, or one that this version cannot make.
@@ -76,8 +103,8 @@ def _current(scheduler: str) -> EnvironmentSpec:
     return EnvironmentSpec("current", "")
 
 
-class Existing:
-    """An environment that somebody made.
+class ExistingEnvironment:
+    """An environment that is on the host already.
 
     Args:
         spec: Which one.
@@ -93,7 +120,7 @@ class Existing:
         return ":".join([self.spec.kind, self.spec.value, *self.needed])
 
     def probe(self) -> Sequence[str]:
-        program = f"needed = {list(self.needed)!r}\n{telling.PROGRAM}"
+        program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
         return ["/bin/sh", "-c", _FIND, "sh", program, *self._candidates()]
 
     def _candidates(self) -> list[str]:
@@ -169,6 +196,6 @@ class Existing:
         return {"prepend": {"PATH": path}, "set": named, "unset": []}
 
     def _shims(self, interpreter: Interpreter, root: str) -> str:
-        """A folder in which `python` is this interpreter, for those that have no such name beside them."""
+        """Return a folder in which `python` is this interpreter, for those that have no such name beside them."""
         digest = hashlib.sha256(interpreter.path.encode("utf-8", "surrogateescape")).hexdigest()[:16]
         return posixpath.join(root, "shims", digest)

@@ -1,6 +1,6 @@
-"""Without any specification: the caller's Python and the installed versions of what the function's modules import.
+"""Make a specification from the function's imports: the caller's Python and the installed versions of the modules.
 
-Nothing is imported here: the installed projects tell of themselves.
+Nothing is imported; the metadata of installed projects is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TRAVELS = ("clusterfn", "cloudpickle")  # they are sent with every call
 
 
 def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
-    """The specification that the imports make.
+    """Make the specification for these imports.
 
     Args:
         names: Top-level modules that are imported.
@@ -39,12 +39,12 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
 
 
 def needed(names: Iterable[str]) -> list[str]:
-    """Those of the modules that installed projects have; what travels or comes with Python is not among them."""
+    """List the modules that installed projects provide; neither the standard library nor what clusterfn sends."""
     return sorted(name for name in names if {_normal(each) for each in _owners().get(name, ())} - set(_TRAVELS))
 
 
 def _projects(names: Iterable[str]) -> list[importlib.metadata.Distribution]:
-    """The installed projects that the names belong to; the standard library and the user's own belong to none."""
+    """Find the installed projects of the modules; the standard library and the user's own belong to none."""
     owners = _owners()
     found = {_normal(project): project for name in names for project in owners.get(name, ())}
     wanted = sorted(found.keys() - set(_TRAVELS))
@@ -77,7 +77,7 @@ def _normal(name: str) -> str:
 
 
 def _origin(project: importlib.metadata.Distribution) -> str:
-    """Why a project cannot be had from an index; "" if it can."""
+    """Say why no index has this project; "" if one may have it."""
     if (project.read_text("INSTALLER") or "").strip() == "conda":  # whose folders were those of the build
         return ""
     told = json.loads(project.read_text("direct_url.json") or "{}")

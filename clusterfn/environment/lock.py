@@ -1,7 +1,6 @@
-"""A lock: which archives make an environment, with a hash of each. The file has conda-lock's own format (version 1).
+"""Read and write locks: the archives that make an environment, each with a hash, in conda-lock's format (version 1).
 
-Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solving` makes locks, `built` has
-them built on hosts.
+Reading needs neither conda-lock nor a solver. Nothing is downloaded or solved here; `solver` makes locks.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _NAME = re.compile(r"[0-9A-Za-z_][^/\s\x00-\x1f]*")  # becomes the name of files on hosts
 _PYTHON = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})(?:\..*)?")
 _SHOWN = 100  # characters of what a message repeats
-_AGAIN = "restore it from version control, or delete it to have it solved anew"
+_AGAIN = "restore it from version control, or delete it to have it solved again"
 
 
 @dataclass(frozen=True)
-class Package:
+class LockedPackage:
     """One archive.
 
     Attributes:
@@ -52,34 +51,34 @@ class Package:
 
     @property
     def identity(self) -> tuple[str, str, str, str, str]:
-        """What tells it from others; not where it came from."""
+        """What distinguishes it from others; not its address."""
         return (self.name, self.version, self.build, self.manager, self.sha256)
 
 
 @dataclass(frozen=True)
-class Lock:
+class EnvironmentLock:
     """The content of a lock file.
 
     Attributes:
-        custom: Of its metadata; what `solving` wrote there.
+        custom: Of its metadata; what `solver` wrote there.
     """
 
     path: Path
-    packages: tuple[Package, ...]
+    packages: tuple[LockedPackage, ...]
     platforms: tuple[str, ...]
     custom: Mapping[str, str] = field(default_factory=dict)
 
-    def on(self, platform: str) -> tuple[Package, ...]:
-        """The packages for a platform, in the order of the file."""
+    def on(self, platform: str) -> tuple[LockedPackage, ...]:
+        """Return the packages for a platform, in the order of the file."""
         return tuple(each for each in self.packages if each.platform == platform)
 
     def id(self, platform: str) -> str:
-        """The environment's name on every host: it changes with what is in it, not with its sources' addresses."""
+        """Return the environment's name on every host: it depends on its packages, not on their addresses."""
         parts = [FORMAT, platform, sorted(each.identity for each in self.on(platform))]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def python(self, platform: str) -> tuple[int, int]:
-        """(major, minor) of its Python.
+        """Return (major, minor) of its Python.
 
         Raises:
             LockError: It has none.
@@ -93,19 +92,19 @@ class Lock:
         return int(parts[1]), int(parts[2])
 
     def virtual_packages(self, platform: str) -> dict[str, str]:
-        """What was taken to be on the host, {"__glibc": "2.28"}; empty for a lock that others made."""
+        """Return what was assumed of the host, {"__glibc": "2.28"}; empty for a lock made by other tools."""
         told = self.custom.get(VIRTUAL + platform, "")
         pairs = (pair.partition("=") for pair in told.split(";") if pair)
         return {name: version for name, _, version in pairs}
 
     @property
     def input_hash(self) -> str | None:
-        """Of the specification that it was made from; None for a lock that others made."""
+        """The hash of the specification that it was made from; None for a lock made by other tools."""
         return self.custom.get(INPUT)
 
 
 def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """What the lock's metadata is to say, for `Lock.custom`."""
+    """Make the metadata that `EnvironmentLock.custom` reads."""
     told = {f"{VIRTUAL}{platform}": _joined(packages) for platform, packages in virtual.items()}
     return {INPUT: input_hash, **told}
 
@@ -114,20 +113,20 @@ def _joined(packages: Mapping[str, str]) -> str:
     return ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
 
 
-def read(path: Path) -> Lock:
-    """The lock in a file.
+def read_lock(path: Path) -> EnvironmentLock:
+    """Read the lock in a file.
 
     Raises:
         LockError: It is none, or names something that cannot be built on a host by its hash.
     """
     try:
-        return parse(path.read_bytes(), path)
+        return parse_lock(path.read_bytes(), path)
     except OSError as error:
         raise LockError(f"{path} cannot be read: {error.strerror}", hint=_AGAIN) from error
 
 
-def parse(data: bytes, path: Path) -> Lock:
-    """The lock in a file's content. Raises: LockError, as `read` does."""
+def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
+    """Parse the content of a lock file. Raises: LockError, as `read_lock` does."""
     tree = _tree(data, path)
     try:
         version = _text(tree["version"])
@@ -140,7 +139,7 @@ def parse(data: bytes, path: Path) -> Lock:
         metadata = tree["metadata"]
         custom = metadata.get("custom_metadata")
         told = {key: _text(value) for key, value in custom.items()} if isinstance(custom, dict) else {}
-        return Lock(path, packages, tuple(map(_text, metadata["platforms"])), told)
+        return EnvironmentLock(path, packages, tuple(map(_text, metadata["platforms"])), told)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise LockError(f"{path} is no lock of conda-lock: {repr(error)[:_SHOWN]}", hint=_AGAIN) from error
 
@@ -151,9 +150,9 @@ def _text(value: Any) -> str:
     return value
 
 
-def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
-    """Two branches of version control that were merged without a conflict leave two versions of a package."""
-    seen: dict[tuple[str, str, str], Package] = {}
+def _refuse_twins(packages: Iterable[LockedPackage], path: Path) -> None:
+    """Refuse two versions of a package, which a merge of two branches without a conflict may leave."""
+    seen: dict[tuple[str, str, str], LockedPackage] = {}
     for each in packages:
         other = seen.setdefault((each.platform, each.manager, each.name), each)
         if other is not each:
@@ -163,7 +162,7 @@ def _refuse_twins(packages: Iterable[Package], path: Path) -> None:
 
 
 def _tree(data: bytes, path: Path) -> dict[str, Any]:
-    """Its mappings and lists, and every scalar as the text that was written: nothing of YAML's own types is made."""
+    """Parse YAML with every scalar as written; make none of YAML's own types."""
     import yaml
 
     loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # a lock may have 30 000 lines
@@ -183,7 +182,7 @@ def _tree(data: bytes, path: Path) -> dict[str, Any]:
     return tree
 
 
-def _package(told: Mapping[str, Any], path: Path) -> Package:
+def _package(told: Mapping[str, Any], path: Path) -> LockedPackage:
     url, manager, platform = _text(told["url"]), _text(told["manager"]), _text(told["platform"])
     name, version = _text(told["name"]), _text(told["version"])
     file = unquote(urlsplit(url).path).rpartition("/")[2]
@@ -197,7 +196,7 @@ def _package(told: Mapping[str, Any], path: Path) -> Package:
             f"{path}: {name} {version} is there as source only ({file}), and hosts compile nothing",
             hint=f'take a version of {name} that has a wheel, or conda\'s: "{name}" instead of "pip:{name}"',
         )
-    return Package(name, version, build, manager, file, url, sha256, platform)
+    return LockedPackage(name, version, build, manager, file, url, sha256, platform)
 
 
 def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> str:
@@ -213,15 +212,15 @@ def _sha256(hashes: Mapping[str, Any], name: str, version: str, path: Path) -> s
 
 
 def _build(file: str, name: str, version: str, path: Path) -> str:
-    """The build string of a conda archive by its name."""
+    """Return the build string in the name of a conda archive."""
     stem = next((file[: -len(suffix)] for suffix in _CONDA if file.endswith(suffix)), None)
     if stem is None or stem.count("-") < 2:
         raise LockError(f"{path}: {name} {version} is no archive of conda: {file}", hint=_AGAIN)
     return stem.rpartition("-")[2]
 
 
-def write(path: Path, data: bytes) -> None:
-    """Beside, then renamed: nobody reads half a lock.
+def write_lock(path: Path, data: bytes) -> None:
+    """Write a lock beside its path and rename it, so that no reader sees half of it.
 
     Raises:
         LockError: The folder cannot be written.
@@ -236,8 +235,8 @@ def write(path: Path, data: bytes) -> None:
         raise LockError(f"the lock cannot be written: {path}: {error.strerror}") from error
 
 
-def differences(before: Lock, after: Lock, platform: str) -> str:
-    """What changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
+def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str) -> str:
+    """Describe what changed, in a line: "numpy 1.26.4 -> 2.1.3; new: rich; gone: six"."""
     old, new = ({(each.manager, each.name): each for each in lock.on(platform)} for lock in (before, after))
     changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
                if old[key].identity != new[key].identity]  # fmt: skip
@@ -246,7 +245,7 @@ def differences(before: Lock, after: Lock, platform: str) -> str:
     return "; ".join(parts) or "the packages are the same"
 
 
-def _change(old: Package, new: Package) -> str:
+def _change(old: LockedPackage, new: LockedPackage) -> str:
     if old.version != new.version:
         return f"{old.version} -> {new.version}"
     return f"{old.version} {old.build} -> {new.build}" if old.build != new.build else "from another archive"

@@ -6,8 +6,8 @@
     "--index-url https://download.pytorch.org/whl/cu118"    an option of pip's: where its packages are
 
 torch, torchvision and torchaudio come from PyPI, as wheels: PyTorch itself makes builds for each CUDA, and none for
-conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environmentyml` reads the same from a file,
-`imports` from what a function imports; `solving` makes a lock of it.
+conda any longer; "conda-forge::pytorch" is conda-forge's. Pure, no I/O. `environment_yml` reads the same from a file,
+`imports` from what a function imports; `solver` makes a lock of it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Requirement:
     """One package that is wanted.
 
     Attributes:
-        name: In small letters.
+        name: In lower case.
         text: As the solver wants it: "numpy >=2", "conda-forge::pytorch", "torch==2.7.1".
-        place: Where it stands, "environment.yml:7"; "" for an argument.
+        place: Its file and line, "environment.yml:7"; "" for an argument.
         selector: Of conda-lock, from a comment behind it: "linux".
     """
 
@@ -74,7 +74,7 @@ class Requirement:
         return clause["version"] if clause and single else ""
 
     def with_versions(self, versions: str) -> Requirement:
-        """The same wheel in other versions; its extras and its marker stay.
+        """Return the same wheel in other versions; its extras and its marker stay.
 
         Example:
             >>> wheel_requirement("torch[opt]>=2; sys_platform == 'linux'").with_versions("==2.7.1").text
@@ -92,7 +92,7 @@ class Requirement:
 
 
 def admits(versions: str, minor: tuple[int, ...]) -> bool:
-    """Whether some release of a minor version is among those that pip would take; a version alone means that one.
+    """Return whether pip would accept some release of a minor version; a version alone means exactly that one.
 
     Example:
         >>> [minor for minor in range(10) if admits(">=2.4,<2.8,!=2.5.*", (2, minor))]
@@ -126,11 +126,11 @@ class Specification:
         replaces_index: One of them is named by --index-url: pip's own index is not asked, as pip itself would do.
         find_links: Folders and pages with wheels, besides those that pip is configured for.
         platforms: To be locked besides the host's own.
-        file: Where it was read from; the lock stands beside it.
+        file: The file that it was read from; its lock is beside it.
         given_lock: The lock itself was named: nothing is to be solved.
         exported: It is an export of a whole environment.
-        sentences: What was understood in another way than it was written, to be said aloud when it is solved.
-        wish: The hash of what the user wrote, where versions were pinned since for one host; "" where they were not.
+        sentences: What was understood otherwise than written; shown to the user when it is solved.
+        wish: The hash of what the user wrote, if versions were pinned for one host since; else "".
     """
 
     title: str
@@ -149,12 +149,12 @@ class Specification:
 
     @property
     def wants_python(self) -> bool:
-        """Whether it says which Python; else the caller's minor is added."""
+        """Whether it names a Python; else the minor version of the caller is added."""
         return any(each.name == "python" for each in self.conda)
 
     @property
     def input_hash(self) -> str:
-        """The same for the same wishes, however they are written or ordered. Platforms that were added do not count."""
+        """A hash of what is wanted, not of how it is written or ordered, nor of platforms that were added."""
         if self.wish:
             return self.wish
         content = {
@@ -169,11 +169,11 @@ class Specification:
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def wheel(self, name: str) -> Requirement | None:
-        """What is wanted of a project from the indexes, such as torch; None if it is not named."""
+        """Return what is wanted of a project from the indexes, such as torch; None if it is not named."""
         return next((each for each in self.pip if each.name == name), None)
 
     def with_wheels(self, pins: Mapping[str, str], indexes: Sequence[str] = ()) -> Specification:
-        """The same with other versions of some projects, and indexes that are asked first.
+        """Return a specification with other versions of some projects, and indexes that are asked first.
 
         Example:
             >>> spec = from_packages(["torch==2.7.1"])
@@ -185,7 +185,7 @@ class Specification:
 
 
 def from_packages(packages: Sequence[str]) -> Specification:
-    """The specification that `packages=` means.
+    """Parse `packages=` into a specification.
 
     Raises:
         ConfigError: One of them is not understood.
@@ -219,7 +219,7 @@ def from_packages(packages: Sequence[str]) -> Specification:
 
 
 def _with_values(packages: Sequence[str]) -> Iterator[str]:
-    """An option and its value may be two items, as a shell splits them."""
+    """Join an option and its value, which may be two items as a shell splits them."""
     words = iter(packages)
     for word in words:
         yield f"{word} {next(words, '')}" if word in _WITH_VALUE else word
@@ -274,7 +274,7 @@ class PipLines:
             self.wanted.append(wheel_requirement(text, place, selector))
 
     def added_to(self, spec: Specification) -> Specification:
-        """A specification with these lines."""
+        """Add these lines to a specification."""
         return replace(
             spec, pip=(*spec.pip, *self.wanted), indexes=(*spec.indexes, *self.indexes),
             find_links=(*spec.find_links, *self.find_links), sentences=(*spec.sentences, *self.sentences),
@@ -283,12 +283,12 @@ class PipLines:
 
 
 def named_channels(conda: Sequence[Requirement]) -> list[str]:
-    """The channels that stand before packages."""
+    """List the channels that are named before packages."""
     return [each.text.partition("::")[0] for each in conda if "::" in each.text]
 
 
 def conda_requirement(text: str, place: str = "", selector: str = "") -> Requirement:
-    """A package of conda's: name, version and build, with a channel before it or not.
+    """Parse a package of conda's: name, version and build, optionally with a channel before it.
 
     Raises:
         ConfigError: It is none.
@@ -305,7 +305,7 @@ def conda_requirement(text: str, place: str = "", selector: str = "") -> Require
 
 
 def wheel_requirement(text: str, place: str = "", selector: str = "") -> Requirement:
-    """A project of an index, as pip writes it.
+    """Parse a project of an index, as pip writes it.
 
     Raises:
         ConfigError: It is none, or can be locked to no wheel.
@@ -326,7 +326,7 @@ def wheel_requirement(text: str, place: str = "", selector: str = "") -> Require
 
 
 def _as_wheel(text: str) -> str:
-    """conda's `torch=2.7` as pip writes it: `torch==2.7.*`."""
+    """Rewrite conda's `torch=2.7` as pip writes it: `torch==2.7.*`."""
     single = re.fullmatch(r"([\w.-]+)\s*=\s*([\d.]+?)(\.?\*)?", text.strip())
     return f"{single[1]}=={single[2]}.*" if single else text.replace(" ", "")
 

@@ -19,6 +19,7 @@ from clusterfn.gpu.contexts import (
     release_memory,
     sync_model_context,
 )
+from clusterfn.gpu.cuda_errors import Fault, classify
 from clusterfn.gpu.guards import cuda_error_context, safe_cuda_operation
 from clusterfn.gpu.hardware import (
     Hardware,
@@ -31,7 +32,6 @@ from clusterfn.gpu.hardware import (
 )
 from clusterfn.gpu.monitor import CardUse, GpuMonitor
 from clusterfn.gpu.retry import retry_transient
-from clusterfn.gpu.sorting import Fault, classify
 
 __all__ = [
     "Card",

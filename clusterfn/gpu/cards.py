@@ -43,7 +43,7 @@ class Card:
 
     @property
     def free_gb(self) -> float:
-        """Memory that nobody uses; 0.0 where that is unknown."""
+        """Memory that no process uses; 0.0 where that is unknown."""
         return 0.0 if self.used_gb is None else max(0.0, self.total_gb - self.used_gb)
 
 
@@ -80,7 +80,7 @@ class GpuInfo:
 
     @property
     def free_gb(self) -> float:
-        """Memory that nobody uses on all cards, as far as it is known."""
+        """Memory that no process uses on all cards, as far as it is known."""
         return sum((card.free_gb for card in self.cards), 0.0)
 
 
@@ -148,7 +148,7 @@ def describe(info: GpuInfo) -> Iterator[str]:
     """The cards in words, one a line; why there are none."""
     for card in info.cards:
         known = f"{card.free_gb:.1f} of {card.total_gb:.1f} GB free"
-        unknown = f"{card.total_gb:.1f} GB, and nobody says how much is free"
+        unknown = f"{card.total_gb:.1f} GB, and how much is free is unknown"
         yield f"card {card.index}: {card.name}, {unknown if card.used_gb is None else known}"
     if info.trouble or not info.cards:
         yield info.trouble or "no card can be seen"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar, overload
 
 from clusterfn.errors import ConfigError
-from clusterfn.gpu.sorting import Fault, classify, message_of
+from clusterfn.gpu.cuda_errors import Fault, classify, message_of
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -92,7 +92,7 @@ def get_recommended_batch_size(
 ) -> int:
     """The largest power of two of items that fits on each visible card, with a tenth of the free memory left.
 
-    A card of which nobody can say how much is free counts as full.
+    A card whose free memory is unknown counts as full.
 
     Args:
         item_gb: GB that one item of a batch takes at the peak (measure two sizes and divide the difference).
@@ -233,7 +233,7 @@ def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> 
         yield found.why_cpu
     for card in sorted(cards, key=lambda each: -each.free_gb)[:wanted]:
         if card.free_gb < vram_gb:
-            free = "nobody says how much" if card.used_gb is None else f"{card.free_gb:.1f}"
+            free = "an unknown amount" if card.used_gb is None else f"{card.free_gb:.1f}"
             yield f"{vram_gb:.1f} GB free on each card asked for, {free} on card {card.index}"
         if fp8 and not supports_fp8(card.index):
             yield f"FP8 asked for, which card {card.index} ({card.name}) cannot"

@@ -17,7 +17,7 @@ _BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTIL
 
 
 def loaded() -> Any:
-    """PyTorch, if somebody has imported it; else None."""
+    """PyTorch, if it has been imported; else None."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "cuda") else None
 
@@ -63,7 +63,7 @@ def _version_file() -> Path | None:
 
     try:
         spec = importlib.util.find_spec("torch")
-    except ValueError:  # somebody has put a module of that name into sys.modules
+    except ValueError:  # other code has put a module of that name into sys.modules
         return None
     places = [Path(folder) / "version.py" for folder in (spec.submodule_search_locations or ())] if spec else []
     return next((place for place in places if place.is_file()), None)

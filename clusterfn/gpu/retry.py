@@ -16,9 +16,8 @@ from typing import Any, TypeVar, overload
 
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.gpu.contexts import release_memory
+from clusterfn.gpu.cuda_errors import NEW_PROCESS, classify
 from clusterfn.gpu.guards import annotate, first_line, is_asynchronous, log
-from clusterfn.gpu.known import NEW_PROCESS
-from clusterfn.gpu.sorting import classify
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError, Unreachable
@@ -20,14 +20,14 @@ from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import Opened, boot
 from clusterfn.hosts.rpc.frames import Header
 from clusterfn.hosts.rpc.link import Link
+from clusterfn.hosts.rpc.link_state import ConnectionState
 from clusterfn.hosts.rpc.reply import Reply
-from clusterfn.hosts.rpc.requests import Data, Look, Repeating, Sink, Spawned, SpawnReply
-from clusterfn.hosts.rpc.standing import State
-from clusterfn.hosts.transports import Asker, Transport, asking, transport_for
+from clusterfn.hosts.rpc.requests import CommandLook, Data, RepeatReply, Sink, Spawned, SpawnReply
+from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
 
 __all__ = [
-    "Completed", "HostConnection", "HostFacts", "Listed", "Look", "Repeating", "Reply", "SpawnReply", "Spawned",
-    "State", "TreeFile", "connect", "connection_for",
+    "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "RepeatReply", "Reply",
+    "SpawnReply", "Spawned", "TreeFile", "connect", "connection_for",
 ]  # fmt: skip
 
 
@@ -86,7 +86,7 @@ class TreeFile:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedFile:
     """One file found by `list`; `mtime` is the host's clock."""
 
     name: str
@@ -133,7 +133,7 @@ class HostConnection:
         fields: Header = {"path": path, "size": _r.size_of(data), "mode": mode, "sync": sync}
         if sha256:
             fields["sha256"] = sha256
-        return self._send(_r.Upload("put", fields, _written, [data], after))
+        return self._send(_r.UploadRequest("put", fields, _written, [data], after))
 
     def put_tree(
         self, path: str, files: Sequence[TreeFile], *, sync: bool = True, after: Sequence[Reply[Any]] = ()
@@ -145,11 +145,13 @@ class HostConnection:
         """
         names = [[file.name, _r.size_of(file.data), file.mode] for file in files]
         fields = {"path": path, "files": names, "sync": sync}
-        return self._send(_r.Upload("put_tree", fields, _written, [file.data for file in files], after))
+        return self._send(_r.UploadRequest("put_tree", fields, _written, [file.data for file in files], after))
 
     def have(self, paths: Sequence[str], *, after: Sequence[Reply[Any]] = ()) -> Reply[list[bool]]:
         """Whether each path exists."""
-        return self._send(_r.Plain("have", {"paths": list(paths)}, functools.partial(_known, len(paths)), after=after))
+        return self._send(
+            _r.SimpleRequest("have", {"paths": list(paths)}, functools.partial(_known, len(paths)), after=after)
+        )
 
     def get(
         self,
@@ -165,13 +167,13 @@ class HostConnection:
         Args:
             on_size: Called with the file's size before its first byte comes; what it raises ends the request.
         """
-        return self._send(_r.Get(path, sink, offset, after, on_size))
+        return self._send(_r.GetRequest(path, sink, offset, after, on_size))
 
     def follow(
         self, path: str, on_data: Callable[[bytes], Any], offset: int = 0, *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[int]:
         """Give a file's bytes to `on_data` as it grows; it may not exist yet. Ends by `cancel` or when drained."""
-        return self._send(_r.Follow(path, on_data, offset, after))
+        return self._send(_r.FollowRequest(path, on_data, offset, after))
 
     def wait(
         self,
@@ -187,13 +189,13 @@ class HostConnection:
         Args:
             on_content: Called with these bytes before those of `with_files`; what it raises ends the request.
         """
-        return self._send(_r.Wait(path, with_files, drain, after, on_content))
+        return self._send(_r.WaitRequest(path, with_files, drain, after, on_content))
 
     def still(
         self, path: str, silent_s: float, on_silent: Callable[[], Any], *, after: Sequence[Reply[Any]] = ()
     ) -> Reply[None]:
         """Call `on_silent` each time a file has not changed for `silent_s`, once it exists; until `cancel`."""
-        return self._send(_r.Still(path, silent_s, on_silent, after))
+        return self._send(_r.StillRequest(path, silent_s, on_silent, after))
 
     def run(
         self,
@@ -212,7 +214,9 @@ class HostConnection:
             HostError: It does not exist, may not be run, was killed after `timeout_s`, or printed more than 4 MB.
         """
         fields = {**_program(argv, env, unset), "cwd": cwd, "timeout_s": timeout_s}
-        return self._send(_r.Plain("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after))
+        return self._send(
+            _r.SimpleRequest("run", fields, functools.partial(_completed, self.host.name, argv), stdin, after)
+        )
 
     def spawn(
         self,
@@ -225,7 +229,7 @@ class HostConnection:
         after: Sequence[Reply[Any]] = (),
     ) -> SpawnReply:
         """Start a program that outlives this connection; `reply.exited` tells its end as long as the agent is there."""
-        request = _r.Spawn("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
+        request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
         self._link.send(request)
         return request.reply
 
@@ -234,31 +238,33 @@ class HostConnection:
         argv: Sequence[str],
         interval_s: float,
         share: str | None,
-        on_look: Callable[[Look], Any],
+        on_look: Callable[[CommandLook], Any],
         env: Mapping[str, str] | None = None,
         unset: Sequence[str] = (),
         *,
         timeout_s: float = 60,
         after: Sequence[Reply[Any]] = (),
-    ) -> Repeating:
+    ) -> RepeatReply:
         """Run a program now and every `interval_s`, until `stop`; equal `share` and argv share one answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
-        request = _r.Repeat(fields, on_look, after)
+        request = _r.RepeatRequest(fields, on_look, after)
         self._link.send(request)
         return request.reply
 
     def list(
         self, path: str, glob: str = "**", limit: int = 10_000, *, after: Sequence[Reply[Any]] = ()
-    ) -> Reply[list[Listed]]:
+    ) -> Reply[list[ListedFile]]:
         """Files below a folder whose relative name matches: `*` stays within one name, `**` crosses folders."""
         fields = {"path": path, "glob": glob, "limit": limit}
-        return self._send(_r.Plain("list", fields, functools.partial(_listed, self.host.name, path), after=after))
+        return self._send(
+            _r.SimpleRequest("list", fields, functools.partial(_listed, self.host.name, path), after=after)
+        )
 
     def ping(self) -> Reply[None]:
         """An answer, as soon as the host can."""
-        return self._send(_r.Plain("ping", {}, lambda *_: None))
+        return self._send(_r.SimpleRequest("ping", {}, lambda *_: None))
 
-    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
         """Tell `listener` when the connection breaks and when it is back, on the reader thread.
 
         Returns:
@@ -267,7 +273,7 @@ class HostConnection:
         return self._link.on_state(listener)
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """How the connection stands now."""
         return self._link.state
 
@@ -283,9 +289,25 @@ class HostConnection:
         """End the connection. Open requests fail; what was spawned goes on."""
         self._link.close()
 
-    def _send(self, request: _r.Request[_r.T]) -> Reply[_r.T]:
+    def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
         self._link.send(request)
         return request.reply
+
+
+class ConnectedHost(Protocol):
+    """A host with its connection; `host_state.HostState` is one.
+
+    Attributes:
+        root: The host's root, absolute.
+    """
+
+    host: Host
+
+    @property
+    def connection(self) -> HostConnection: ...
+
+    @property
+    def root(self) -> str: ...
 
 
 def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
@@ -362,20 +384,20 @@ def _completed(host: str, argv: Sequence[str], header: Header, body: bytes) -> C
 def _known(count: int, header: Header, _: bytes) -> list[bool]:
     told = header.get("have")
     if not isinstance(told, list) or len(told) != count or not all(isinstance(each, bool) for each in told):
-        raise _r.Senseless(f"have: {ascii(told)[:80]}, for {count} paths")
+        raise _r.MalformedAnswer(f"have: {ascii(told)[:80]}, for {count} paths")
     return told
 
 
-def _listed(host: str, path: str, header: Header, _: bytes) -> list[Listed]:
+def _listed(host: str, path: str, header: Header, _: bytes) -> list[ListedFile]:
     told = header.get("files")
     if not isinstance(told, list) or not all(map(_is_listed, told)):
-        raise _r.Senseless(f"files: {ascii(told)[:80]}")
+        raise _r.MalformedAnswer(f"files: {ascii(told)[:80]}")
     if _r.boolean(header, "truncated"):
         raise HostError(
             f"{path} has more files of these names than the {len(told)} that fit into one answer", host=host,
             hint="give a narrower pattern, or pack them into one file on the host",
         )  # fmt: skip
-    return [Listed(*entry) for entry in told]
+    return [ListedFile(*entry) for entry in told]
 
 
 def _is_listed(entry: object) -> bool:
@@ -386,13 +408,13 @@ def _is_listed(entry: object) -> bool:
 def connect(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
     """A new connection to `host`; `facts.have` tells of the paths asked for.
 
-    The person at this process is asked for what the login needs, now and never again: not when it is made anew.
+    The person at this process is asked for what the login needs, now and never again: not at a reconnect.
 
     Raises:
         HostError: Unreachable, AuthenticationError, HostKeyError; or no agent could be started there.
         ConfigError: The host's address or another of its keys cannot be used.
     """
-    connection = HostConnection(host, transport_for(host), have, asking.person())
+    connection = HostConnection(host, transport_for(host), have, prompts.person())
     with _lock:
         _opened[:] = [each for each in _opened if each.usable()] + [connection]
     return connection
@@ -405,7 +427,7 @@ _shared: dict[Host, tuple[threading.Lock, list[HostConnection]]] = {}
 
 
 def connection_for(host: Host, *, have: Sequence[str] = ()) -> HostConnection:
-    """The connection to `host` that this process shares; made anew if there is none or it cannot be used any more.
+    """The connection to `host` that this process shares; opened again if there is none or it cannot be used any more.
 
     A callback of a connection that has ended gets that one, whose requests raise why: it must not log in again, nor
     keep others waiting. So does a background thread once the program exits.

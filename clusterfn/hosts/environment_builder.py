@@ -13,15 +13,15 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import Any
 
-from clusterfn.environment import cuda, making
-from clusterfn.environment.lock import Package
+from clusterfn.environment import cuda, torch_build
+from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError, HostError
 from clusterfn.hosts.connection import Reply
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler.base import FINAL, PENDING
 
-Told = Mapping[str, Any]
+BuildProgress = Mapping[str, Any]
 """One line of the builder's, as decision 14 has it: stage, done, of, bytes, text; the last is "done" or "failed"."""
 
 _TIMEOUT_S = 60.0
@@ -54,45 +54,49 @@ class Built:
     used_by: tuple[str, ...]
 
 
-def environments(session: Session, root: str) -> list[Built]:
+def list_environments(session: HostState, root: str) -> list[Built]:
     """What lies below a root of environments, the one used last first.
 
     Raises:
         EnvironmentBuildError: The host cannot say.
     """
-    found = [_built(told) for told in ask(session, "list", root)]
+    found = [_built(told) for told in run_builder(session, "list", root)]
     return sorted(found, key=lambda each: -each.used)
 
 
-def _built(told: Told) -> Built:
-    packages = [Package(*each, *[""] * 4) for each in told["packages"]]
-    torch = making.torch_of(packages, cuda.table())
+def _built(told: BuildProgress) -> Built:
+    packages = [LockedPackage(*each, *[""] * 4) for each in told["packages"]]
+    torch = torch_build.find_torch(packages, cuda.load_table())
     return Built(
         told["id"], told["about"], told["python"], torch.cuda if torch else None, told["bytes"], told["files"],
         told["built"], told["used"], tuple(told["used_by"]),
     )  # fmt: skip
 
 
-def remove(session: Session, root: str, env_id: str) -> Told:
+def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Remove one, unless jobs use it: {"removed", "why", "used_by", "freed"}."""
-    return ask(session, "remove", root, env_id, timeout_s=_LONG_S)[-1]
+    return run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)[-1]
 
 
-def collect(session: Session, root: str, days: float, keep: int, *, dry: bool = False) -> Told:
+def remove_unused_environments(
+    session: HostState, root: str, days: float, keep: int, *, dry: bool = False
+) -> BuildProgress:
     """Remove those not used for so many days, but for the so many used last; `dry`: only tell what would go.
 
     Returns:
         {"removed", "kept", "freed"}, and "packages" of what was removed
     """
-    return ask(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
+    return run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
 
 
-def mend(session: Session, root: str, env_id: str) -> Told:
+def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
     """Put back files that it has lost: {"files", "missing", "relinked", "lost"}."""
-    return ask(session, "holes", root, env_id, timeout_s=_LONG_S)[-1]
+    return run_builder(session, "holes", root, env_id, timeout_s=_LONG_S)[-1]
 
 
-def ask(session: Session, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b"") -> list[Told]:
+def run_builder(
+    session: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b""
+) -> list[BuildProgress]:
     """The lines that one command of the builder says.
 
     Raises:
@@ -104,14 +108,14 @@ def ask(session: Session, *words: str, timeout_s: float = _TIMEOUT_S, stdin: byt
     lines = [line.decode("utf-8", "replace") for line in (answer.out + answer.err).splitlines()]
     told = [each for each in map(_parsed, lines) if each is not None]
     if told and told[-1].get("stage") == "failed":
-        raise failure(told[-1], session.host.name)
+        raise build_error(told[-1], session.host.name)
     if answer.rc and not told:
         silent = {"message": f"the builder there ended with status {answer.rc}", "evidence": lines}
-        raise failure(silent, session.host.name)
+        raise build_error(silent, session.host.name)
     return told
 
 
-def failure(told: Told, host: str) -> EnvironmentBuildError:
+def build_error(told: BuildProgress, host: str) -> EnvironmentBuildError:
     """The error that a failed builder's last word means."""
     return EnvironmentBuildError(
         message(told), host=host, stage="environment", evidence=evidence(told), hint=told.get("hint") or _AGAIN
@@ -121,17 +125,17 @@ def failure(told: Told, host: str) -> EnvironmentBuildError:
 _AGAIN = "try again; clusterfn env list says what is there"
 
 
-def message(told: Told) -> str:
+def message(told: BuildProgress) -> str:
     """Why it failed, in a sentence."""
     return f"the environment could not be made: {told.get('message') or told.get('text') or 'nobody knows why'}"
 
 
-def evidence(told: Told) -> list[str]:
+def evidence(told: BuildProgress) -> list[str]:
     """Lines that show it."""
     return [str(line) for line in told.get("evidence") or ()][-_EVIDENCE:]
 
 
-def _parsed(line: str | bytes) -> Told | None:
+def _parsed(line: str | bytes) -> BuildProgress | None:
     try:
         told = json.loads(line)
     except ValueError:
@@ -139,7 +143,7 @@ def _parsed(line: str | bytes) -> Told | None:
     return told if isinstance(told, dict) else None
 
 
-def in_words(told: Told) -> str:
+def describe_progress(told: BuildProgress) -> str:
     """How far a build is.
 
     Example:
@@ -151,7 +155,7 @@ def in_words(told: Told) -> str:
     return f"{told['stage']}{count}{size}{': ' + told['text'] if told.get('text') else ''}"
 
 
-class Build:
+class RemoteBuild:
     """A builder that was started there, heard by what it writes into its log.
 
     Its callbacks run on the connection's reader thread.
@@ -160,16 +164,16 @@ class Build:
         log: The log on the host; this builder's alone.
     """
 
-    def __init__(self, session: Session, log: str) -> None:
+    def __init__(self, session: HostState, log: str) -> None:
         self._session = session
         self._log = log
-        self._outcome: Future[Told] = Future()
+        self._outcome: Future[BuildProgress] = Future()
         self._partial = b""
-        self._on_progress: Callable[[Told], None] = lambda _: None
+        self._on_progress: Callable[[BuildProgress], None] = lambda _: None
         self._following: Reply[Any] | None = None
         self._unseen = 0
 
-    def listen(self, on_progress: Callable[[Told], None]) -> Future[Told]:
+    def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Hear it from its first word on; the future holds its last."""
         self._on_progress = on_progress
         self._following = self._session.connection.follow(self._log, self._came)
@@ -228,7 +232,7 @@ class Build:
             elif "stage" in told and not self._outcome.done():
                 self._on_progress(told)
 
-    def _end(self, told: Told) -> None:
+    def _end(self, told: BuildProgress) -> None:
         with contextlib.suppress(InvalidStateError):  # both ways tell of its end
             self._outcome.set_result(told)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from clusterfn.config.spec import Interpreter
 from clusterfn.environment import existing
-from clusterfn.environment.existing import CALLER, Existing
+from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import EnvironmentBuildError, LockError
 
 if TYPE_CHECKING:
-    from clusterfn.environment.making import Made
+    from clusterfn.environment.resolve import LockedEnvironment
     from clusterfn.environment.specification import Specification
-    from clusterfn.hosts.host_state import Session
+    from clusterfn.hosts.connection import ConnectedHost
 
 Say = Callable[[str], None]
 
@@ -26,7 +26,7 @@ _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
-class Wanted:
+class EnvironmentRequest:
     """What a call says of its environment.
 
     Attributes:
@@ -43,46 +43,46 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Ready:
+class ResolvedEnvironment:
     """An environment that can be used on the host.
 
     Attributes:
         interpreter: Its Python, with the variables that make it complete.
         folders: What must be laid out first: absolute path -> files, each executable.
-        made: The lock that it is made from; None if somebody else made it.
+        made: The lock that it is made from; None if clusterfn did not make it.
     """
 
     interpreter: Interpreter
     folders: Mapping[str, Mapping[str, bytes]]
-    made: Made | None = None
+    made: LockedEnvironment | None = None
 
 
-class Environments:
+class EnvironmentResolver:
     """The environments of one host, as this process knows them."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: ConnectedHost) -> None:
         self._session = session
-        self._known: dict[str, Ready] = {}
+        self._known: dict[str, ResolvedEnvironment] = {}
         self._outdated = False
-        self._finding = threading.Lock()  # held while the host is asked, so never by whoever hands out answers
+        self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
-    def find(self, wanted: Wanted, say: Say) -> Ready:
+    def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `Session.environment`."""
         host = self._session.host
         text = wanted.text or (None if wanted.packages else host.environment)
         with self._finding:
             self._drop_outdated()
-            if wanted.packages or not existing.names_one(text):
-                from clusterfn.environment import making  # it, and what it needs, takes time to import
+            if wanted.packages or not existing.is_existing(text):
+                from clusterfn.environment import resolve  # it, and what it needs, takes time to import
 
-                return self._made(making.specification(text, wanted.packages), wanted.gpus, say)
-            spec = existing.parse(text, host.scheduler)
+                return self._made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
+            spec = existing.parse_existing(text, host.scheduler)
             if spec.kind == "found":
                 return self._found_or_made(wanted, say)
-            return self._remembered(Existing(spec))
+            return self._remembered(ExistingEnvironment(spec))
 
     def forget(self) -> None:
-        """What is made for the cards is to be chosen again: they are known now. Waits for nobody."""
+        """What is made for the cards is to be chosen again: they are known now. Does not block."""
         self._outdated = True
 
     def _drop_outdated(self) -> None:
@@ -90,12 +90,12 @@ class Environments:
             self._outdated = False
             self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
 
-    def _remembered(self, environment: Existing) -> Ready:
+    def _remembered(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment.key() not in self._known:
             self._known[environment.key()] = self._ask(environment)
         return self._known[environment.key()]
 
-    def _ask(self, environment: Existing) -> Ready:
+    def _ask(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         connection = self._session.connection
         answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
         try:
@@ -105,32 +105,34 @@ class Environments:
             raise
         root = self._session.root
         interpreter = Interpreter(found.path, found.version, environment.activation(found, root))
-        return Ready(interpreter, environment.plan(found, root))
+        return ResolvedEnvironment(interpreter, environment.plan(found, root))
 
-    def _made(self, spec: Specification, gpus: int, say: Say) -> Ready:
-        from clusterfn.environment import making
+    def _made(self, spec: Specification, gpus: int, say: Say) -> ResolvedEnvironment:
+        from clusterfn.environment import resolve
         from clusterfn.hosts import environment_facts
 
-        key = f"{bool(gpus)} {making.stamp(spec)}"
+        key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"
         if key not in self._known:
-            made = environment_facts.made(self._session, spec, gpus, CALLER, say)
-            key = f"{bool(gpus)} {making.stamp(spec)}"  # the lock may have been written just now
-            self._known[key] = Ready(made.interpreter, {}, made)
+            made = environment_facts.lock_environment(self._session, spec, gpus, CALLER, say)
+            key = f"{bool(gpus)} {resolve.fingerprint_files(spec)}"  # the lock may have been written just now
+            self._known[key] = ResolvedEnvironment(made.interpreter, {}, made)
         return self._known[key]
 
-    def _found_or_made(self, wanted: Wanted, say: Say) -> Ready:
+    def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """The host's own Python of the caller's version if it has what the function imports, else one that has."""
         from clusterfn.environment import imports
 
         names = set(wanted.imports())
         needed = imports.needed(names)
         try:
-            return self._remembered(Existing(existing.parse(None, self._session.host.scheduler), needed))
+            return self._remembered(
+                ExistingEnvironment(existing.parse_existing(None, self._session.host.scheduler), needed)
+            )
         except EnvironmentBuildError as lacking:
-            from clusterfn.environment import making
+            from clusterfn.environment import resolve
 
             say(f"{self._session.host.name}: {lacking.message}")
-            spec = making.with_own_channels(imports.automatic(names, CALLER))
+            spec = resolve.with_own_channels(imports.automatic(names, CALLER))
             try:
                 return self._made(spec, wanted.gpus, say)
             except LockError as error:

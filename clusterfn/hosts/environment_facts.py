@@ -7,51 +7,58 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.environment import making
-from clusterfn.environment.cuda import Cards
-from clusterfn.environment.making import Made, Say
+from clusterfn.environment import resolve, torch_build
+from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.resolve import LockedEnvironment, Say
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
-
-if TYPE_CHECKING:
-    from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.connection import ConnectedHost
 
 _TIMEOUT_S = 60.0
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
 _CARDS = ["--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
 
 
-def made(session: Session, spec: Specification, gpus: int, caller: tuple[int, int], say: Say) -> Made:
+def lock_environment(
+    session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int], say: Say
+) -> LockedEnvironment:
     """The environment of a specification on the session's host.
 
     Raises:
-        LockError, EnvironmentBuildError, ConfigError: As `making.make`.
+        LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
     """
-    told = facts(session)
+    told = platform_facts(session)
     try:
-        return making.make(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller, say)
+        return resolve.resolve_environment(
+            spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller, say
+        )
     except EnvironmentBuildError as error:
         error.host = session.host.name
         raise
 
 
-def stale(session: Session, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
+def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
     """Why the lock that is there does not do for the session's host; "" if it does."""
-    told = facts(session)
-    return making.stale(spec, session.host, told, cards(session, told["root"]) if gpus else None, caller)
+    told = platform_facts(session)
+    return resolve.why_stale(spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller)
 
 
-def facts(session: Session) -> dict[str, str]:
+def platform_facts(session: ConnectedHost) -> dict[str, str]:
     """What a lock for the host depends on, and where environments lie there."""
     known = session.connection.facts
-    return {"platform": known.platform, "glibc": known.glibc, "root": root(session), "uid": str(known.uid)}
+    return {
+        "platform": known.platform,
+        "glibc": known.glibc,
+        "root": environments_root(session),
+        "uid": str(known.uid),
+    }
 
 
-def root(session: Session) -> str:
+def environments_root(session: ConnectedHost) -> str:
     """The folder below which environments lie on the host, absolute.
 
     Raises:
@@ -73,28 +80,30 @@ def root(session: Session) -> str:
     return posixpath.normpath(found)
 
 
-def cards(session: Session, environments: str) -> Cards:
+def gpus_of_jobs(session: ConnectedHost, environments: str) -> GpuCapabilities:
     """What is known of the cards that a job of this host gets: from clusterfn.yml, the machine, or an earlier job."""
-    return known_cards(session, environments) or making.unknown_cards(session.host)
+    return known_gpus(session, environments) or torch_build.unknown_gpus(session.host)
 
 
-def known_cards(session: Session, environments: str) -> Cards | None:
+def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """The same, without a guess."""
     if session.host.making.driver:
-        return making.unknown_cards(session.host)
+        return torch_build.unknown_gpus(session.host)
     return _remembered(session, environments) if session.host.scheduler == "slurm" else _asked(session)
 
 
-def _asked(session: Session) -> Cards | None:
+def _asked(session: ConnectedHost) -> GpuCapabilities | None:
     argv = ["/bin/sh", "-c", 'command -v nvidia-smi >/dev/null && exec nvidia-smi "$@"', "sh", *_CARDS]
     answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
     rows = [line.split(", ") for line in answer.out.decode("utf-8", "replace").splitlines() if line.count(", ") == 1]
     if answer.rc != 0 or not rows:
         return None
-    return Cards(rows[0][0].strip(), _capabilities(row[1] for row in rows), f"nvidia-smi says on {session.host.name}")
+    return GpuCapabilities(
+        rows[0][0].strip(), _capabilities(row[1] for row in rows), f"nvidia-smi says on {session.host.name}"
+    )
 
 
-def _remembered(session: Session, environments: str) -> Cards | None:
+def _remembered(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """What the last job on the partition saw."""
     partition = session.host.slurm.get("partition")
     name = partition.get("gpu", "") if isinstance(partition, dict) else partition or ""
@@ -102,7 +111,9 @@ def _remembered(session: Session, environments: str) -> Cards | None:
     text = remote_files.read_text(session.connection, path)
     try:
         told: dict[str, Any] = json.loads(text) if text else {}
-        return Cards(told["driver"], _capabilities(told["capabilities"]), f"the last job saw on {told['node']}")
+        return GpuCapabilities(
+            told["driver"], _capabilities(told["capabilities"]), f"the last job saw on {told['node']}"
+        )
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -34,13 +34,13 @@ def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None
     reply.add_done_callback(answered)
 
 
-def remove(connection: HostConnection, folder: str) -> None:
+def remove_folder(connection: HostConnection, folder: str) -> None:
     """Remove the folder of a job that never was, also where the program ends at once; nothing if it cannot be asked."""
     with contextlib.suppress(HostError):
-        await_at_exit(connection.run(removal(folder)), _REMOVAL_TIMEOUT_S)
+        await_at_exit(connection.run(removal_command(folder)), _REMOVAL_TIMEOUT_S)
 
 
-def removal(folder: str) -> list[str]:
+def removal_command(folder: str) -> list[str]:
     """The command that removes a folder of a host, which has its name until all of it goes.
 
     Renamed first: what is still written there, such as a conclusion, fails and cannot bring it back; and a removal that
@@ -50,7 +50,7 @@ def removal(folder: str) -> list[str]:
     return ["/bin/sh", "-c", _REMOVE, "sh", folder, aside]
 
 
-def apart(work: Callable[[], None], name: str) -> None:
+def run_in_thread(work: Callable[[], None], name: str) -> None:
     """Run it in a thread of its own, or in this one if the interpreter is exiting and starts no more threads."""
     try:
         threading.Thread(target=work, name=name, daemon=True).start()

@@ -8,19 +8,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from clusterfn.bridge.supervisor.eligible import Card, asked, eligible, hint, in_words, is_of
+from clusterfn.bridge.supervisor.eligible_gpus import (
+    GpuInfo,
+    describe_gpus,
+    describe_request,
+    eligible_gpus,
+    is_gpu_type,
+    suggest_gpus,
+)
 from clusterfn.bridge.supervisor.text import number
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.scheduler import slurm_gres
 from clusterfn.scheduler.slurm import INHERITED, clusters
+from clusterfn.scheduler.slurm import gres as slurm_gres
 
 _PATIENCE_S = 20.0
 _QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
 
 
-def ask(connection: HostConnection) -> tuple[Card, ...] | None:
+def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
     """All GPUs of a host; none only where nvidia-smi is not installed.
 
     Returns:
@@ -40,12 +47,12 @@ def ask(connection: HostConnection) -> tuple[Card, ...] | None:
     return read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
-def read(text: str) -> tuple[Card, ...] | None:
+def read(text: str) -> tuple[GpuInfo, ...] | None:
     """The GPUs in a table of nvidia-smi; None for anything else. Pure."""
     rows = [line.strip().split(", ", 3) for line in text.split("\n") if line.strip()]
     if not rows or not all(len(row) == 4 and row[1].startswith(("GPU-", "MIG-")) for row in rows):
         return None
-    return tuple(Card(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
+    return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
 
 
 def ask_types(connection: HostConnection, host: Host) -> Sequence[str] | None:
@@ -57,12 +64,12 @@ def ask_types(connection: HostConnection, host: Host) -> Sequence[str] | None:
     return slurm_gres.types(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
-def suitable(there: tuple[Card, ...], wanted: Resources) -> list[Card]:
+def suitable(there: tuple[GpuInfo, ...], wanted: Resources) -> list[GpuInfo]:
     """Those that are of the type and size that is asked for."""
-    return eligible(there, wanted.gpu_type, wanted.gpu_memory_bytes)
+    return eligible_gpus(there, wanted.gpu_type, wanted.gpu_memory_bytes)
 
 
-def enough(there: tuple[Card, ...] | None, wanted: Resources, host: str) -> None:
+def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> None:
     """Refuse a type or a size of which the host has too few.
 
     Raises:
@@ -70,7 +77,7 @@ def enough(there: tuple[Card, ...] | None, wanted: Resources, host: str) -> None
     """
     if there is None or len(suitable(there, wanted)) >= wanted.gpus:
         return
-    raise _unsatisfiable(wanted, host, f"{host} has {in_words(there)}", hint(there, wanted.gpu_type))
+    raise _unsatisfiable(wanted, host, f"{host} has {describe_gpus(there)}", suggest_gpus(there, wanted.gpu_type))
 
 
 def known(types: Sequence[str] | None, wanted: Resources, host: str) -> None:
@@ -83,7 +90,8 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str) -> None:
     if types is None or kind in types:
         return
     named = [each for each in types if each]
-    near = [each for each in named if is_of(each, kind)] or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
+    near = [each for each in named if is_gpu_type(each, kind)]
+    near = near or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
     other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near[0]}"?' if near else other if types else "choose another host"
     raise _unsatisfiable(wanted, host, _types_in_words(types, host), do)
@@ -99,5 +107,5 @@ def _types_in_words(types: Sequence[str], host: str) -> str:
 
 
 def _unsatisfiable(wanted: Resources, host: str, there: str, do: str) -> Unsatisfiable:
-    words = asked(wanted.gpus, wanted.gpu_type, wanted.gpu_memory_bytes)
+    words = describe_request(wanted.gpus, wanted.gpu_type, wanted.gpu_memory_bytes)
     return Unsatisfiable(f"the call asks for {words}, and {there}", host=host, stage="submit", hint=do)

@@ -14,15 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.config.spec import Host, Resources, shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle, exit_flush, gpus
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.environment_choice import Environments, Ready, Wanted
-from clusterfn.hosts.scheduler_watch import Watch
+from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver, ResolvedEnvironment
+from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import Scheduler
 
@@ -31,7 +31,7 @@ _PROBE_TIMEOUT_S = 60.0
 _BELIEVED_S = 3600.0
 
 
-class Session:
+class HostState:
     """One host, as this process knows it.
 
     Args:
@@ -49,8 +49,8 @@ class Session:
         self.limits: list[str] | None = None
         self._anew = ""
         self._has_warned = False
-        self._cards: tuple[Card, ...] | None = None
-        self._watch: Watch | None = None
+        self._cards: tuple[GpuInfo, ...] | None = None
+        self._watch: SchedulerWatch | None = None
         self._watched: hosts.HostConnection | None = None
         self._watching = threading.Lock()
 
@@ -81,21 +81,23 @@ class Session:
         return found or self.bridge in self.there
 
     def distrust(self) -> None:
-        """What was there may be gone or damaged: look again, and lay the bridge out anew, under another name."""
+        """What was there may be gone or damaged: look again, and send the bridge again, under another name."""
         with contextlib.suppress(HostError):  # it has another name below; who asks that host next is told
-            self.connection.run(exit_flush.removal(self.bridge))
+            self.connection.run(exit_flush.removal_command(self.bridge))
         self._anew = f"-{secrets.token_hex(4)}"
         self.there.clear()
 
     def mend_bridge(self, bridge: str) -> list[Reply[bool]]:
-        """Lay out anew, under its own name, the bridge that jobs were sent with; not one of another version.
+        """Send again, under its own name, the bridge that jobs were sent with; not one of another version.
 
         What needs it goes after these.
         """
         self.there.clear()
         if not posixpath.basename(bridge).startswith(bridge_bundle.bridge().digest):
             return []
-        self.connection.run(exit_flush.removal(bridge)).result(_PROBE_TIMEOUT_S)  # a tree that is there is left alone
+        self.connection.run(exit_flush.removal_command(bridge)).result(
+            _PROBE_TIMEOUT_S
+        )  # a tree that is there is left alone
         files = [TreeFile(name, data) for name, data in bridge_bundle.bridge().files.items()]
         return [self.remember(bridge, self.connection.put_tree(bridge, files))]
 
@@ -147,17 +149,17 @@ class Session:
         return scheduler_for(self.host, {"user": facts.user, "boot_id": facts.boot_id, "queue": self._queue_command})
 
     def _queue_command(self) -> tuple[str, ...]:
-        """Tells which jobs wait on a host without a scheduler, and sees to it that somebody starts them."""
+        """Tells which jobs wait on a host without a scheduler, and sees that a spooler starts them."""
         supervise = posixpath.join(self.bridge, layout.SUPERVISE)
         return (self.connection.facts.python, "-I", "-S", supervise, "queue", self.root)
 
     @property
-    def watch(self) -> Watch:
+    def watch(self) -> SchedulerWatch:
         """One look at the scheduler for all jobs of this process, as long as the connection is the same."""
         with self._watching:
             connection = self.connection
             if self._watch is None or self._watched is not connection:
-                self._watch = Watch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
+                self._watch = SchedulerWatch(connection, self.scheduler, poll_floor_s=self.host.poll_floor_s)
                 self._watched = connection
             return self._watch
 
@@ -178,7 +180,9 @@ class Session:
         self.there.update(path for path, there in zip(unknown, answers) if there)
         return {path for path, there in zip(unknown, answers) if not there}
 
-    def environment(self, wanted: Wanted, say: Callable[[str], None] = lambda _: None) -> Ready:
+    def environment(
+        self, wanted: EnvironmentRequest, say: Callable[[str], None] = lambda _: None
+    ) -> ResolvedEnvironment:
         """The environment that is wanted: found on the host once per process, or locked so that it can be made there.
 
         Args:
@@ -197,8 +201,8 @@ class Session:
         self._environments.forget()
 
     @functools.cached_property
-    def _environments(self) -> Environments:
-        return Environments(self)
+    def _environments(self) -> EnvironmentResolver:
+        return EnvironmentResolver(self)
 
     def enough(self, asked: Resources) -> None:
         """Refuse what a host without a scheduler can never give, and a type of card that a cluster has not.
@@ -254,7 +258,7 @@ class Session:
             )
 
     @property
-    def cards(self) -> tuple[Card, ...] | None:
+    def cards(self) -> tuple[GpuInfo, ...] | None:
         """Each GPU of the host; None if nvidia-smi fails. Only an answer with GPUs is kept: a driver may recover."""
         if not self._cards:
             self._cards = gpus.ask(self.connection)
@@ -266,15 +270,15 @@ class Session:
         return gpus.ask_types(self.connection, self.host)
 
     def cards_for(self, asked: Resources) -> int:
-        """How many cards it has of the type and size that is asked for; 0 if nobody can say."""
+        """How many cards it has of the type and size that is asked for; 0 if that is not known."""
         return len(gpus.suitable(self.cards or (), asked))
 
 
-_sessions: dict[str, Session] = {}
+_sessions: dict[str, HostState] = {}
 _lock = threading.Lock()
 
 
-def open_session(host: Host) -> Session:
+def open_session(host: Host) -> HostState:
     """The session of a host; one per process and host as configured."""
     with _lock:
-        return _sessions.setdefault(repr(host), Session(host))
+        return _sessions.setdefault(repr(host), HostState(host))

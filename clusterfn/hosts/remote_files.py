@@ -60,7 +60,7 @@ def list_files(
         if item is None or error.kind != "missing" or not _is_there(connection, _group_of(folder)):
             raise
         return []
-    from clusterfn.bridge.agent.paths import glob_pattern  # here: a job that imports clusterfn has no agent
+    from clusterfn.bridge.agent.files import glob_pattern  # here: a job that imports clusterfn has no agent
 
     match = glob_pattern(pattern or "**").match  # the agent reads an empty one so
     for entry in entries:

@@ -19,7 +19,7 @@ _RUNNING_S = 300.0
 _SHARE = "scheduler"
 
 
-class Look(Protocol):
+class SchedulerLook(Protocol):
     """One answer to a repeated command, whole even where the agent said `same`.
 
     Attributes:
@@ -54,7 +54,7 @@ Seen = Union[JobState, Silent, None]
 Listener = Callable[[Seen], None]
 
 
-class Repeating(Protocol):
+class RepeatingProbe(Protocol):
     """A command that is being repeated."""
 
     def stop(self) -> None:
@@ -71,8 +71,8 @@ class Connection(Protocol):
         *,
         share: str,
         unset: Sequence[str],
-        on_look: Callable[[Look], None],
-    ) -> Repeating:
+        on_look: Callable[[SchedulerLook], None],
+    ) -> RepeatingProbe:
         """Run argv now (or take an answer younger than `interval_s`) and at each interval; returns without waiting."""
 
 
@@ -84,7 +84,7 @@ class _Watched:
     missed: float | None = None
 
 
-class Watch:
+class SchedulerWatch:
     """Looks at the scheduler for the jobs that were added.
 
     Args:
@@ -104,7 +104,7 @@ class Watch:
         self._clock = clock
         self._floor_s = poll_floor_s
         self._jobs: dict[str, _Watched] = {}
-        self._repeating: Repeating | None = None
+        self._repeating: RepeatingProbe | None = None
         self._interval_s = 0.0
         self._answered: float | None = None
         self._lock = threading.RLock()
@@ -146,14 +146,14 @@ class Watch:
         wanted = [_RUNNING_S if job.running else self._waiting_s(now - job.added) for job in self._jobs.values()]
         return max(min(wanted, default=0.0), self._floor_s)
 
-    def _on_look(self, look: Look) -> None:
+    def _on_look(self, look: SchedulerLook) -> None:
         with self._lock:
             told = self._told(look)
             self._repeat()
         for listener, seen in told:  # without the lock: a listener may add or remove
             listener(seen)
 
-    def _told(self, look: Look) -> list[tuple[Listener, Seen]]:
+    def _told(self, look: SchedulerLook) -> list[tuple[Listener, Seen]]:
         now = self._clock()
         trouble = self._scheduler.trouble(Answer(look.rc, look.out, look.err))
         if trouble:

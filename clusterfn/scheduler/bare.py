@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from clusterfn.bridge import layout
 from clusterfn.config.spec import JobSpec
 from clusterfn.errors import SubmitError
-from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Limits, Submission, Verdict
+from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, SchedulerLimits, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm import INHERITED
 
 
@@ -27,7 +27,7 @@ class Bare:
     """
 
     knows_all = False
-    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: nobody else is asked
+    looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*INHERITED, layout.TAG)
@@ -62,12 +62,12 @@ class Bare:
         ]  # fmt: skip
 
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """Nobody to ask."""
+        """None: there is no batch system to ask."""
         return ()
 
-    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
         """None but the machine's own."""
-        return Limits()
+        return SchedulerLimits()
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
         """A process."""
@@ -110,18 +110,20 @@ class Bare:
         stat = (f"/proc/{int(pid)}/stat",) if pid.isascii() and pid.isdigit() else ()
         return ("cat", "/proc/sys/kernel/random/boot_id", *stat)
 
-    def explain(self, evidence: Evidence) -> Verdict | None:
+    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """A rebooted host or a process that is gone; None while it lives, and where there is no /proc."""
         boot, _, stat = evidence.answer.partition("\n")
         submitted_boot, _, process = evidence.scheduler_id.partition(":")
         if not _BOOT_ID.fullmatch(boot) or not submitted_boot:
             return None
         if boot != submitted_boot:
-            return Verdict(layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN)
+            return SchedulerVerdict(
+                layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN
+            )
         return None if _same_process(stat, process) else _gone(evidence)
 
-    def hopeless(self, state: JobState) -> Verdict | None:
-        """Never: whoever asks for more than the host has is refused before."""
+    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
+        """Never: a job that asks for more than the host has is rejected before."""
         return None
 
     def in_words(self, state: JobState) -> str:
@@ -142,9 +144,9 @@ def _same_process(stat: str, process: str) -> bool:
     return stat.split(" ")[0] == pid and len(fields) > 19 and fields[0] not in "ZX" and fields[19] == start
 
 
-def _gone(evidence: Evidence) -> Verdict:
+def _gone(evidence: Evidence) -> SchedulerVerdict:
     hint = "look for the kernel's out-of-memory killer or an administrator; then call the function again"
-    return Verdict(layout.LOST, "the job's processes are gone and left no word", _tail(evidence), hint)
+    return SchedulerVerdict(layout.LOST, "the job's processes are gone and left no word", _tail(evidence), hint)
 
 
 def _tail(evidence: Evidence) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """The seam to schedulers: builders of argv and readers of text.
 
 Implementations (`slurm`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster. `dispatch`
-sends what they build through the agent, `watch` asks what `watch_command` says, `Verdict`s go to `supervise.py
+sends what they build through the agent, `watch` asks what `watch_command` says, `SchedulerVerdict`s go to `supervise.py
 conclude` on the host. Nothing here raises about a job: a conclusion counts only once the host has published it.
 """
 
@@ -75,7 +75,7 @@ class JobState:
 
 
 @dataclass(frozen=True)
-class Limits:
+class SchedulerLimits:
     """What a scheduler allows one user; None where it does not say.
 
     Attributes:
@@ -90,7 +90,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class SchedulerVerdict:
     """A conclusion from outside, for `supervise.py conclude`, which publishes it or finds that the job has spoken.
 
     Attributes:
@@ -158,7 +158,7 @@ class Scheduler(Protocol):
     def limits_commands(self) -> Sequence[tuple[str, ...]]:
         """What to run to learn what is allowed; each may fail."""
 
-    def limits(self, told: Sequence[str], gpus: int) -> Limits:
+    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
         """What these commands printed means for a job with so many cards."""
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
@@ -173,7 +173,7 @@ class Scheduler(Protocol):
         """Whether the job may have been submitted all the same: look it up by name before trying again."""
 
     def watch_command(self) -> tuple[str, ...]:
-        """One look at all jobs of the user; () if there is nobody to ask."""
+        """One look at all jobs of the user; () if it cannot be asked."""
 
     def parse_states(self, text: str) -> Mapping[str, JobState]:
         """By job name (`layout.job_name`). Unknown lines are passed over; never raises."""
@@ -187,10 +187,10 @@ class Scheduler(Protocol):
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Shows what is left of a job, for `explain`."""
 
-    def explain(self, evidence: Evidence) -> Verdict | None:
+    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
         """What ended the job; None if it may live or nothing is known. A silent heartbeat must bear witness too."""
 
-    def hopeless(self, state: JobState) -> Verdict | None:
+    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
         """A verdict on a pending job that can never start, or None. To be believed if two looks say the same."""
 
     def in_words(self, state: JobState) -> str:

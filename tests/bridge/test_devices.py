@@ -175,11 +175,11 @@ def test_on_a_machine_without_gpus_nothing_is_said(bench: Bench, tmp_path: Path)
 
 OPENS = """
 import sys
-from clusterfn.bridge import devices
+from clusterfn.bridge.worker import devices
 devices._NVIDIA = sys.argv[1]
-watch, opened = devices.Watch({"gpus": 1}, print), [open(name) for name in sys.argv[2:]]
+watch, opened = devices.TorchWatch({"gpus": 1}, print), [open(name) for name in sys.argv[2:]]
 watch.begin()
-watch.over(None)
+watch.finish(None)
 """
 
 

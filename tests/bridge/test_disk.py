@@ -12,7 +12,7 @@ import pytest
 
 import clusterfn
 from clusterfn import HostDiskFull
-from clusterfn.bridge.supervisor import judge
+from clusterfn.bridge.supervisor import classify_exit
 from tests.bridge.host import Bench, is_running, until
 
 
@@ -101,7 +101,7 @@ def test_no_inodes_left_is_a_full_disk(tmp_path: Path, as_root: None):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=2", "none", str(tmp_path)], check=True)
     try:
         (tmp_path / "one").touch()
-        assert judge.disk_is_full(str(tmp_path))
+        assert classify_exit.disk_is_full(str(tmp_path))
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 

@@ -12,7 +12,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import environ
 from clusterfn.bridge.supervisor.cores import Cores
-from clusterfn.bridge.supervisor.job import Job
+from clusterfn.bridge.supervisor.job import JobFolder
 from tests.bridge.host import Bench, interpreter
 
 ENVIRON = "def f():\n    import os\n    return dict(os.environ)\n"
@@ -108,7 +108,7 @@ def test_a_small_home_directory_on_another_disk_keeps_the_login(
     monkeypatch.setattr(environ, "_ROOM", free)
     values: dict[str, str] = {}
 
-    (note,) = environ.redirect_caches(Job(str(bench.job(ENVIRON).folder)), values)
+    (note,) = environ.redirect_caches(JobFolder(str(bench.job(ENVIRON).folder)), values)
 
     token_path = values.pop("HF_TOKEN_PATH", None)
     assert set(values) == moved
@@ -120,7 +120,7 @@ def test_the_local_machine_keeps_its_caches_whatever_its_home_directory(bench: B
     monkeypatch.setenv("HOME", "/nowhere")
     values: dict[str, str] = {}
 
-    assert environ.redirect_caches(Job(str(bench.job(ENVIRON, scheduler="local").folder)), values) == []
+    assert environ.redirect_caches(JobFolder(str(bench.job(ENVIRON, scheduler="local").folder)), values) == []
     assert values == {}
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn.bridge.supervisor import expire
 from clusterfn.bridge.supervisor.expire import once_a_day, tidy
-from clusterfn.bridge.supervisor.job import Job
+from clusterfn.bridge.supervisor.job import JobFolder
 from tests.bridge.host import Bench, layout_bridge
 from tests.bridge.host import Job as Laid
 
@@ -65,7 +65,7 @@ def test_a_clock_that_was_ahead_while_one_job_ended_removes_nothing(
     for days in (ahead_days, 0, 1.1):
         monkeypatch.setattr(time, "time", lambda now=right + days * DAY_S: now)
         monkeypatch.setattr(os, "utime", lambda path, times=None, utime=os.utime: utime(path, (time.time(),) * 2))
-        once_a_day(Job(str(last.folder)))
+        once_a_day(JobFolder(str(last.folder)))
 
     assert young.folder.exists()
 
@@ -374,6 +374,6 @@ def test_copies_of_environments_on_a_node_go_when_no_job_has_used_them_there_for
     age(node / "expired", 2)
     last = bench.job(ONE, building={"node_root": str(node), "root": str(tmp_path), "id": "x"})
 
-    once_a_day(Job(str(last.folder)))
+    once_a_day(JobFolder(str(last.folder)))
 
     assert sorted(path.name for path in (node / "envs").iterdir()) == ["used0", "young0"]

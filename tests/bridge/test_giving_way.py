@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from clusterfn.bridge.layout import CLAIM
-from clusterfn.bridge.spooler import machine
-from clusterfn.bridge.spooler.admission import _Admission
-from clusterfn.bridge.supervisor.element import Element, GaveWay
+from clusterfn.bridge.queue import machine
+from clusterfn.bridge.queue.admission import _Admission
+from clusterfn.bridge.supervisor.element import ElementRun, GaveWay
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
 from tests.bridge.test_groups import Group, listed, once
@@ -114,8 +114,8 @@ def test_a_group_has_all_cards_again_when_nobody_else_waits_any_more(box: Box):
 
 
 def test_each_turn_is_good_for_one_item():
-    element = Element.__new__(Element)
-    element.job = SimpleNamespace(element=1, held=SimpleNamespace(gives_way=lambda first: True))
+    element = ElementRun.__new__(ElementRun)
+    element.job = SimpleNamespace(element=1, held=SimpleNamespace(yield_to_other_users=lambda first: True))
 
     element.told = 0
     element._give_way(0)

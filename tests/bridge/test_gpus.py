@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import nvidia
+from clusterfn.bridge.supervisor import gpus
 from tests.bridge.cards import machine
 from tests.bridge.host import Bench, Job, clean_environ, until
 from tests.lab.gpubox import GpuBox
@@ -170,4 +170,4 @@ def test_the_name_of_another_users_process_moves_no_cursor(tmp_path: Path, monke
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
 
-    assert [each.name for each in nvidia.processes()["GPU-1"]] == ["trainx"]
+    assert [each.name for each in gpus.gpu_processes()["GPU-1"]] == ["trainx"]

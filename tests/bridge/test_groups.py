@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge.supervisor.attempt import Attempt
-from clusterfn.bridge.supervisor.element import Teller
-from clusterfn.bridge.supervisor.job import Job
+from clusterfn.bridge.supervisor.group import ItemRecorder
+from clusterfn.bridge.supervisor.job import JobFolder
 from clusterfn.hosts import serialization
 from tests.bridge.host import JOB_SH, Bench, clean_environ, is_running, until
 from tests.bridge.test_calls import bench_of
@@ -337,11 +337,11 @@ def test_who_takes_over_waits_where_the_one_before_may_not_know_yet_that_it_is_o
     assert teller.waits == times
 
 
-class Counting(Teller):
+class Counting(ItemRecorder):
     """An element that counts how often it would wait."""
 
     def __init__(self, group: Group, number: int) -> None:
-        job = Job(str(group._folder(number)))
+        job = JobFolder(str(group._folder(number)))
         attempt = Attempt.new(job)
         attempt.prepare()
         super().__init__(job, attempt, sync=False)

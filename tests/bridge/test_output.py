@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor.pump import Pump
+from clusterfn.bridge.supervisor.output import Pump
 from tests.bridge.host import Bench, until
 
 

@@ -13,7 +13,7 @@ import pytest
 from clusterfn.bridge.supervisor import publish
 from clusterfn.bridge.supervisor.nodes import Others
 from clusterfn.bridge.supervisor.verdict import Fenced
-from clusterfn.bridge.supervisor.watch import Watch
+from clusterfn.bridge.supervisor.watch import EndWatch
 
 
 def test_the_first_wins_and_stays(tmp_path: Path):
@@ -46,7 +46,7 @@ def test_who_watches_an_attempt_or_other_nodes_asks_the_folder_too(tmp_path: Pat
     monkeypatch.setattr(os.path, "exists", lambda path: False)
 
     with pytest.raises(Fenced):
-        Watch(job, attempt, SimpleNamespace(came={}, swallow=lambda: None)).look()
+        EndWatch(job, attempt, SimpleNamespace(came={}, swallow=lambda: None)).look()
     assert others.have_returned()
 
 

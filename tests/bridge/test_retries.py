@@ -41,10 +41,6 @@ def f(seconds):
 """
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
-
-
 def outcomes(job: Job) -> list[dict[str, Any]]:
     names = sorted(os.listdir(job.folder / "attempts"), key=int)
     return [json.loads((job.folder / "attempts" / name / "outcome.json").read_text()) for name in names]
@@ -152,7 +148,7 @@ def test_all_attempts_share_the_time(bench: Bench):
 def test_a_supervisor_that_died_is_followed_by_another(bench: Bench):
     job = bench.job(SLOW, 60, retries=1)
     job.start()
-    until(lambda: (job.folder / "checkpoint" / "attempts").exists() and _size(job.folder / "checkpoint" / "attempts"))
+    job.wait_for("running")
 
     os.kill(job.supervisor_pid(), signal.SIGKILL)
     job.script.wait(60)

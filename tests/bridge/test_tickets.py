@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.spooler.tickets import Queue
+from clusterfn.bridge.queue.tickets import Queue
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a queue is on Linux")
 

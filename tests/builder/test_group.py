@@ -72,7 +72,7 @@ def lease_of(host: Host, uid: int, plan: dict, home: Path, name: str = "abc") ->
     code = (
         f"import sys; sys.path.insert(0, {str(host.bridge)!r})\n"
         "from _clusterfn.bridge.builder import leases\n"
-        f"leases.add({str(host.root)!r}, {plan['id']!r}, {str(job)!r})"
+        f"leases.add_lease({str(host.root)!r}, {plan['id']!r}, {str(job)!r})"
     )
     subprocess.run([*host.before, host.python, "-I", "-c", code], check=True, cwd="/")
     return job

@@ -247,40 +247,40 @@ def test_an_environment_was_last_used_when_its_last_job_ended(host: Host, plan: 
 def test_a_job_that_comes_while_its_environment_is_removed_keeps_its_lease(
     host: Host, plan: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from clusterfn.bridge.builder import holder, housekeeping, leases
+    from clusterfn.bridge.builder import cleanup, leases, locks
 
     root, job = str(host.root), lease(host, plan)
     (host.root / "uses" / plan["id"] / job.name).unlink()
-    empty = housekeeping.empty
+    empty = cleanup.empty_trash
 
     def meanwhile(trash: str) -> int:
-        leases.add(root, plan["id"], str(job))  # its supervisor finds no READY, and builds anew
+        leases.add_lease(root, plan["id"], str(job))  # its supervisor finds no READY, and builds anew
         return empty(trash)
 
-    monkeypatch.setattr(housekeeping, "empty", meanwhile)
-    with holder.Holder(root) as me:
-        told = housekeeping.remove(root, plan["id"], me)
+    monkeypatch.setattr(cleanup, "empty_trash", meanwhile)
+    with locks.LockHolder(root) as me:
+        told = cleanup.remove_environment(root, plan["id"], me)
 
     assert told["removed"]
-    assert leases.users(root, plan["id"]) == [job.name]
+    assert leases.jobs_using(root, plan["id"]) == [job.name]
 
 
 def test_a_job_that_comes_between_the_looks_keeps_its_environment(
     host: Host, plan: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    from clusterfn.bridge.builder import holder, housekeeping, leases
+    from clusterfn.bridge.builder import cleanup, leases, locks
 
-    root, job, users = str(host.root), lease(host, plan), leases.users
+    root, job, users = str(host.root), lease(host, plan), leases.jobs_using
     (host.root / "uses" / plan["id"] / job.name).unlink()
 
     def then_it_comes(*of: str) -> list[str]:
         found = users(*of)
-        leases.add(*of, str(job))
+        leases.add_lease(*of, str(job))
         return found
 
-    monkeypatch.setattr(leases, "users", then_it_comes)
-    with holder.Holder(root) as me:
-        told = housekeeping.remove(root, plan["id"], me)
+    monkeypatch.setattr(leases, "jobs_using", then_it_comes)
+    with locks.LockHolder(root) as me:
+        told = cleanup.remove_environment(root, plan["id"], me)
 
     assert (told["removed"], told["used_by"]) == (False, [job.name])
     assert (host.prefix(plan) / "READY").exists()

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.builder import archives
-from clusterfn.bridge.builder.failure import Failed
-from clusterfn.bridge.builder.place import WRITE, Layout, Maker, Target
+from clusterfn.bridge.builder.errors import BuildFailed
+from clusterfn.bridge.builder.layouts import WRITE, Layout, TargetFile
+from clusterfn.bridge.builder.link import Linker
 from tests.bridge.host import interpreter
 from tests.builder import toys
 from tests.builder.host import Host, entry
@@ -280,8 +281,8 @@ def test_second_names_of_a_large_file_count_as_what_they_take(tmp_path: Path):
             archive.addfile(info)
     path.write_bytes(bz2.compress(data.getvalue()))
 
-    with pytest.raises(Failed, match="holds more than"):
-        list(archives.members(str(path), ".tar.bz2", None))
+    with pytest.raises(BuildFailed, match="holds more than"):
+        list(archives.read_members(str(path), ".tar.bz2", None))
 
 
 def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):
@@ -290,10 +291,10 @@ def test_no_folder_is_made_outside_of_an_environment(tmp_path: Path):
     (tmp_path / "prefix" / "lib").symlink_to(tmp_path)
     layout = Layout(str(tmp_path / "prefix"), (3, 11), "../modules")
 
-    with pytest.raises(Failed, match="outside of the environment"):
-        layout.add(Target(f"{layout.site}/one.py", WRITE, ""))
-    with pytest.raises(Failed, match="by way of a link"):
-        Maker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make(Target("lib/deep/one.py", WRITE, ""))
+    with pytest.raises(BuildFailed, match="outside of the environment"):
+        layout.add(TargetFile(f"{layout.site}/one.py", WRITE, ""))
+    with pytest.raises(BuildFailed, match="by way of a link"):
+        Linker(str(tmp_path / "prefix"), str(tmp_path / "prefix")).make(TargetFile("lib/deep/one.py", WRITE, ""))
 
     assert os.listdir(tmp_path) == ["prefix"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.builder import pieces
+from clusterfn.bridge.builder import fetch
 from clusterfn.calls import environment_upload
 from clusterfn.hosts.rpc.requests import pieces_of
 
@@ -45,7 +45,7 @@ def bring(parts: list[tuple[str, Any]]) -> None:
 
 
 def join(root: Path) -> str | None:
-    return pieces.join(str(root), SHA256, "t", lambda _: None)
+    return fetch.join_pieces(str(root), SHA256, "t", lambda _: None)
 
 
 def test_the_pieces_make_the_archive_and_are_gone(tmp_path: Path, archive: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_small_archive_goes_whole(tmp_path: Path, archive: Path, monkeypatch: 
 
 def test_one_that_was_joined_by_another_builder_is_taken(tmp_path: Path, archive: Path) -> None:
     bring(sent(tmp_path, archive))
-    names = pieces.complete(layout.pieces_dir(str(tmp_path), SHA256))
+    names = fetch.complete_pieces(layout.pieces_dir(str(tmp_path), SHA256))
     assert names == [f"{n}-of-4" for n in range(4)]
     first = join(tmp_path)
 

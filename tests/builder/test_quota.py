@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.builder import quota, space
-from clusterfn.bridge.builder.failure import Failed
+from clusterfn.bridge.builder import space
+from clusterfn.bridge.builder.errors import BuildFailed
 
 NFS = """Disk quotas for user ann (uid 1001):
      Filesystem   space   quota   limit   grace   files   quota   limit   grace
@@ -30,7 +30,7 @@ NO_GRACE = "/dev/sda1 1000 4000 0 20 50 0\nserver:/x none\n"
     ],
 )
 def test_what_is_left(said: str, name: str, left: tuple[int | None, int | None]) -> None:
-    assert quota.parse(said, ("", name)) == left
+    assert space.parse_quota(said, ("", name)) == left
 
 
 def test_the_file_system_is_the_innermost_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,18 +39,18 @@ def test_the_file_system_is_the_innermost_one(tmp_path: Path, monkeypatch: pytes
     inner.mkdir()
     named = str(inner).replace(" ", "\\040")
     mounts.write_text(f"/dev/root / ext4 rw 0 0\nserver:/home {tmp_path} nfs4 rw 0 0\nserver:/in {named} nfs4 rw 0 0\n")
-    monkeypatch.setattr(quota, "_MOUNTS", str(mounts))
+    monkeypatch.setattr(space, "_MOUNTS", str(mounts))
 
-    assert quota._mounted(str(inner)) == ("server:/in", str(inner), "nfs4")
-    assert quota._mounted(str(tmp_path / "other"))[0] == "server:/home"
-    assert quota._mounted("/usr")[0] == "/dev/root"
+    assert space._mounted(str(inner)) == ("server:/in", str(inner), "nfs4")
+    assert space._mounted(str(tmp_path / "other"))[0] == "server:/home"
+    assert space._mounted("/usr")[0] == "/dev/root"
 
 
 def test_both_numbers_of_a_quota_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "left", lambda _: (5 << 20, None))
+    monkeypatch.setattr(space, "quota_left", lambda _: (5 << 20, None))
 
-    with pytest.raises(Failed, match=r"it needs at least 10\.0 MB, and your quota leaves 5\.0 MB"):
-        space.check(str(tmp_path), [(10 << 20, 1)])
-    monkeypatch.setattr(quota, "left", lambda _: (None, 3))
-    with pytest.raises(Failed, match="it needs at least 7, and your quota leaves 3"):
-        space.check(str(tmp_path), [(0, 7)])
+    with pytest.raises(BuildFailed, match=r"it needs at least 10\.0 MB, and your quota leaves 5\.0 MB"):
+        space.refuse_too_little(str(tmp_path), [(10 << 20, 1)])
+    monkeypatch.setattr(space, "quota_left", lambda _: (None, 3))
+    with pytest.raises(BuildFailed, match="it needs at least 7, and your quota leaves 3"):
+        space.refuse_too_little(str(tmp_path), [(0, 7)])

@@ -12,7 +12,7 @@ from clusterfn import ClusterFunction
 from clusterfn.calls import attach, dispatch
 from clusterfn.calls.job import Job
 from clusterfn.config import spec
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.world import HOSTS, World
 
@@ -40,7 +40,7 @@ class Sent:
             self.states.append(self.job.status)
 
     @property
-    def session(self) -> Session:
+    def session(self) -> HostState:
         """The client's side of its host."""
         return self.job._tracker.session
 

@@ -16,7 +16,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
-from clusterfn.hosts.connection import HostConnection, Look, TreeFile, connect
+from clusterfn.hosts.connection import CommandLook, HostConnection, TreeFile, connect
 from clusterfn.hosts.rpc import boot, requests
 from tests.contract.conftest import Connect, find_python, until
 
@@ -61,7 +61,7 @@ def is_zombie(pid: str) -> bool:
 
 
 def test_a_look_with_more_output_than_four_megabytes_is_none(here: HostConnection) -> None:
-    looks: list[Look] = []
+    looks: list[CommandLook] = []
     asked = here.repeat(["head", "-c", "5000000", "/dev/zero"], 60.0, None, looks.append)
     until(lambda: looks)
     asked.stop()
@@ -342,8 +342,10 @@ def test_a_line_comes_when_the_kernel_tells_of_it_and_not_at_the_next_poll(
     """The agent polls once an hour here."""
     sources = dict(boot.agent_sources())
     pauses = "POLL_FIRST_S, POLL_LAST_S, POLL_EACH_S = 0.01, 0.25, 0.0005"
-    assert sources["noticing.py"].count(pauses) == 1
-    sources["noticing.py"] = sources["noticing.py"].replace(pauses, pauses.partition(" = ")[0] + " = 3600, 3600, 0")
+    assert sources["file_watcher.py"].count(pauses) == 1
+    sources["file_watcher.py"] = sources["file_watcher.py"].replace(
+        pauses, pauses.partition(" = ")[0] + " = 3600, 3600, 0"
+    )
     monkeypatch.setattr(boot, "agent_line", lambda: boot.line_of(sources))
     seen: list[bytes] = []
     path = tmp_path / "out"
@@ -407,8 +409,8 @@ def test_a_repeated_program_tells_every_look_and_whether_it_changed(here: HostCo
     until(lambda: any(look.out == "two" for look in looks))
     asked.stop()
 
-    assert looks[0] == Look(0, "one", "", False, 0.0)
-    assert looks[1] == Look(0, "one", "", True, 0.0)
+    assert looks[0] == CommandLook(0, "one", "", False, 0.0)
+    assert looks[1] == CommandLook(0, "one", "", True, 0.0)
     assert [look.same for look in looks if look.out == "two"][0] is False
 
 
@@ -654,6 +656,6 @@ def test_a_fault_of_the_agent_shows_its_file_and_line(here: HostConnection, tmp_
     """Although that host has no such file."""
     fields = {"path": str(tmp_path / "tree"), "files": [[5, 0, 0o600]]}
 
-    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in one\n +parts = name.split"):
-        here._send(requests.Plain("put_tree", fields, lambda *_: None)).result(WAIT_S)
+    with pytest.raises(HostError, match=r"clusterfn-agent/uploads.py.*, line \d+, in plan_file\n +parts = name.split"):
+        here._send(requests.SimpleRequest("put_tree", fields, lambda *_: None)).result(WAIT_S)
     here.ping().result(WAIT_S)

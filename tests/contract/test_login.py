@@ -26,8 +26,8 @@ from clusterfn.cli import main
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
-from clusterfn.hosts.transports import held, logins, transport_for
-from clusterfn.hosts.transports.asking import NotAnswered, Question
+from clusterfn.hosts.transports import held_connections, shared_login, transport_for
+from clusterfn.hosts.transports.prompts import NotAnswered, Question
 from tests.contract.conftest import Connect, until
 from tests.lab.network import DelayProxy
 
@@ -45,8 +45,8 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="cf-", dir="/tmp"))
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
     yield folder
-    for each in list(held.every()):
-        logins._end(each)
+    for each in list(held_connections.all_records()):
+        shared_login._end(each)
     shutil.rmtree(folder)
 
 
@@ -85,7 +85,7 @@ class Person:
 def person(lab: Any, monkeypatch: pytest.MonkeyPatch) -> Person:
     """Somebody at this process who knows the code."""
     somebody = Person(lab.totp.code)
-    monkeypatch.setattr("clusterfn.hosts.transports.asking.person", lambda: somebody)
+    monkeypatch.setattr("clusterfn.hosts.transports.prompts.person", lambda: somebody)
     return somebody
 
 
@@ -347,10 +347,10 @@ def full(*_: object) -> None:
 
 
 FULL = """
-from clusterfn.hosts.transports import held, holder
+from clusterfn.hosts.transports import held_connections, holder_process
 from tests.contract.test_login import full
-held.json.dump = full
-holder.main()
+held_connections.json.dump = full
+holder_process.main()
 """
 HELD = [("auto", "openssh (clusterfn login)"), ("paramiko", "paramiko (clusterfn login)")]
 
@@ -360,7 +360,7 @@ def logged_in(request: pytest.FixtureRequest, totp: Any, lab: Any, prompts: Coun
     """A host to which a connection is held, by each of both ways, and what `via` says then."""
     transport, via = request.param
     host = totp(transport)
-    logins.log_in(host, Person(lab.totp.code))
+    shared_login.log_in(host, Person(lab.totp.code))
     assert prompts() == 1
     return host, via
 
@@ -376,7 +376,7 @@ def test_five_processes_need_one_code(logged_in: Any, prompts: Counted) -> None:
 
 
 def test_logging_in_again_asks_nothing(logged_in: Any, prompts: Counted) -> None:
-    found, new = logins.log_in(logged_in[0], None)
+    found, new = shared_login.log_in(logged_in[0], None)
 
     assert (found.host, new, prompts()) == ("totp-second", False, 1)
 
@@ -384,13 +384,13 @@ def test_logging_in_again_asks_nothing(logged_in: Any, prompts: Counted) -> None
 def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, connect_to: Connect) -> None:
     host, via = logged_in
     there = connect_to(host)
-    held_by = next(logins.every()).pid
+    held_by = next(shared_login.all_held()).pid
 
-    assert logins.log_out(host)
+    assert shared_login.log_out(host)
 
     assert list(runtime.iterdir()) == []
-    assert not held.is_running(held_by)
-    assert not logins.log_out(host)
+    assert not held_connections.is_running(held_by)
+    assert not shared_login.log_out(host)
     until(lambda: not there._link.line.connected)
     with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
         there.ping().result(WAIT_S)
@@ -400,47 +400,48 @@ def test_a_holder_that_was_killed_is_noticed_and_cleared_away(
     logged_in: Any, runtime: Path, lab: Any, prompts: Counted
 ) -> None:
     host, via = logged_in
-    os.kill(next(logins.every()).pid, signal.SIGKILL)
+    os.kill(next(shared_login.all_held()).pid, signal.SIGKILL)
 
     with pytest.raises(AuthenticationError, match="clusterfn login totp-second"):
         until(lambda: transport_for(host).open("true").close())
 
     assert list(runtime.iterdir()) == []
-    assert logins.log_in(host, Person(lab.totp.code))[1]
+    assert shared_login.log_in(host, Person(lab.totp.code))[1]
     assert prompts() == 2
 
 
 def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
     for transport, _ in HELD:
-        logins.log_in(replace(totp(transport), login_ttl_s=2.0), Person(lab.totp.code))
-    found = list(held.every())
+        shared_login.log_in(replace(totp(transport), login_ttl_s=2.0), Person(lab.totp.code))
+    found = list(held_connections.all_records())
 
-    until(lambda: not any(held.is_running(each.pid) for each in found))
+    until(lambda: not any(held_connections.is_running(each.pid) for each in found))
 
-    assert not any(each.kind == held.HOLDER for each in held.every())  # it has cleared up after itself
-    assert (len(found), list(logins.every()), list(runtime.iterdir())) == (2, [], [])
+    # it has cleared up after itself
+    assert not any(each.kind == held_connections.HOLDER for each in held_connections.all_records())
+    assert (len(found), list(shared_login.all_held()), list(runtime.iterdir())) == (2, [], [])
 
 
 @pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
 def test_of_logins_at_once_one_is_held_and_logout_leaves_none(totp: Any, runtime: Path, transport: str) -> None:
     host = totp(transport, alias="py36-dash")
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
-        made = [each.result()[0] for each in [pool.submit(logins.log_in, host, None) for _ in range(3)]]
+        made = [each.result()[0] for each in [pool.submit(shared_login.log_in, host, None) for _ in range(3)]]
 
-    until(lambda: sum(held.is_running(pid) for pid in {each.pid for each in made}) == 1)
+    until(lambda: sum(held_connections.is_running(pid) for pid in {each.pid for each in made}) == 1)
     transport_for(host).open("true").close()
-    assert logins.log_out(host)
+    assert shared_login.log_out(host)
 
-    until(lambda: not any(held.is_running(each.pid) for each in made))
+    until(lambda: not any(held_connections.is_running(each.pid) for each in made))
     assert list(runtime.iterdir()) == []
 
 
 def test_a_login_that_comes_while_another_is_just_made_joins_it(totp: Any, runtime: Path) -> None:
     host = totp("auto", alias="py36-dash")
-    first, _ = logins.log_in(host, None)
+    first, _ = shared_login.log_in(host, None)
     (runtime / f"{first.key}.json").unlink()  # as it is before its record is written
 
-    assert logins.log_in(host, None)[0].pid == first.pid
+    assert shared_login.log_in(host, None)[0].pid == first.pid
 
 
 @pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
@@ -449,12 +450,12 @@ def test_what_cannot_be_remembered_is_not_held(
 ) -> None:
     (runtime / "full.py").write_text(FULL)
     monkeypatch.setattr(
-        "clusterfn.hosts.transports.holding._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
+        "clusterfn.hosts.transports.holder_client._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
     )
-    monkeypatch.setattr(held.json, "dump", full)
+    monkeypatch.setattr(held_connections.json, "dump", full)
 
     with pytest.raises(ConfigError, match="No space left"):
-        logins.log_in(totp(transport, alias="py36-dash"), None)
+        shared_login.log_in(totp(transport, alias="py36-dash"), None)
 
     until(lambda: [each.name for each in runtime.iterdir()] == ["full.py"])
 
@@ -466,34 +467,34 @@ def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_t
     for name in ("master._CHECK_S", "holding.CHECK_S", "holding.ANSWER_S", "logins._GONE_S"):
         monkeypatch.setattr(f"clusterfn.hosts.transports.{name}", 0.3)
     host = totp(transport, "ConnectTimeout 1")
-    pid = logins.log_in(host, Person(lab.totp.code))[0].pid
+    pid = shared_login.log_in(host, Person(lab.totp.code))[0].pid
     os.kill(pid, signal.SIGSTOP)
 
     with pytest.raises(AuthenticationError, match="needs you"):
         transport_for(host).open("true")
-    for what in (logins.log_in, logins.log_out):
+    for what in (shared_login.log_in, shared_login.log_out):
         with pytest.raises(
             HostError, match=f"Process {pid}, which holds the connection to totp-second, does not"
         ) as caught:
-            what(*(host, None)[: 2 if what is logins.log_in else 1])
+            what(*(host, None)[: 2 if what is shared_login.log_in else 1])
     assert f"kill -CONT {pid}" in (caught.value.hint or "")
 
     os.kill(pid, signal.SIGCONT)
     assert prompts() == 1
-    until(lambda: not list(logins.every()) or logins.log_out(host))
-    until(lambda: not held.is_running(pid))
+    until(lambda: not list(shared_login.all_held()) or shared_login.log_out(host))
+    until(lambda: not held_connections.is_running(pid))
 
 
 @pytest.mark.parametrize(("transport", "via"), HELD)
 def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any, transport: str, via: str) -> None:
     host = totp(transport, alias="onesession-bash")
-    made, _ = logins.log_in(host, None)
+    made, _ = shared_login.log_in(host, None)
     first = transport_for(host)
     stream = first.open("cat")
 
     other = transport_for(host)
     beside = other.open("cat")  # a key was enough for the login, so it is for one more
-    held.remember(replace(made, asked=True))
+    held_connections.write_record(replace(made, asked=True))
     with pytest.raises(Unreachable, match=r"The held connection to 127.0.0.1:22025 takes no further session") as caught:
         transport_for(host).open("true")
 
@@ -577,7 +578,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
         key = "HostKeyAlias [127.0.0.1]:22027"
         host = configured(totp(transport, f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
-            logins.log_in(host, person)
+            shared_login.log_in(host, person)
         space: dict[str, Any] = {}
         exec(JOB, space)
         job = cluster(host="totp-second")(space["wait"]).submit(str(gate))
@@ -597,7 +598,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
             job.result(1)
         assert (prompts(), cable.accepted) == (1, knocks)  # not even the key was tried
 
-        logins.log_in(host, person)
+        shared_login.log_in(host, person)
         assert job.result(WAIT_S) == "the value"
         assert prompts() == 2
     gate.unlink()

@@ -13,7 +13,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.hosts.connection import HostConnection, State
+from clusterfn.hosts.connection import ConnectionState, HostConnection
 from tests.contract.conftest import Connect, until
 
 WAIT_S = 30.0
@@ -161,7 +161,7 @@ def test_repeats_and_stills_go_on(there: HostConnection, broken: Break, folder: 
 
 
 def test_the_state_is_told(there: HostConnection, broken: Break) -> None:
-    states: list[State] = []
+    states: list[ConnectionState] = []
     there.on_state(states.append)
     broken()
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports import Stream, logins, transport_for
+from clusterfn.hosts.transports import Stream, shared_login, transport_for
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far
 
@@ -46,12 +46,12 @@ def held_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
     def make(transport: str) -> Host:
         made.append(replace(request.getfixturevalue("lab_host")("py36-bash"), transport=transport))
-        logins.log_in(made[-1], None)
+        shared_login.log_in(made[-1], None)
         return made[-1]
 
     yield make
     for host in made:
-        assert logins.log_out(host)
+        assert shared_login.log_out(host)
     shutil.rmtree(folder)
 
 

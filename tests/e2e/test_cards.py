@@ -19,9 +19,9 @@ import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
 from clusterfn.config import load
-from clusterfn.environment.making import specification
-from clusterfn.hosts.environment_facts import known_cards, made
-from clusterfn.hosts.host_state import CALLER, Session, open_session
+from clusterfn.environment.resolve import read_specification
+from clusterfn.hosts.environment_facts import known_gpus, lock_environment
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from tests.e2e.conftest import MINOR, Hosts, give_to
 from tests.lab import gpubox
 
@@ -74,13 +74,13 @@ class Site:
         self.cards.write({**state, "driver_version": driver, "cards": cards})
 
     @property
-    def session(self) -> Session:
+    def session(self) -> HostState:
         return open_session(load().resolve(self.host)[0])
 
     def chosen(self, gpus: int) -> str:
         """The CUDA of the environment that a call would get."""
-        spec = specification("environment.yml", ())
-        return made(self.session, spec, gpus, CALLER, lambda _: None).cuda
+        spec = read_specification("environment.yml", ())
+        return lock_environment(self.session, spec, gpus, CALLER, lambda _: None).cuda
 
     def submissions(self) -> int:
         """Batch jobs of this site, also those that slurmctld knew before: it forgets in five minutes."""
@@ -131,16 +131,16 @@ def call(host: str, **more: Any) -> Any:
 
 
 def test_nobody_knows_the_cards_and_one_submission_tells(slurm, capsys):
-    assert known_cards(slurm.session, str(slurm.root)) is None
+    assert known_gpus(slurm.session, str(slurm.root)) is None
 
     assert call("slurm")() == ("12.8", 4.0)
 
     assert slurm.submissions() == 1
     said = capsys.readouterr().err
-    assert "driver 525.60.13" in said and "where nobody has seen them: the first job on a card will tell" in said
+    assert "driver 525.60.13" in said and "while they are unknown: the first job on a GPU will tell" in said
     told = json.loads((slurm.root / "cards" / "gpu.json").read_text())
     assert (told["driver"], told["capabilities"], told["node"] in ("n1", "n2")) == (NEW, ["8.6"], True)
-    known = known_cards(slurm.session, str(slurm.root))
+    known = known_gpus(slurm.session, str(slurm.root))
     assert known and (known.driver, known.capabilities) == (NEW, ("8.6",))
     assert known.source == f"the last job saw on {told['node']}"
     assert call("slurm")() == ("12.8", 4.0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.spooler import machine
+from clusterfn.bridge.queue import machine
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
 

@@ -26,7 +26,7 @@ import yaml
 from clusterfn import EnvironmentBuildError, Unsatisfiable, cluster
 from clusterfn.cli import main
 from clusterfn.config import places
-from clusterfn.environment import toolbox
+from clusterfn.environment import solver_install
 from tests.e2e.conftest import MINOR, Hosts, give_to, wait_until
 from tests.lab.condapackage import Entry, Package, write
 
@@ -302,7 +302,7 @@ def test_another_archive_than_the_lock_names_is_refused_by_name(place, host):
     error = refusal(host)
 
     assert f"numpy {NUMPY} is damaged" in str(error) and "0" * 64 in str(error)
-    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock anew" in (error.hint or "")
+    assert (error.host or "").startswith(host) and error.stage == "environment" and "lock again" in (error.hint or "")
 
 
 def test_what_was_damaged_on_its_way_is_sent_again(fresh, lab):
@@ -448,8 +448,8 @@ def test_a_lock_that_is_there_needs_no_solver(place, monkeypatch):
     def absent(*_: object) -> None:
         raise AssertionError("the solver was looked for")
 
-    monkeypatch.setattr(toolbox, "interpreter", absent)
-    monkeypatch.setattr(toolbox, "conda", absent)
+    monkeypatch.setattr(solver_install, "find_interpreter", absent)
+    monkeypatch.setattr(solver_install, "find_conda", absent)
 
     assert cluster(host="tensor01", environment="environment.yml")(compute)()[0] == NUMPY
 

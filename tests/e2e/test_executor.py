@@ -18,7 +18,7 @@ import pytest
 
 import clusterfn
 from clusterfn import Cancelled, Executor, HostError, Unsatisfiable, cluster
-from clusterfn.calls.group import inside
+from clusterfn.calls.group import state_of_group
 from tests.e2e.conftest import wait_until
 
 
@@ -234,7 +234,7 @@ def test_after_shutdown_nothing_is_taken_and_all_that_was_has_ended(here):
 def test_shutdown_waits_for_the_others_where_nothing_can_be_heard_of_one(here, tmp_path):
     executor = Executor("here")
     lost, other = executor.map(pow, [1], [2]), executor.map(pow, [3], [2])
-    inside(executor._groups[0]).on_refused(HostError("it is gone"))
+    state_of_group(executor._groups[0]).on_refused(HostError("it is gone"))
 
     executor.shutdown()
 

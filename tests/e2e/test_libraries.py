@@ -147,12 +147,12 @@ TABLE = """
 import json
 import pandas
 from clusterfn.calls.group import JobGroup
-from clusterfn.calls.group_state import Ended, GroupState
+from clusterfn.calls.group_state import ItemOutcome, GroupState
 
 known = GroupState("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", 4, labels=["a", "b", "c", "d"])
-known.on_end(0, Ended("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
-known.on_end(1, Ended("RAISED", None, ValueError("no\\nmore")))
-known.on_end(2, Ended("RETURNED", 3))
+known.on_end(0, ItemOutcome("RETURNED", {"loss": 0.1, "state": "fine"}, usage={"wall_s": 1.5}))
+known.on_end(1, ItemOutcome("RAISED", None, ValueError("no\\nmore")))
+known.on_end(2, ItemOutcome("RETURNED", 3))
 table = JobGroup(known).to_dataframe()
 missing = table.isna()
 print(json.dumps([

@@ -33,7 +33,7 @@ from clusterfn import (
     config,
 )
 from clusterfn.calls import history
-from clusterfn.calls.group import inside
+from clusterfn.calls.group import state_of_group
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm import Slurm
 from tests.e2e.conftest import give_to, wait_until
@@ -469,7 +469,7 @@ def test_a_damaged_bridge_costs_no_item(hosts, gate):
     group = cluster(host="tensor01")(counted_until_told(gate, (0,))).map(range(5), max_parallel=1)
     wait_until(lambda: began(gate, 0), 60)
 
-    (hosts.root / "bridge" / Path(inside(group).gathering.job.bridge).name / "worker.py").unlink()
+    (hosts.root / "bridge" / Path(state_of_group(group).backend.job.bridge).name / "worker.py").unlink()
     (gate / "go").touch()
 
     assert group.results(90) == list(range(5))
@@ -647,7 +647,7 @@ print(json.dumps(group.id))
 DIES = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls import group_conclusion as concluding
+from clusterfn.calls import group_conclusion
 
 CUT = (  # who writes more than so many bytes dies
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (70000,) * 2);"
@@ -669,7 +669,7 @@ def dies(session, group, folder, bridge, verdict):
         session.connection.run(argv, stdin=asked).result(60)
     os._exit(0)
 
-concluding.bury = dies
+group_conclusion.fail_unfinished_items = dies
 group = wait.map(range(60), max_parallel=2, chunksize=1)
 next(iter(group))
 group.stop()
@@ -728,14 +728,14 @@ def test_a_group_whose_client_died_before_it_had_left_the_queue_leaves_it_when_s
     text = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.group_tracker import GroupTracker
 
-def dies(gathering):
+def dies(tracker):
     print(json.dumps(group.id), flush=True)
     os._exit(0)
 
-Gathering._drop = lambda gathering: False  # all of it has arrived
-Gathering._cancel_at_scheduler = dies
+GroupTracker._drop = lambda tracker: False  # all of it has arrived
+GroupTracker._cancel_at_scheduler = dies
 group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
 group.stop()
 """

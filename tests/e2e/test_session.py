@@ -22,6 +22,7 @@ import pytest
 import clusterfn
 from clusterfn import Session, cluster
 from clusterfn.calls import submit
+from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ConfigError, DiskFull, ExitedEarly, HostDiskFull, KilledBySignal, WorkerLost
 from tests.bridge.test_usage import SMI
 from tests.e2e.conftest import Hosts, wait_until
@@ -68,8 +69,8 @@ def chatter_and_die(lines: int) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_call_keeps_no_more_output_than_a_job(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    whole = submit.spec_json
-    monkeypatch.setattr(submit, "spec_json", lambda job: whole(replace(job, log_limit_bytes=200)))
+    whole = JobSpec.to_json
+    monkeypatch.setattr(JobSpec, "to_json", lambda job: whole(replace(job, log_limit_bytes=200)))
 
     with Session() as session:
         job = session.submit(chatter, 50_000)
@@ -285,7 +286,7 @@ def test_an_idle_session_lets_go_and_the_next_call_starts_another(here: Path, ca
     session.shutdown()
 
     assert first[1] != second[1]
-    assert "the session on here has ended (nobody called): starting another" in capfd.readouterr().err
+    assert "the session on here has ended (it was idle): starting another" in capfd.readouterr().err
 
 
 def test_a_call_that_is_still_packed_when_its_session_ends_runs_in_another(here: Path):

@@ -380,7 +380,7 @@ def test_a_group_that_its_host_never_got_is_sent_anew(here, tmp_path, capfd):
     with pytest.raises(SweepError):
         clusterfn.sweep(cluster(graded), {"x": [3]}, journal=tmp_path / "j")
 
-    assert "0000 is sent anew: " in capfd.readouterr().err
+    assert "0000 is sent again: " in capfd.readouterr().err
 
 
 def test_the_journal_of_another_sweep_is_refused_with_the_difference(here, tmp_path):
@@ -429,7 +429,7 @@ def test_the_cache_of_one_function_is_told_and_can_be_deleted_by_itself(here, tm
     (folder,) = (tmp_path / "cache").glob("graded-*")
 
     assert said[0] == (
-        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to have all of it computed anew, delete that folder"
+        f"clusterfn: cached: 2 results, 0.0 MB, in {folder}; to have all of it computed again, delete that folder"
     )
     shutil.rmtree(folder)
     assert [each.source for each in clusterfn.sweep(cluster(graded), {"x": [4, 5]}, **cached)] == ["run", "run"]

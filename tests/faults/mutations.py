@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 Edit = tuple[str, str, str]
 
-WORKER = "bridge/worker.py"
+WORKER = "bridge/worker/execute.py"
+WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/wire/container.py"
 _S = "bridge/supervisor/"
-WATCH, JUDGE, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "judge", "run", "main", "after"))
-SLURM, WORDS, BARE = "scheduler/slurm.py", "scheduler/slurm_words.py", "scheduler/bare.py"
+WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "after"))
+SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, SESSION, BOOT = (
     "calls/outcome.py",
     "calls/submit.py",
@@ -64,10 +65,10 @@ MUTATIONS: list[Mutation] = [
          "sys.exit(2)-bare", "sys.exit('x')-bare"),
     _one("only Exception is caught", WORKER, "except BaseException as error:  # whatever the function raises",
          "except Exception as error:  # whatever the function raises", "KeyboardInterrupt-bare", "sys.exit(2)-bare"),
-    _one("no stack of a crash", WORKER, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
-    _one("descriptors stay low", "bridge/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
+    _one("no stack of a crash", WORKER_MAIN, "    _explain_crashes()\n", "", "SIGSEGV-bare"),
+    _one("descriptors stay low", "bridge/worker/descriptors.py", "_HIGH = (5000, 900, 200, 3)", "_HIGH = (3,)",
          "closes its output-bare"),
-    _one("the version is not looked at", WORKER, "if wanted != here:", "if False:", "environment changed-bare"),
+    _one("the version is not looked at", WORKER_MAIN, "if wanted != here:", "if False:", "environment changed-bare"),
     _one("an exception that finds no room is lost", WORKER,
          "except BaseException:  # noqa: BLE001 - an odd exception may refuse", "except KeyError:  #",
          "disk full in the function-tiny"),
@@ -110,11 +111,11 @@ MUTATIONS: list[Mutation] = [
          "except ZeroDivisionError as error:",
          "numpy array-bare"),
     # the supervisor
-    _one("exit 0 is taken for an error's", JUDGE, "return _exited(os.WEXITSTATUS(status), stage)",
+    _one("exit 0 is taken for an error's", EXIT, "return _exited(os.WEXITSTATUS(status), stage)",
          "return _exited(os.WEXITSTATUS(status) or 1, stage)", "os._exit(0)-bare"),
     _one("no last lines", RUN, "for pump in reversed(self._pumps):", "for pump in ():",
          "prints a scheduler's words-bare"),
-    _one("output has no limit", f"{_S}pump.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
+    _one("output has no limit", f"{_S}output.py", "wanted = data[: max(0, self._limit - self._kept)]", "wanted = data",
          "70 MB of noise-bare"),
     _one("a removed folder stays away", RUN, "if os.path.exists(self.attempt.path(VALUE)):", "if True:",
          "removes its folder-bare"),
@@ -125,7 +126,8 @@ MUTATIONS: list[Mutation] = [
          "leaves a thread-bare"),
     _one("the kernel's killer is not seen", f"{_S}memory.py", "            if _oom_kills(path) > before:\n",
          "            return None\n            if _oom_kills(path) > before:\n", "kernel OOM-cgroup"),
-    _one("memory is not limited", RUN, "raise judge.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",
+    _one("memory is not limited", RUN,
+         "raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)", "pass",
          "memory of the tree-bare"),
     _one("time is not limited", WATCH, "            raise self._too_long()\n", "            pass\n", "time limit-bare"),
     _one("the file `cancel` is not seen", f"{_S}job.py", "return os.path.exists(self.path(CANCEL))", "return False",
@@ -165,13 +167,13 @@ MUTATIONS: list[Mutation] = [
          "node lost-no-requeue"),
     Mutation("the words about memory are not read",
              ((WORDS, "if _MEMORY_TEXT.search(log) and", "if False and"),
-              (JUDGE, '    for line in log.split(b"\\n"):', "    for line in ():")),
+              (EXIT, '    for line in log.split(b"\\n"):', "    for line in ():")),
              ["SLURM's memory limit-slurm-memory"]),
     _one("what SLURM calls over is not looked at", WITNESS, "        self._gone = self._gone + 1 if",
          "        self._gone = 0 if",
          "scancel, waiting-later"),
     _one("a withdrawn job counts as started", "calls/job_tracker.py",
-         "won = self.witness.standing(standing).get(\"won\") is True",
+         "won = self.liveness.parse_conclusion(answer).get(\"won\") is True",
          "won = False", "Job.cancel(), waiting-later"),
     _one("a waiting job is stopped like a running one", "calls/job_tracker.py",
          "        if not self.withdraw():", "        if True:",
@@ -194,7 +196,7 @@ MUTATIONS: list[Mutation] = [
     _one("a large request is waited for", WORDS, '    "PartitionConfig": (', '    "x": (', "too many cores-slurm"),
     _one("a long request is waited for", WORDS, '    "PartitionTimeLimit": (', '    "x": (', "too much time-slurm"),
     _one("what was refused stays there", SEND,
-         "        remove(tracker.connection, tracker.folder)\n",
+         "        remove_folder(tracker.connection, tracker.folder)\n",
          "        pass\n",
          "too many GPUs-slurm", "too much memory-slurm", "no such partition-bad-partition"),
     _one("cards are not counted", SESSION, "self.cards if asked.gpus", "self.cards if False",
@@ -207,7 +209,8 @@ MUTATIONS: list[Mutation] = [
     # before the job
     _one("the last error counts", "hosts/rpc/link.py", "error = self._requests.failed_before(request) or error", "pass",
          "disk full at upload-tiny"),
-    _one("no advice about a root", "hosts/rpc/failures.py", '    "denied": _denied,\n', "", "read-only home-readonly"),
+    _one("no advice about a root", "hosts/rpc/host_errors.py", '    "denied": _denied,\n', "",
+         "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",
          "other Python-bare"),
     _one("% is sent to SLURM", SLURM, 'if "%" in folder or', "if False and", "odd home, SLURM-odd-home-slurm"),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 pytest.importorskip("fcntl")
 
 from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.bridge.agent.loop import Agent
+from clusterfn.bridge.agent.server import Agent
 from tests.fuzz import ODD, damaged, fuzzed, twisted
 
 # A scratch folder by a fixed name, as samples are made before tests begin; each test process has its own.
@@ -73,7 +73,7 @@ def an_agent() -> Iterator[Agent]:
             agent.reap()
         for program in programs:
             program.finish()
-        watching = [agent.watch.inotify.fd] if agent.watch.inotify else []
+        watching = [agent.watcher.inotify.fd] if agent.watcher.inotify else []
         for fd in (source, asking, answers, sink, *watching):
             os.close(fd)
 
@@ -83,9 +83,9 @@ def test_a_request_that_makes_no_sense_ends_by_itself_and_the_agent_goes_on(requ
     with an_agent() as agent:
         for request in requests:
             with contextlib.suppress(ValueError):
-                agent.take(request, b"data")
+                agent.dispatch(request, b"data")
         for _ in range(3):
             agent.at(0, lambda: None)
             agent.turn()
-        agent.take({"id": 2**31, "do": "ping"}, b"")
+        agent.dispatch({"id": 2**31, "do": "ping"}, b"")
         assert agent.out.pending()

@@ -14,8 +14,8 @@ from clusterfn.config import parse, units
 from clusterfn.config.spec import Host, parse_options
 from clusterfn.environment import lock as locks
 from clusterfn.errors import ClusterfnError, ConfigError, HostKeyError, LockError
-from clusterfn.hosts.transports import hostkeys, sshfile
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports import host_keys, ssh_config_file
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 from tests.fuzz import ODD, damaged, fuzzed, twisted
 
 CONFIGURATIONS = [each.encode() for each in (
@@ -117,7 +117,7 @@ def test_options_are_taken_or_refused(options: Any) -> None:
 @fuzzed(data=damaged(LOCKS), weight=0.2)
 def test_a_lock_is_read_or_refused(data: bytes) -> None:
     with contextlib.suppress(LockError):
-        lock = locks.parse(data, Path("x.conda-lock.yml"))
+        lock = locks.parse_lock(data, Path("x.conda-lock.yml"))
         for platform in (*lock.platforms, "linux-64"):
             assert len(lock.id(platform)) == 64 and lock.virtual_packages(platform) is not None
             lock.python(platform)
@@ -127,7 +127,7 @@ def test_a_lock_is_read_or_refused(data: bytes) -> None:
 def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], Settings]:
     """Settings by a configuration that is read without an ssh."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(sshfile, "home", lambda: tmp_path)
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path)
     host = Host("lab8", "me@lab8", "bare", "clusterfn.yml:3", ssh_config=str(tmp_path / "config"))
 
     def settings(data: bytes) -> Settings:
@@ -148,4 +148,4 @@ def test_known_hosts_lets_no_other_key_in(data: bytes, read: Callable[[bytes], S
     (tmp_path / "known").write_bytes(data)
     settings = read(b"UserKnownHostsFile %d/known\nGlobalKnownHostsFile none\n")
     with pytest.raises(HostKeyError):
-        hostkeys.check(settings, "lab8", "ssh-ed25519", b"a key that no sample has")
+        host_keys.check(settings, "lab8", "ssh-ed25519", b"a key that no sample has")

@@ -17,23 +17,24 @@ pytest.importorskip("fcntl")
 
 from hypothesis import strategies as st
 
-from clusterfn.bridge.spooler import machine, plan, words
-from clusterfn.bridge.spooler.demand import cards_of
-from clusterfn.bridge.spooler.names import Seen
-from clusterfn.bridge.spooler.room import Machine
-from clusterfn.bridge.spooler.tickets import Queue
-from clusterfn.bridge.supervisor import expire, gauge, listing, nvidia
-from clusterfn.bridge.supervisor.eligible import Card
+from clusterfn.bridge.queue import machine, plan
+from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.tickets import Queue
+from clusterfn.bridge.supervisor import expire, gauge, listing
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
-from clusterfn.hosts.survey import machine as surveyed
-from clusterfn.hosts.survey import queues
-from clusterfn.hosts.survey.answers import Section
-from clusterfn.scheduler import slurm_gres, slurm_limits
+from clusterfn.hosts.survey import parse
+from clusterfn.hosts.survey import parse as surveyed
+from clusterfn.hosts.survey.parse import Section
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.slurm import Slurm
+from clusterfn.scheduler.slurm import gres as slurm_gres
+from clusterfn.scheduler.slurm import limits as slurm_limits
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
@@ -94,9 +95,9 @@ def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
     slurm_gres.types(text)
     slurm_gres.nodes(text)
     slurm_gres.waiting(text)
-    queues.partitions(text.splitlines())
-    queues.accounts(text.splitlines())
-    queues.limits(text.splitlines(), [])
+    parse.partitions(text.splitlines())
+    parse.accounts(text.splitlines())
+    parse.limits(text.splitlines(), [])
 
 
 @fuzzed(data=damaged(BARE_TEXTS))
@@ -113,8 +114,8 @@ def test_a_bare_hosts_answers_are_read_whatever_they_are(data: bytes) -> None:
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What nvidia-smi prints, once it is put there."""
     said: list[str] = [""]
-    monkeypatch.setattr(nvidia, "_ask", lambda argv: said[0])
-    monkeypatch.setattr(nvidia, "_AGAIN_S", 0)
+    monkeypatch.setattr(bridge_gpus, "_ask", lambda argv: said[0])
+    monkeypatch.setattr(bridge_gpus, "_AGAIN_S", 0)
     return said
 
 
@@ -122,7 +123,8 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> None:
     answers[0] = text = data.decode("utf-8", "replace")
     readers: list[Callable[[], Any]] = [
-        nvidia.cards, nvidia.loads, nvidia.processes, lambda: nvidia.used_by_others(["GPU-1"])
+        bridge_gpus.list_gpus, bridge_gpus.gpu_loads, bridge_gpus.gpu_processes,
+        lambda: bridge_gpus.used_by_others(["GPU-1"]),
     ]  # fmt: skip
     for read in readers:
         with contextlib.suppress(Verdict):
@@ -139,7 +141,7 @@ def test_no_name_of_a_process_ends_a_job(name: bytes, answers: list[str]) -> Non
     """Any user of the machine chooses names; a row can be forged by one, but never broken."""
     answers[0] = f"GPU-1, {os.getpid()}, {name.decode('utf-8', 'replace')}\nGPU-2, 1, b\n"
 
-    found = nvidia.processes()
+    found = bridge_gpus.gpu_processes()
 
     assert found["GPU-1"][0].pid == str(os.getpid())
     assert "GPU-2" in found
@@ -179,13 +181,13 @@ def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], ro
     Path(queue.folder).mkdir(parents=True, exist_ok=True)
     (Path(queue.folder) / JOB).write_text(json.dumps(told))
     seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
-    every = [Card(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
-    view = plan.View(
-        Machine(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: cards_of(kind, every),
-        lambda kind, ahead, kept: words.Around(kind, {}, {}, ahead, kept),
+    every = [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
+    view = plan.QueueView(
+        MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
+        lambda kind, ahead, kept: plan.GpuSituation(kind, {}, {}, ahead, kept),
     )  # fmt: skip
 
-    made = plan.plan(queue.read(), view)
+    made = plan.plan_starts(queue.read(), view)
 
     assert {each.job for each in made.start} <= {JOB}
     shutil.rmtree(queue.folder)

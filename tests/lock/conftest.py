@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import environmentyml
-from clusterfn.environment.lock import Lock
-from clusterfn.environment.solving import Target, lock_for
+from clusterfn.environment import environment_yml
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.solver import SolveTarget, lock_for
 from tests.lab.channel import Channel
 
-HOST = Target("linux-64", "2.28", None, "3.11")
+HOST = SolveTarget("linux-64", "2.28", None, "3.11")
 
 
 @dataclass
@@ -30,10 +30,10 @@ class Bench:
         path.write_text(f"channels: [{self.channel}]\n{text}")
         return path
 
-    def lock(self, dependencies: str, target: Target = HOST) -> Lock:
+    def lock(self, dependencies: str, target: SolveTarget = HOST) -> EnvironmentLock:
         """The lock of `dependencies:` with these lines."""
         path = self.write(f"dependencies:\n{dependencies}")
-        return lock_for(environmentyml.from_file(path), target, self.said.append)
+        return lock_for(environment_yml.read_file(path), target, self.said.append)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def bench(channel: Channel, tmp_path: Path) -> Bench:
     return Bench(tmp_path, channel.url)
 
 
-def names(lock: Lock, manager: str = "conda", platform: str = "linux-64") -> dict[str, str]:
+def names(lock: EnvironmentLock, manager: str = "conda", platform: str = "linux-64") -> dict[str, str]:
     """name -> version and build of the packages of one manager."""
     found = [each for each in lock.on(platform) if each.manager == manager]
     return {each.name: f"{each.version} {each.build}".strip() for each in found}

@@ -11,8 +11,8 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config import places
-from clusterfn.environment import environmentyml, toolbox
-from clusterfn.environment.solving import Target, lock_for
+from clusterfn.environment import environment_yml, solver_install
+from clusterfn.environment.solver import SolveTarget, lock_for
 from clusterfn.environment.specification import from_packages
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, names
@@ -28,7 +28,7 @@ def no_solver(monkeypatch: pytest.MonkeyPatch):
         def refuse(*_: object) -> None:
             raise AssertionError("a solver is started")
 
-        monkeypatch.setattr(toolbox, "interpreter", refuse)
+        monkeypatch.setattr(solver_install, "find_interpreter", refuse)
         monkeypatch.setenv("PATH", "")
 
     return forbid
@@ -143,7 +143,7 @@ def test_a_channel_that_does_not_answer_is_not_called_a_missing_solution(bench: 
     with pytest.raises(
         LockError, match=r"environment\.yml could not be locked: a channel or package index cannot"
     ) as told:
-        lock_for(environmentyml.from_file(path), HOST, bench.said.append)
+        lock_for(environment_yml.read_file(path), HOST, bench.said.append)
 
     shown = str(told.value) + "".join(bench.said)
     assert "127.0.0.1" in shown or "nobody.invalid" in shown
@@ -186,7 +186,7 @@ def test_a_platform_is_added_to_a_lock_and_the_others_stay(bench: Bench, channel
     bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
     bench.lock("  - numpy =1.26\n")
     bench.lock("  - numpy =1.26\n", replace(HOST, platform="linux-aarch64", glibc="2.17"))
-    lock = environmentyml.from_file(bench.folder / "environment.conda-lock.yml")
+    lock = environment_yml.read_file(bench.folder / "environment.conda-lock.yml")
 
     both = lock_for(lock, HOST, bench.said.append)
     assert names(both).keys() == names(both, platform="linux-aarch64").keys()
@@ -199,7 +199,7 @@ def test_all_platforms_of_the_file_are_locked(bench: Bench, channel: Channel):
     bench.channel = two_platforms(channel, bench.folder / "both").as_uri()
     path = bench.write("platforms: [linux-64, linux-aarch64]\ndependencies:\n  - six\n  - tqdm  # [aarch64]\n")
 
-    lock = lock_for(environmentyml.from_file(path), HOST, bench.said.append)
+    lock = lock_for(environment_yml.read_file(path), HOST, bench.said.append)
 
     assert lock.platforms == ("linux-64", "linux-aarch64")
     assert [("tqdm" in names(lock, platform=each)) for each in lock.platforms] == [False, True]
@@ -217,7 +217,7 @@ def two_platforms(channel: Channel, folder: Path) -> Path:
 def test_a_given_lock_is_never_solved(bench: Bench, no_solver):
     path = bench.lock("  - six\n").path
     no_solver()
-    spec = environmentyml.from_file(path)
+    spec = environment_yml.read_file(path)
 
     assert "six" in names(lock_for(spec, HOST, bench.said.append))
     with pytest.raises(LockError, match=r"was solved for glibc 2\.28, and the host has 2\.17"):
@@ -267,7 +267,7 @@ def test_an_environments_name_does_not_depend_on_addresses(bench: Bench, channel
     assert first.id("linux-64") == second.id("linux-64")
 
 
-TARGET_37 = Target("linux-64", "2.28", None, "3.7")
+TARGET_37 = SolveTarget("linux-64", "2.28", None, "3.7")
 
 
 def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench):
@@ -276,9 +276,11 @@ def test_a_python_that_is_too_old_for_the_channel_gets_the_nearest(bench: Bench)
 
 def test_for_a_reason_of_the_callers_it_is_solved_for_this_host_alone(bench: Bench):
     bench.lock("  - pytorch\n", replace(HOST, cuda="11.8"))
-    spec = environmentyml.from_file(bench.folder / "environment.yml")
+    spec = environment_yml.read_file(bench.folder / "environment.yml")
 
-    lock = lock_for(spec, replace(HOST, cuda="12.8"), bench.said.append, anew="the card is too new for CUDA 11.8")
+    lock = lock_for(
+        spec, replace(HOST, cuda="12.8"), bench.said.append, other_reason="the card is too new for CUDA 11.8"
+    )
 
     assert "cuda128" in names(lock)["pytorch"]
     assert bench.said[-2].endswith("the card is too new for CUDA 11.8")

@@ -13,13 +13,13 @@ import pytest
 
 import clusterfn.environment.solve
 from clusterfn import LockError
-from clusterfn.environment import toolbox
+from clusterfn.environment import solver_install
 from tests.lab import Lab, conda36
 from tests.lock.conftest import Bench, names
 
 pytestmark = pytest.mark.lab
 
-STAND_IN = Path(clusterfn.environment.solve.__file__).with_name("standin.py")
+STAND_IN = Path(clusterfn.environment.solve.__file__).with_name("stand_in_conda.py")
 ROOT = Path(clusterfn.environment.solve.__file__).parents[3]
 
 
@@ -70,10 +70,10 @@ def test_what_a_conda_complains_of_is_shown(bench: Bench, bin_folder: Path):
 
 
 def asked(lab: Lab, tmp_path: Path, minor: str = "3.11", **variables: str) -> subprocess.CompletedProcess[str]:
-    """What `toolbox.interpreter` finds from a Python that has no conda-lock."""
+    """What `solver_install.find_interpreter` finds from a Python that has no conda-lock."""
     code = (
-        "from clusterfn import LockError\nfrom clusterfn.environment.toolbox import interpreter\n"
-        "try: print(interpreter(True, lambda line: print('said:', line))[0])\n"
+        "from clusterfn import LockError\nfrom clusterfn.environment.solver_install import find_interpreter\n"
+        "try: print(find_interpreter(True, lambda line: print('said:', line))[0])\n"
         "except LockError as error: print(error)\n"
     )
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
@@ -116,17 +116,17 @@ def test_conda_lock_is_installed_once_and_solves(
     python = second.stdout.strip()
     assert first.stdout.splitlines()[-1] == python
 
-    monkeypatch.setattr(toolbox, "interpreter", lambda *_: (python, "-I"))
+    monkeypatch.setattr(solver_install, "find_interpreter", lambda *_: (python, "-I"))
     assert "six" in names(bench.lock("  - six\n"))
 
 
 INTERRUPTED = """
 import sys
 from pathlib import Path
-from clusterfn.environment import environmentyml
-from clusterfn.environment.solving import Target, lock_for
+from clusterfn.environment import environment_yml
+from clusterfn.environment.solver import SolveTarget, lock_for
 try:
-    lock_for(environmentyml.from_file(Path(sys.argv[1])), Target("linux-64", "2.28", None, "3.11"), print)
+    lock_for(environment_yml.read_file(Path(sys.argv[1])), SolveTarget("linux-64", "2.28", None, "3.11"), print)
 except KeyboardInterrupt:
     print("interrupted")
 """
@@ -170,7 +170,7 @@ def test_a_solve_leaves_nothing_in_the_folder_for_temporary_files(bench: Bench, 
 
 
 def test_who_waits_long_hears_what_is_waited_for(bench: Bench, bin_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("clusterfn.environment.solving._PATIENCE_S", 0.2)
+    monkeypatch.setattr("clusterfn.environment.solver._PATIENCE_S", 0.2)
 
     bench.lock("  - six\n")
 

@@ -10,8 +10,8 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.config.spec import Host
-from clusterfn.environment import environmentyml, making
-from clusterfn.environment.cuda import Cards
+from clusterfn.environment import environment_yml, resolve
+from clusterfn.environment.cuda import GpuCapabilities
 from tests.lab.channel import Channel
 from tests.lock.conftest import HOST, Bench, make_index, make_wheel, names, sha256
 
@@ -162,13 +162,13 @@ def test_a_build_that_no_index_has_is_answered_with_the_index_to_name(bench: Ben
     assert "--extra-index-url https://download.pytorch.org/whl/cu118" in (caught.value.hint or "")
 
 
-def locked_for_gpus(bench: Bench, wheels: str) -> making.Made:
+def locked_for_gpus(bench: Bench, wheels: str) -> resolve.LockedEnvironment:
     """The environment of a `pip:` section for the GPUs of a new driver."""
-    spec = environmentyml.from_file(bench.write(f"dependencies:\n  - pip:\n{wheels}"))
-    cards = Cards("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
+    spec = environment_yml.read_file(bench.write(f"dependencies:\n  - pip:\n{wheels}"))
+    cards = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
     facts = {"platform": "linux-x86_64", "glibc": "2.28", "root": "/root", "uid": "0"}
     host = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
-    return making.make(spec, host, facts, cards, (3, 11), bench.said.append)
+    return resolve.resolve_environment(spec, host, facts, cards, (3, 11), bench.said.append)
 
 
 def test_torch_from_where_this_machines_pip_has_it_is_locked_by_its_hash(bench: Bench):

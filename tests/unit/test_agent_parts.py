@@ -9,12 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.bridge.agent import logout
-from clusterfn.bridge.agent.failures import Failure
-from clusterfn.bridge.agent.frames import Inbox, pack
-from clusterfn.bridge.agent.hello import Hello
-from clusterfn.bridge.agent.outbox import Outbox
-from clusterfn.bridge.agent.paths import expand, glob_pattern
+from clusterfn.bridge.agent import facts
+from clusterfn.bridge.agent.facts import HelloHandler
+from clusterfn.bridge.agent.files import glob_pattern
+from clusterfn.bridge.agent.frames import Inbox, Outbox, pack
+from clusterfn.bridge.agent.handler import Failure, expand
 from clusterfn.hosts.rpc.boot import COMMAND, loader
 
 
@@ -34,11 +33,11 @@ def test_a_frame_is_two_lengths_a_header_and_a_body() -> None:
 class Sender:
     """A transfer that never ends."""
 
-    def __init__(self, name: bytes, hot: bool) -> None:
-        self.name, self._hot, self.queued, self.ended = name, hot, False, False
+    def __init__(self, name: bytes, urgent: bool) -> None:
+        self.name, self._urgent, self.queued, self.ended = name, urgent, False, False
 
-    def hot(self) -> bool:
-        return self._hot
+    def is_urgent(self) -> bool:
+        return self._urgent
 
     def frame(self) -> bytes:
         return self.name
@@ -58,15 +57,15 @@ def order(out: Outbox, count: int) -> bytes:
 def test_transfers_take_turns() -> None:
     out = Outbox(-1)
     for name in (b"a", b"b", b"c"):
-        out.offer(Sender(name, hot=False))  # type: ignore[arg-type]
+        out.offer(Sender(name, urgent=False))
 
     assert order(out, 6) == b"abcabc"
 
 
 def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
     out = Outbox(-1)
-    out.offer(Sender(b"b", hot=False))  # type: ignore[arg-type]
-    out.offer(Sender(b"l", hot=True))  # type: ignore[arg-type]
+    out.offer(Sender(b"b", urgent=False))
+    out.offer(Sender(b"l", urgent=True))
     out.answer({"id": 1})
 
     assert order(out, 11)[-10:] == b"llllllllbl"
@@ -75,7 +74,7 @@ def test_answers_go_first_then_lines_but_bodies_are_not_starved() -> None:
 def test_what_is_sent_no_longer_counts_as_unsent() -> None:
     out = Outbox(-1)
     out.answer({"id": 1}, b"x" * 1000)
-    out.offer(Sender(b"b" * 5000, hot=False))  # type: ignore[arg-type]
+    out.offer(Sender(b"b" * 5000, urgent=False))
 
     order(out, 3)
 
@@ -145,19 +144,19 @@ def test_the_marker_does_not_stand_in_what_is_sent() -> None:
     ],
 )
 def test_whether_logind_ends_jobs_is_what_its_last_file_says_of_the_user(lines: list[str], ended: bool) -> None:
-    assert logout.is_ended("ada", lines) is ended
+    assert facts.kills_user_processes("ada", lines) is ended
 
 
 def test_only_what_a_login_has_started_is_ended_by_logind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cgroup, setting = tmp_path / "cgroup", tmp_path / "50-site.conf"
     setting.write_text("[Login]\nKillUserProcesses=yes\n")
-    monkeypatch.setattr(logout, "_CGROUP", str(cgroup))
-    monkeypatch.setattr(logout, "_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
+    monkeypatch.setattr(facts, "_CGROUP", str(cgroup))
+    monkeypatch.setattr(facts, "_LOGIND_FILES", (str(tmp_path / "none.conf"), str(tmp_path / "*.conf")))
 
     found = []
     for where in ("user.slice/user-1000.slice/session-3.scope", "system.slice/cron.service"):
         cgroup.write_text(f"0::/{where}\n")
-        found.append(logout.ends_jobs("ada"))
+        found.append(facts.logind_ends_jobs("ada"))
 
     assert found == [True, False]
 
@@ -172,5 +171,5 @@ def test_a_root_that_another_user_made_between_the_look_and_the_making_is_refuse
     monkeypatch.setattr(os, "makedirs", is_too_late)
 
     with pytest.raises(Failure) as caught:
-        Hello(SimpleNamespace(), {"id": 1, "root": str(root), "have": []}, b"").start()
+        HelloHandler(SimpleNamespace(), {"id": 1, "root": str(root), "have": []}, b"").start()
     assert (caught.value.data["kind"], caught.value.data["path"]) == ("refused", str(root))

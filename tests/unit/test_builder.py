@@ -12,7 +12,7 @@ import pytest
 from clusterfn.bridge import layout
 from clusterfn.errors import EnvironmentBuildError, HostKeyError, SubmitError
 from clusterfn.hosts import environment_builder
-from clusterfn.hosts.environment_builder import Build
+from clusterfn.hosts.environment_builder import RemoteBuild
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.scheduler_watch import Silent
 from clusterfn.scheduler.base import FINAL, PENDING, JobState
@@ -52,7 +52,7 @@ def line(stage: str, **more: Any) -> bytes:
 def heard() -> Any:
     connection = Connection()
     scheduler = SimpleNamespace(in_words=lambda seen: seen.reason)
-    build = Build(SimpleNamespace(connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
+    build = RemoteBuild(SimpleNamespace(connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
     progress: list[Any] = []
     return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
 
@@ -120,7 +120,7 @@ def test_one_that_was_never_started_says_why(heard):
 def test_the_last_word_becomes_an_error_with_all_of_its_facts():
     told = {"stage": "failed", "message": "the disk is full", "evidence": ["3 MB free"], "hint": "make room"}
 
-    error = environment_builder.failure(told, "tensor01")
+    error = environment_builder.build_error(told, "tensor01")
 
     assert isinstance(error, EnvironmentBuildError)
     assert (error.host, error.stage, error.evidence, error.hint) == (
@@ -138,7 +138,7 @@ def test_the_last_word_becomes_an_error_with_all_of_its_facts():
     ],
 )
 def test_how_far_it_is_reads_like_a_sentence(told, words):
-    assert environment_builder.in_words(told) == words
+    assert environment_builder.describe_progress(told) == words
 
 
 def test_who_waits_for_a_build_is_told_why_its_connection_has_ended(heard):

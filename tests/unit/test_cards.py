@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import nvidia
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import Unsatisfiable
 from clusterfn.hosts import gpus
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.host_state import HostState
 
 WANTED = Resources(gpus=2, gpu_type="a6000")
 
@@ -61,8 +61,8 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None
 
 
 @pytest.fixture
-def session(smi: object, tmp_path: Path) -> Iterator[Session]:
-    session = Session(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
+def session(smi: object, tmp_path: Path) -> Iterator[HostState]:
+    session = HostState(Host("here", "", "local", "clusterfn.yml:1", root=str(tmp_path / "root")))
     yield session
     session.connection.close()
 
@@ -73,7 +73,7 @@ def session(smi: object, tmp_path: Path) -> Iterator[Session]:
      "echo '²²²'", "echo 'No devices were found'; exit 6"],
 )  # fmt: skip
 def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
-    session: Session, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
+    session: HostState, smi: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, failure: str
 ):
     monkeypatch.setattr(gpus, "_PATIENCE_S", 0.5)
     smi(failure)
@@ -84,7 +84,7 @@ def test_a_failing_nvidia_smi_is_never_no_gpus_and_is_asked_again(
         session.enough(Resources(gpus=2))
 
 
-def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: Session, smi: Callable[[str], None]):
+def test_a_host_without_nvidia_smi_has_no_gpus_until_it_is_installed(session: HostState, smi: Callable[[str], None]):
     with pytest.raises(Unsatisfiable, match="gpus=1 is more than here has: 0"):
         session.enough(Resources(gpus=1))
 
@@ -107,7 +107,7 @@ def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path,
     (tmp_path / "rows").write_text(f"GPU-1, {os.getpid()}, {name}\nGPU-2, 7, /usr/bin/b\n", newline="")
     smi(f"cat {tmp_path / 'rows'}")
 
-    found = nvidia.processes()
+    found = bridge_gpus.gpu_processes()
 
     assert (found["GPU-2"][-1].name, found["GPU-1"][0].pid) == ("b", str(os.getpid()))
     assert found["GPU-1"][0].name.isprintable()
@@ -116,11 +116,11 @@ def test_a_process_may_have_any_name(smi: Callable[[str], None], tmp_path: Path,
 def test_what_is_no_table_is_asked_for_again(smi: Callable[[str], None], tmp_path: Path):
     smi(f"mkdir {tmp_path / 'asked'} 2>/dev/null && echo garbage || {TABLE.replace('0, ', '0, 0, ', 1)}")
 
-    assert [card.uuid for card in nvidia.cards()] == ["GPU-1"]
+    assert [card.uuid for card in bridge_gpus.list_gpus()] == ["GPU-1"]
 
 
 @pytest.mark.parametrize("number", ["²", "9" * 5000, "-1", "[N/A]"])
 def test_the_supervisor_reads_numbers_that_are_none(smi: Callable[[str], None], number: str):
     smi(f"echo '{number}, {number}, GPU-1, {number}, NVIDIA RTX A6000'")
 
-    assert [(card.index, card.total_mib) for card in nvidia.cards()] == [(0, 0)]
+    assert [(card.index, card.total_mib) for card in bridge_gpus.list_gpus()] == [(0, 0)]

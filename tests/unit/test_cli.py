@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -16,8 +18,9 @@ from clusterfn.calls import attach, history, job_display
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.job import Job
 from clusterfn.calls.outcome import RemoteTraceback
-from clusterfn.cli import complaint, errand, jobs, main, screen, target
-from clusterfn.cli.calls import written
+from clusterfn.cli import error_text, jobs, main, parser, screen, target
+from clusterfn.cli.check import probe_job
+from clusterfn.cli.run import written
 from clusterfn.errors import ClusterfnError, ConfigError, OutOfMemory
 from clusterfn.hosts.connection import Completed, Reply
 
@@ -484,19 +487,19 @@ JOB = SimpleNamespace(name="check", id="50cafb8a11fdb1d0", host="cluster")
 
 
 def test_a_scheduler_that_is_away_for_a_moment_is_asked_again(monkeypatch):
-    monkeypatch.setattr(errand, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(probe_job, "_AGAIN_S", 0.0)
     queue = Queue(failures=2)
 
-    errand.leave_queue(JOB, queue)
+    probe_job.leave_queue(JOB, queue)
 
     assert queue.asked == [("scancel", "--name=check.50cafb8a11fdb1d0")] * 3
 
 
 def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeypatch):
-    monkeypatch.setattr(errand, "_CANCEL_S", -1.0)
+    monkeypatch.setattr(probe_job, "_CANCEL_S", -1.0)
 
     with pytest.raises(ClusterfnError, match="may still be in its queue") as caught:
-        errand.leave_queue(JOB, Queue(failures=9))
+        probe_job.leave_queue(JOB, Queue(failures=9))
 
     assert caught.value.hint == "later: clusterfn cancel 50cafb8a11fdb1d0 --host cluster"
 
@@ -504,20 +507,20 @@ def test_a_job_that_may_still_wait_is_told_with_the_command_that_ends_it(monkeyp
 def test_an_error_of_ours_is_its_name_and_its_lines():
     error = OutOfMemory("too much", host="lab8", job="7f3a", hint="ask for more")
 
-    told = complaint.of(error)
+    told = error_text.of(error)
 
-    assert told == complaint.Complaint("OutOfMemory: too much\n  where: host lab8, job 7f3a\n  next:  ask for more", 1)
+    assert told == error_text.Complaint("OutOfMemory: too much\n  where: host lab8, job 7f3a\n  next:  ask for more", 1)
 
 
 def test_a_mistake_in_the_configuration_leaves_with_two():
-    assert complaint.of(ConfigError("no")).code == 2
+    assert error_text.of(ConfigError("no")).code == 2
 
 
 def test_loud_shows_our_traceback_too():
     try:
         raise ClusterfnError("no")
     except ClusterfnError as error:
-        told = complaint.of(error, loud=True)
+        told = error_text.of(error, loud=True)
 
     assert "Traceback (most recent call last)" in told.text
     assert told.text.endswith("ClusterfnError: no")
@@ -527,20 +530,20 @@ def test_an_exception_of_the_function_is_shown_as_the_host_told_it():
     error = ValueError("boom")
     error.__cause__ = RemoteTraceback('"""on lab8, job 7f3a\nTraceback (…)\nValueError: boom\n"""')
 
-    told = complaint.of(error)
+    told = error_text.of(error)
 
-    assert told == complaint.Complaint("on lab8, job 7f3a\nTraceback (…)\nValueError: boom", 1)
+    assert told == error_text.Complaint("on lab8, job 7f3a\nTraceback (…)\nValueError: boom", 1)
 
 
 def test_what_an_exception_learnt_here_is_shown_below_the_remote_traceback():
     error = FileNotFoundError(2, "not there, but it is here", "x.csv")
     error.__cause__ = RemoteTraceback('"""on lab8\nFileNotFoundError: not there\n"""')
 
-    assert "but it is here" in complaint.of(error).text.splitlines()[-1]
+    assert "but it is here" in error_text.of(error).text.splitlines()[-1]
 
 
 def test_an_error_that_nobody_foresaw_is_not_hidden():
-    assert complaint.of(ZeroDivisionError("ours")) is None
+    assert error_text.of(ZeroDivisionError("ours")) is None
 
 
 @pytest.mark.parametrize(("ids", "digits"), [(["7f3a11", "90aa33"], 4), (["7f3a11", "7f3a22"], 5), ([], 4)])
@@ -555,3 +558,12 @@ def test_what_json_cannot_say_is_refused_by_name():
 
 def test_json_keeps_text_readable():
     assert written({"name": "Zoë"}, as_json=True) == '{"name": "Zoë"}'
+
+
+def test_every_command_has_its_function():
+    source = Path(parser.__file__).read_text(encoding="utf-8")
+    named = re.findall(r'"([a-z_]+(?:\.[a-z_]+)+)"', source)
+
+    assert len(named) > 20
+    for module, _, function in (each.rpartition(".") for each in named):
+        assert callable(getattr(importlib.import_module(f"clusterfn.cli.{module}"), function))

@@ -4,7 +4,7 @@ import io
 import json
 import time
 
-from clusterfn.cli import cards, nodes, screen
+from clusterfn.cli import gpus, screen
 
 
 def card(**facts):
@@ -19,7 +19,7 @@ def holder(**facts):
 
 
 def shown(*of, waiting=(), clock=lambda: 0.0):
-    return cards.Lines(clock).of({"cards": of, "waiting": list(waiting)})
+    return gpus.MachineTables(clock).of({"cards": of, "waiting": list(waiting)})
 
 
 def test_each_card_says_who_has_it():
@@ -63,7 +63,7 @@ def test_the_queue_stands_below_in_its_order():
 
 def test_who_watches_sees_for_how_long_a_held_card_has_done_nothing():
     now = [100.0]
-    lines = cards.Lines(lambda: now[0])
+    lines = gpus.MachineTables(lambda: now[0])
 
     def use(**facts):
         row = lines.of({"cards": [card(**{"holder": holder(), "use_percent": 0, **facts})], "waiting": []})
@@ -92,7 +92,7 @@ def test_a_clusters_nodes_and_who_waits_there():
     }
     told = {"nodes": [node, {**node, "node": "n2", "type": "", "used": 0}], "waiting": [job, {**job, "own": True}]}
 
-    text = [" ".join(line.split()) for line in nodes.lines(told).splitlines()]
+    text = [" ".join(line.split()) for line in gpus.cluster_tables(told).splitlines()]
 
     assert text[0] == "5 of 8 GPUs free"
     assert text[3:5] == ["n1 mixed a100 1 of 4", "n2 mixed - 4 of 4"]
@@ -102,7 +102,7 @@ def test_a_clusters_nodes_and_who_waits_there():
 def test_a_card_of_unknown_use_is_no_free_card():
     told = {"nodes": [{"node": "n1", "state": "idle", "type": "", "total": 4, "used": None}], "waiting": []}
 
-    assert nodes.lines(told).splitlines()[0] == "? of 4 GPUs free"
+    assert gpus.cluster_tables(told).splitlines()[0] == "? of 4 GPUs free"
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clusterfn import config
 from clusterfn.config import hosts, yamlfile
-from clusterfn.config.spec import Host, Limits, Making, Resources
+from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -424,7 +424,7 @@ def test_every_fact_of_a_host_can_be_configured():
     of_making = {field.partition(".")[2] for field in read if field.startswith("making.")}
     assert {field.partition(".")[0] for field in read} == set(Host.__dataclass_fields__) - {"name", "source"}
     of_cuda = {"driver", "capabilities", "table"}
-    assert of_making - {"cuda"} | of_cuda == set(Making.__dataclass_fields__)
+    assert of_making - {"cuda"} | of_cuda == set(EnvironmentSettings.__dataclass_fields__)
 
 
 def test_how_environments_are_made_can_be_configured():

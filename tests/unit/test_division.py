@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterfn.calls import chunking
-from clusterfn.calls.chunking import Machine, Wish
+from clusterfn.calls.chunking import MachineCapacity, MapOptions
 from clusterfn.config.spec import Group
-from clusterfn.scheduler import slurm_limits
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.slurm import limits as slurm_limits
 
 # scontrol of SLURM 22.05, shortened.
 CONFIG = "MaxArraySize            = 1001\nMaxBatchRequeue         = 5\nMaxJobCount             = 10000\n"
@@ -24,7 +24,9 @@ COUNTS = st.integers(1, 20_000)
 
 @given(COUNTS, st.integers(1, 500), st.none() | st.integers(1, 300), st.none() | st.floats(1, 1e5))
 def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
-    group = chunking.on_slurm(count, Wish(at_once, chunk), item_s, Limits(array=1000, jobs=10_000, time_s=3600.0))
+    group = chunking.on_slurm(
+        count, MapOptions(at_once, chunk), item_s, SchedulerLimits(array=1000, jobs=10_000, time_s=3600.0)
+    )
 
     assert group.count == count and 1 <= group.at_once <= min(at_once, group.elements)
     assert group.elements <= 10_000
@@ -34,46 +36,64 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 
 
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
-    limits = Limits(time_s=3600.0)
+    limits = SchedulerLimits(time_s=3600.0)
 
-    assert chunking.on_slurm(10_000, Wish(50, None), 600.0, limits) == Group(10_000, 5, 2000, 50, None, 3000.0, 1800.0)
-    assert chunking.on_slurm(10, Wish(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
-    assert chunking.on_slurm(1000, Wish(50, None), 600.0, Limits()) == Group(1000, 5, 200, 50, None, 3000.0, 1800.0)
-    assert chunking.on_slurm(100, Wish(50, 10), 600.0, limits).element_s == 3540.0
-    assert chunking.on_slurm(4, Wish(2, None), 7200.0, limits).element_s == 7200.0  # SLURM itself says that it cannot
+    assert chunking.on_slurm(10_000, MapOptions(50, None), 600.0, limits) == Group(
+        10_000, 5, 2000, 50, None, 3000.0, 1800.0
+    )
+    assert chunking.on_slurm(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert chunking.on_slurm(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
+        1000, 5, 200, 50, None, 3000.0, 1800.0
+    )
+    assert chunking.on_slurm(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
+    assert (
+        chunking.on_slurm(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
+    )  # SLURM itself says that it cannot
 
 
 def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
-    assert chunking.on_slurm(1000, Wish(50, 1), None, Limits()) == Group(1000, 1, 1000, 50, 1, None)
-    assert chunking.on_slurm(1000, Wish(50, 1), None, Limits(jobs=100)) == Group(1000, 1, 100, 50, None, None)
+    assert chunking.on_slurm(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
+    assert chunking.on_slurm(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
+        1000, 1, 100, 50, None, None
+    )
 
 
 @pytest.mark.parametrize(
-    ("count", "wish", "item_s", "said"),
+    ("count", "how", "item_s", "said"),
     [
-        (1000, Wish(50, 1), None, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 50')),
-        (1000, Wish(50, 1), 600.0, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 200')),
-        (600, Wish(50, 1), 3500.0, ("58.3 min for each item fill the 60 min that the partition gives", "600 elements")),
-        (600, Wish(50), 3500.0, ("58.3 min for each item fill the 60 min that the partition gives", "600 elements")),
-        (600, Wish(200), 60.0, ("max_parallel=200 makes 600 elements",)),
-        (5000, Wish(2000), None, ()),  # each takes several
-        (1000, Wish(50, 2), None, ()),
-        (500, Wish(50, 1), None, ()),
-        (500, Wish(50), 3500.0, ()),
+        (1000, MapOptions(50, 1), None, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 50')),
+        (1000, MapOptions(50, 1), 600.0, ("chunksize=1 makes 1000 elements", 'chunksize="auto" would make 200')),
+        (
+            600,
+            MapOptions(50, 1),
+            3500.0,
+            ("58.3 min for each item fill the 60 min that the partition gives", "600 elements"),
+        ),
+        (
+            600,
+            MapOptions(50),
+            3500.0,
+            ("58.3 min for each item fill the 60 min that the partition gives", "600 elements"),
+        ),
+        (600, MapOptions(200), 60.0, ("max_parallel=200 makes 600 elements",)),
+        (5000, MapOptions(2000), None, ()),  # each takes several
+        (1000, MapOptions(50, 2), None, ()),
+        (500, MapOptions(50, 1), None, ()),
+        (500, MapOptions(50), 3500.0, ()),
     ],
 )
-def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, wish, item_s, said):
-    limits = Limits(time_s=3600.0)
-    told = chunking.load_on_controller(chunking.on_slurm(count, wish, item_s, limits), wish, item_s, limits)
+def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, how, item_s, said):
+    limits = SchedulerLimits(time_s=3600.0)
+    told = chunking.load_on_controller(chunking.on_slurm(count, how, item_s, limits), how, item_s, limits)
 
     assert all(part in told for part in said) and bool(told) == bool(said)
-    if wish.chunk is None:
+    if how.chunk is None:
         assert "chunksize" not in told  # it is "auto" already
 
 
 @given(COUNTS, st.integers(1, 500), st.integers(1, 64), st.none() | st.integers(0, 64), st.none() | st.integers(0, 8))
 def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores, memory, cards):
-    group = chunking.on_machine(count, Wish(most, None), Machine(cores, memory, cards))
+    group = chunking.on_machine(count, MapOptions(most, None), MachineCapacity(cores, memory, cards))
 
     room = min(each for each in (most, cores, memory, cards, count) if each is not None)
     assert 1 <= group.elements == group.at_once <= max(1, room)
@@ -81,13 +101,19 @@ def test_on_a_machine_there_are_no_more_than_it_has_room_for(count, most, cores,
 
 
 def test_on_this_machine_four_run_at_once():
-    assert chunking.on_machine(100, Wish(50, None), Machine(by_cores=16, local=True)).at_once == 4
-    assert chunking.on_machine(100, Wish(50, None), Machine(by_cores=16, by_memory=2, local=True)).at_once == 2
+    assert chunking.on_machine(100, MapOptions(50, None), MachineCapacity(by_cores=16, local=True)).at_once == 4
+    assert (
+        chunking.on_machine(100, MapOptions(50, None), MachineCapacity(by_cores=16, by_memory=2, local=True)).at_once
+        == 2
+    )
 
 
 @pytest.mark.parametrize(("count", "cards", "at_once"), [(2, 1, 1), (2, 2, 2), (3, 2, 2), (2, 0, 1), (8, 3, 3)])
 def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, at_once):
-    assert chunking.on_machine(count, Wish(50, None), Machine(by_cores=16, by_cards=cards)).at_once == at_once
+    assert (
+        chunking.on_machine(count, MapOptions(50, None), MachineCapacity(by_cores=16, by_cards=cards)).at_once
+        == at_once
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,10 +121,10 @@ def test_two_items_that_would_share_a_card_run_one_after_another(count, cards, a
     [(2, 2, None, 1), (3, 2, None, 3), (5, 5, 8, 1), (2, 0, 1, 1), (2, None, None, 2), (2, 0, None, 2)],
 )
 def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, cards, at_once):
-    group = chunking.on_machine(count, Wish(sequential_up_to=up_to), Machine(by_cores=16, by_cards=cards))
+    group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_cards=cards))
 
     assert group.at_once == at_once
-    on_slurm = chunking.on_slurm(count, Wish(sequential_up_to=up_to), None, Limits())
+    on_slurm = chunking.on_slurm(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())
     assert on_slurm.at_once == (1 if up_to and count <= up_to else count)  # each has GPUs of its own there
 
 
@@ -106,5 +132,5 @@ def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, ca
     ("partition", "time_s"), [(None, 3600.0), ("long", 216_000.0), ("long,short", 3600.0), ("free", None), ("x", None)]
 )
 def test_limits_are_what_the_tools_print(partition, time_s):
-    assert slurm_limits.read([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == Limits(1000, 40, time_s)
-    assert slurm_limits.read(["", "", ""], partition) == Limits()
+    assert slurm_limits.read([CONFIG, PARTITIONS, "500|\n|40\n"], partition) == SchedulerLimits(1000, 40, time_s)
+    assert slurm_limits.read(["", "", ""], partition) == SchedulerLimits()

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from clusterfn import config, errors
+from clusterfn.cli.check import scheduler
 from clusterfn.cli.parser import make_parser
-from clusterfn.cli.steps import machine
-from clusterfn.hosts.survey import Cards
+from clusterfn.hosts.survey import SurveyedGpus
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")] + sorted(
@@ -252,9 +252,9 @@ def test_what_is_promised_to_installers_is_true():
 
 
 def test_the_readme_shows_what_check_prints_of_gpus():
-    cards = Cards(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
+    cards = SurveyedGpus(("NVIDIA RTX A6000",) * 8, 49140 << 20, "575.57.08", ("8.6",) * 8)
 
-    assert f"PASS  gpus           {machine._described(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"PASS  gpus           {scheduler._described(cards)}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_demo_is_installed_without_the_tools_of_the_tests():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment import making
+from clusterfn.environment import resolve
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def condarc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def channels(*packages: str) -> tuple[str, ...]:
-    return making.specification(None, packages).channels
+    return resolve.read_specification(None, packages).channels
 
 
 def test_conda_forge_where_nothing_is_said() -> None:

@@ -14,7 +14,7 @@ from clusterfn import EnvironmentBuildError, LockError
 from clusterfn.calls import user_modules
 from clusterfn.config.spec import Host
 from clusterfn.environment import imports
-from clusterfn.hosts.environment_choice import Environments, Wanted
+from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_where_nothing_can_be_locked_the_hint_is_what_needs_no_lock(monkeypatch)
     unreachable = LockError("it could not be locked: a channel cannot be reached", hint="correct your network")
     lacking = EnvironmentBuildError("/usr/bin/python3.11 has no numpy", hint='environment="environment.yml"')
     session = SimpleNamespace(host=Host("tensor01", "tensor01", "bare", "clusterfn.yml:2"))
-    environments = Environments(session)  # type: ignore[arg-type]
+    environments = EnvironmentResolver(session)  # type: ignore[arg-type]
     monkeypatch.setattr(environments, "_remembered", raising(lacking))
     monkeypatch.setattr(environments, "_made", raising(unreachable))
 
     with pytest.raises(EnvironmentBuildError) as caught:
-        environments.find(Wanted(imports=lambda: ["numpy"]), lambda _: None)
+        environments.find(EnvironmentRequest(imports=lambda: ["numpy"]), lambda _: None)
 
     assert "none could be made: it could not be locked" in caught.value.evidence[0]
     assert "environment.yml" not in caught.value.hint

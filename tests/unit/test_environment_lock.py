@@ -9,7 +9,7 @@ import pytest
 
 from clusterfn import LockError
 from clusterfn.environment import lock as locks
-from clusterfn.environment.solving import Target, lock_path, virtual_packages, why_not
+from clusterfn.environment.solver import SolveTarget, lock_path, virtual_packages, why_lock_unusable
 from clusterfn.environment.specification import Specification, from_packages
 
 HEAD = """\
@@ -31,14 +31,14 @@ WHEEL = """\
    optional: false, url: "file:///opt/wheels/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl", hash: {sha256: HASH}}
 """.replace("HASH", "c" * 64)
 SPEC = from_packages(["python"])
-HOST = Target("linux-64", "2.28", "11.8", "3.11")
+HOST = SolveTarget("linux-64", "2.28", "11.8", "3.11")
 
 
-def parsed(text: str) -> locks.Lock:
-    return locks.parse(text.encode(), Path("x.conda-lock.yml"))
+def parsed(text: str) -> locks.EnvironmentLock:
+    return locks.parse_lock(text.encode(), Path("x.conda-lock.yml"))
 
 
-def lock(*packages: str) -> locks.Lock:
+def lock(*packages: str) -> locks.EnvironmentLock:
     return parsed(HEAD % SPEC.input_hash + "".join(packages))
 
 
@@ -146,18 +146,21 @@ def test_a_lock_without_python_says_so():
         (replace(HOST, platform="linux-aarch64"), "x.conda-lock.yml has nothing for linux-aarch64"),
     ],
 )
-def test_why_a_lock_does_not_do(target: Target, reason: str):
-    assert why_not(lock(PYTHON), SPEC, target) == reason
+def test_why_a_lock_does_not_do(target: SolveTarget, reason: str):
+    assert why_lock_unusable(lock(PYTHON), SPEC, target) == reason
 
 
 def test_a_changed_specification_is_a_reason():
-    assert why_not(lock(PYTHON), from_packages(["python", "six"]), HOST) == 'packages=["python", "six"] has changed'
+    assert (
+        why_lock_unusable(lock(PYTHON), from_packages(["python", "six"]), HOST)
+        == 'packages=["python", "six"] has changed'
+    )
 
 
 def test_a_lock_for_no_card_does_not_do_where_there_is_one():
     bare = parsed((HEAD % SPEC.input_hash).replace("__cuda=11.8;", "") + PYTHON)
 
-    assert why_not(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no card, and the host has CUDA 11.8"
+    assert why_lock_unusable(bare, SPEC, HOST) == "x.conda-lock.yml was solved for no card, and the host has CUDA 11.8"
 
 
 def test_where_a_lock_stands():
@@ -190,6 +193,6 @@ def test_a_lock_that_cannot_be_written_leaves_nothing(tmp_path: Path):
     (tmp_path / "target.yml").mkdir()
 
     with pytest.raises(LockError, match="the lock cannot be written"):
-        locks.write(tmp_path / "target.yml", b"x")
+        locks.write_lock(tmp_path / "target.yml", b"x")
 
     assert [path.name for path in tmp_path.iterdir()] == ["target.yml"]

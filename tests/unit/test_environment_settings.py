@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.environment.pipconfig import PYPI, PipConfig, pip_config, read
+from clusterfn.environment.pip_config import PYPI, PipConfig, pip_config, read
 from clusterfn.environment.solve import condarc
 
 

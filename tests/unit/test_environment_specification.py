@@ -10,7 +10,7 @@ import pytest
 from clusterfn import ConfigError
 from clusterfn.config.advice import names_a_file
 from clusterfn.environment import existing
-from clusterfn.environment.environmentyml import from_file, located
+from clusterfn.environment.environment_yml import locate_file, read_file
 from clusterfn.environment.specification import Specification, admits, from_packages
 
 
@@ -118,7 +118,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def write(text: str, name: str = "environment.yml") -> Specification:
         path = tmp_path / name
         path.write_text(text)
-        return from_file(path)
+        return read_file(path)
 
     return write
 
@@ -264,22 +264,22 @@ def test_a_file_is_looked_for_beside_the_function_then_in_the_working_directory(
         (folder / "both.yml").write_text("")
     (here / "environment.yml").write_text("")
 
-    assert located("both.yml", [script, here]) == script / "both.yml"
-    assert located("environment.yml", [script, here]) == here / "environment.yml"
+    assert locate_file("both.yml", [script, here]) == script / "both.yml"
+    assert locate_file("environment.yml", [script, here]) == here / "environment.yml"
     with pytest.raises(
         ConfigError, match=r"there is no enviroment.yml in .*script and .*here; did you mean environment.yml"
     ):
-        located("enviroment.yml", [script, here])
+        locate_file("enviroment.yml", [script, here])
 
 
 def test_the_callers_own_interpreter_is_refused_on_another_host_with_what_to_name():
     with pytest.raises(ConfigError) as refused:
-        existing.parse("current", "bare")
+        existing.parse_existing("current", "bare")
     assert "python:/path" in (refused.value.hint or "")
 
 
 def test_the_configuration_is_no_environment_to_be_meant(tmp_path: Path):
     (tmp_path / "clusterfn.yml").write_text("")
     with pytest.raises(ConfigError) as refused:
-        located("cluster.yml", [tmp_path])
+        locate_file("cluster.yml", [tmp_path])
     assert "did you mean" not in refused.value.message

@@ -7,19 +7,20 @@ from pathlib import Path
 import pytest
 
 from clusterfn.config.spec import Host
-from clusterfn.environment import making
-from clusterfn.environment.cuda import Cards, choose, table
-from clusterfn.environment.lock import Lock, Package
-from clusterfn.environment.making import Made, torch_of
+from clusterfn.environment import torch_build
+from clusterfn.environment.cuda import GpuCapabilities, choose_build, load_table
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
+from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.environment.specification import from_packages
+from clusterfn.environment.torch_build import find_torch
 from clusterfn.errors import EnvironmentBuildError
 
 HOST = Host("tensor01", "tensor01", "bare", "clusterfn.yml:2")
 
 
-def locked(name: str, version: str, build: str = "", manager: str = "conda") -> Lock:
-    package = Package(name, version, build, manager, "", "", "0" * 64, "linux-64")
-    return Lock(Path("e.conda-lock.yml"), (package,), ("linux-64",))
+def locked(name: str, version: str, build: str = "", manager: str = "conda") -> EnvironmentLock:
+    package = LockedPackage(name, version, build, manager, "", "", "0" * 64, "linux-64")
+    return EnvironmentLock(Path("e.conda-lock.yml"), (package,), ("linux-64",))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +37,8 @@ def locked(name: str, version: str, build: str = "", manager: str = "conda") -> 
         (locked("torch", "2.8.0", manager="pip"), "12.8"),
     ],
 )
-def test_the_cuda_of_a_build(lock: Lock, cuda: str | None):
-    torch = torch_of(lock.packages, table())
+def test_the_cuda_of_a_build(lock: EnvironmentLock, cuda: str | None):
+    torch = find_torch(lock.packages, load_table())
 
     assert torch and torch.cuda == cuda
 
@@ -45,19 +46,19 @@ def test_the_cuda_of_a_build(lock: Lock, cuda: str | None):
 def test_a_build_of_which_nothing_is_known_is_asked_on_the_card():
     lock, host = locked("pytorch", "2.7.1", "py311_0"), HOST
 
-    assert Made("e", lock, "linux-64", "/root", host, on_cards=True).building.cuda == "unknown"
-    assert Made("e", lock, "linux-64", "/root", host).building.cuda == ""
+    assert LockedEnvironment("e", lock, "linux-64", "/root", host, on_cards=True).building.cuda == "unknown"
+    assert LockedEnvironment("e", lock, "linux-64", "/root", host).building.cuda == ""
 
 
-A6000 = Cards("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
+A6000 = GpuCapabilities("595.45.04", ("8.6",), "nvidia-smi says on tensor01")
 
 
-def pinned(*packages: str, cards: Cards = A6000) -> tuple[list[str], tuple[str, ...], str]:
+def pinned(*packages: str, cards: GpuCapabilities = A6000) -> tuple[list[str], tuple[str, ...], str]:
     """What is solved where cards are asked for: the wheels, the indexes, and CUDA."""
     spec = from_packages(packages)
     wheel = spec.wheel("torch")
-    choice = choose(cards, making._wish(spec, wheel, HOST), table(), "tensor01")
-    solved = making._pinned(spec, wheel, choice, table())
+    choice = choose_build(cards, torch_build.request_torch(spec, wheel, HOST), load_table(), "tensor01")
+    solved = torch_build.pin_torch(spec, wheel, choice, load_table())
     return [each.text for each in solved.pip], solved.indexes, choice.cuda
 
 
@@ -69,7 +70,7 @@ def test_a_range_of_versions_is_narrowed_and_never_replaced():
 
 
 def test_an_exact_version_gets_the_build_that_runs():
-    older = Cards("520.61.05", ("8.6",))
+    older = GpuCapabilities("520.61.05", ("8.6",))
 
     assert pinned("torch==2.7.1", "torchvision", cards=older) == (
         ["torch==2.7.1+cu118", "torchvision==0.22.*"], ("https://download.pytorch.org/whl/cu118",), "11.8",
@@ -101,6 +102,6 @@ def test_a_build_without_cuda_is_refused_before_anything_is_solved():
 
 
 def test_an_environment_with_torch_is_only_done_once_it_imports_torch():
-    assert Made("e", locked("torch", "2.7.1", manager="pip"), "linux-64", "/root", HOST).has_torch
-    assert Made("e", locked("pytorch", "2.7.1", "cpu_0"), "linux-64", "/root", HOST).has_torch
-    assert not Made("e", locked("numpy", "2.1.3"), "linux-64", "/root", HOST).has_torch
+    assert LockedEnvironment("e", locked("torch", "2.7.1", manager="pip"), "linux-64", "/root", HOST).has_torch
+    assert LockedEnvironment("e", locked("pytorch", "2.7.1", "cpu_0"), "linux-64", "/root", HOST).has_torch
+    assert not LockedEnvironment("e", locked("numpy", "2.1.3"), "linux-64", "/root", HOST).has_torch

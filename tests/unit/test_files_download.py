@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterfn import ClusterfnError, HostError
-from clusterfn.bridge.agent.paths import glob_pattern
+from clusterfn.bridge.agent.files import glob_pattern
 from clusterfn.hosts.remote_files import _safe_parts, fetch, left_behind, not_fetched
 
 ANYWHERE = ["", ".", "/", "..", "../a", "a/..", "a/../../b", "/etc/passwd", "//a", "a\0b", "./.."]

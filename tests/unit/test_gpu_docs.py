@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import gpu
-from clusterfn.gpu.known import TABLE
+from clusterfn.gpu.cuda_errors import TABLE
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/gpu.md").read_text(encoding="utf-8")
 MODULES = [f"clusterfn.gpu.{each.name}" for each in pkgutil.iter_modules(gpu.__path__)]

@@ -10,7 +10,7 @@ import pytest
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import classify, cuda_error_context, safe_cuda_operation
-from clusterfn.gpu.known import HERE, NEVER, NEW_PROCESS, TABLE
+from clusterfn.gpu.cuda_errors import HERE, NEVER, NEW_PROCESS, TABLE
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")

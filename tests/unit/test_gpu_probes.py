@@ -231,10 +231,10 @@ def test_a_card_of_which_nobody_can_tell_counts_as_full_and_is_said_to_be_unknow
     assert validate_vram_usage(15.0).index == 0
     with pytest.raises(ConfigError) as caught:
         validate_vram_usage(15.0, card=1)
-    assert caught.value.evidence[1] == "card 1: NVIDIA RTX A6000, 48.0 GB, and nobody says how much is free"
+    assert caught.value.evidence[1] == "card 1: NVIDIA RTX A6000, 48.0 GB, and how much is free is unknown"
     with pytest.raises(ConfigError) as caught:
         validate_startup_configuration(gpus=2, vram_gb=15.0)
-    assert "15.0 GB free on each card asked for, nobody says how much on card 1" in caught.value.evidence
+    assert "15.0 GB free on each card asked for, an unknown amount on card 1" in caught.value.evidence
 
 
 def test_asking_never_makes_a_process_use_cuda(box, monkeypatch):

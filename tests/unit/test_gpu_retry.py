@@ -13,7 +13,7 @@ import pytest
 
 from clusterfn.errors import ConfigError, SubmitError, Unreachable
 from clusterfn.gpu import GpuMonitor, retry_transient, smi
-from clusterfn.gpu.known import HERE, NEVER, TABLE
+from clusterfn.gpu.cuda_errors import HERE, NEVER, TABLE
 from tests.fakes import torch as fake_torch
 
 pytest_plugins = ["tests.fakes.gpu"]

@@ -15,10 +15,10 @@ import pytest
 
 from clusterfn import Cancelled, ClusterfnError, MapError
 from clusterfn.calls import job_display
-from clusterfn.calls.array_tasks import Stream
-from clusterfn.calls.group import JobGroup, inside
-from clusterfn.calls.group_state import Ended, GroupState
-from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.group import JobGroup, state_of_group
+from clusterfn.calls.group_state import GroupState, ItemOutcome
+from clusterfn.calls.group_tracker import GroupTracker
+from clusterfn.calls.item_results import ItemStream
 from clusterfn.calls.job import Job
 from clusterfn.calls.payload_items import pack
 from clusterfn.config.spec import Group
@@ -35,7 +35,7 @@ def ended(*values: object, on_error: str = "collect") -> JobGroup:
     for index, value in enumerate(values):
         failed = isinstance(value, Exception)
         known.on_end(
-            index, Ended("RAISED" if failed else "RETURNED", None if failed else value, value if failed else None)
+            index, ItemOutcome("RAISED" if failed else "RETURNED", None if failed else value, value if failed else None)
         )
     return made
 
@@ -64,7 +64,7 @@ def test_a_job_shows_by_completion_what_a_user_may_call():
 def test_results_stand_in_order_whatever_came_first():
     known, made = group(3)
     for index in (2, 0, 1):
-        known.on_end(index, Ended("RETURNED", index * 10))
+        known.on_end(index, ItemOutcome("RETURNED", index * 10))
 
     assert made.results() == [0, 10, 20]
     assert list(made) == [(2, 20), (0, 0), (1, 10)]
@@ -72,8 +72,8 @@ def test_results_stand_in_order_whatever_came_first():
 
 def test_the_first_end_of_an_item_is_its_end():
     made = ended(1)
-    known = inside(made)
-    known.on_end(0, Ended("DIED", None, RuntimeError("late")))
+    known = state_of_group(made)
+    known.on_end(0, ItemOutcome("DIED", None, RuntimeError("late")))
     known.on_begin(0)
 
     assert made.results() == [1] and made.states == ["RETURNED"]
@@ -81,21 +81,21 @@ def test_the_first_end_of_an_item_is_its_end():
 
 def test_a_group_of_which_an_item_was_cancelled_is_cancelled():
     known, made = group(2)
-    known.on_end(0, Ended("RETURNED", 1))
-    known.on_end(1, Ended("CANCELLED", None, Cancelled("stopped")))
+    known.on_end(0, ItemOutcome("RETURNED", 1))
+    known.on_end(1, ItemOutcome("CANCELLED", None, Cancelled("stopped")))
 
     assert made.status == "CANCELLED (2 of 2 ended: 1 returned, 1 cancelled)"
 
 
 def test_ctrl_c_that_comes_after_the_end_is_said_to_be_late(capfd):
-    job_display.interrupted(inside(ended(1, 2)), on_interrupt="stop")
+    job_display.interrupted(state_of_group(ended(1, 2)), on_interrupt="stop")
 
     assert capfd.readouterr().err.endswith(" had ended already: RETURNED (2 of 2 ended: 2 returned)\n")
 
 
 def test_waiting_has_an_end():
     known, made = group(2)
-    known.on_end(1, Ended("RETURNED", 1))
+    known.on_end(1, ItemOutcome("RETURNED", 1))
 
     assert not made.wait(0.01) and not made.done()
     with pytest.raises(concurrent.futures.TimeoutError, match="1 of 2 items have not ended"):
@@ -121,7 +121,7 @@ def test_none_succeeded_counts_each_cause():
 
 def test_a_retry_whose_items_all_fail_again_collects_them_as_the_first_results_do():
     made = ended(ValueError(1), ValueError(2))
-    inside(made).gathering = SimpleNamespace(spec=Group(2, 1, 1, 1, others_returned=True))  # type: ignore[assignment]
+    state_of_group(made).backend = SimpleNamespace(spec=Group(2, 1, 1, 1, others_returned=True))  # type: ignore[assignment]
 
     assert [str(each) for each in made.results()] == ["1", "2"]
 
@@ -203,7 +203,7 @@ def test_what_is_known_is_told_in_one_line():
     known, made = group(3)
     assert made.status == "PENDING (0 of 3 ended)"
     known.on_begin(1)
-    known.on_end(0, Ended("RETURNED", 1))
+    known.on_end(0, ItemOutcome("RETURNED", 1))
     known.on_state("PENDING", "waiting for its turn")
 
     assert made.status == "RUNNING (1 of 3 ended: 1 returned; waiting for its turn)"
@@ -213,7 +213,7 @@ def test_what_is_known_is_told_in_one_line():
 def test_how_items_died_is_said_in_the_words_of_the_list_of_jobs():
     known, made = group(3)
     for index, kind in enumerate(("memory", "exited", "returned")):
-        known.on_end(index, Ended("RETURNED" if kind == "returned" else "DIED", kind=kind))
+        known.on_end(index, ItemOutcome("RETURNED" if kind == "returned" else "DIED", kind=kind))
 
     assert made.status == "RETURNED (3 of 3 ended: 1 returned, 1 exited, 1 memory)"
 
@@ -234,10 +234,10 @@ def test_async_for_gives_each():
 
 def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
     known, made = group(2)
-    known.on_end(1, Ended("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
+    known.on_end(1, ItemOutcome("RETURNED", {"score": 0.12341}, usage={"wall_s": 45.21}))
     with pytest.raises(concurrent.futures.TimeoutError):
         made.results(0.01)
-    known.on_end(0, Ended("RETURNED", 0.1156, usage={"wall_s": 43.8}))
+    known.on_end(0, ItemOutcome("RETURNED", 0.1156, usage={"wall_s": 43.8}))
 
     assert made.results() == made.results()
 
@@ -248,8 +248,8 @@ def test_each_end_is_shown_once_however_often_results_are_asked_for(capfd):
 
 def test_one_result_is_waited_for_by_itself():
     known, made = group(3)
-    known.on_end(2, Ended("RETURNED", 5))
-    known.on_end(1, Ended("RAISED", None, KeyError("x")))
+    known.on_end(2, ItemOutcome("RETURNED", 5))
+    known.on_end(1, ItemOutcome("RAISED", None, KeyError("x")))
 
     assert made.result(2) == 5
     with pytest.raises(KeyError):
@@ -290,8 +290,8 @@ def test_async_for_can_be_left_while_it_waits_and_wakes_when_an_item_ends():
     async def gather():
         with pytest.raises(asyncio.TimeoutError):
             await asyncio.wait_for(made.__aiter__().__anext__(), 0.05)
-        asyncio.get_running_loop().call_later(0.05, known.on_end, 1, Ended("RETURNED", "b"))
-        asyncio.get_running_loop().call_later(0.1, known.on_end, 0, Ended("RETURNED", "a"))
+        asyncio.get_running_loop().call_later(0.05, known.on_end, 1, ItemOutcome("RETURNED", "b"))
+        asyncio.get_running_loop().call_later(0.1, known.on_end, 0, ItemOutcome("RETURNED", "a"))
         return [found async for found in made]
 
     assert asyncio.run(asyncio.wait_for(gather(), 20)) == [(1, "b"), (0, "a")]
@@ -322,7 +322,7 @@ def lines(*values: bytes) -> bytes:
 @pytest.mark.parametrize("values_first", [True, False])
 def test_values_find_their_lines_whichever_comes_first_and_in_what_pieces(size, values_first):
     values = [b"a" * 3, b"", b"b" * 20, b"c"]
-    data, stream, found = lines(*values), Stream(1), []
+    data, stream, found = lines(*values), ItemStream(1, 1), []
     pieces = [data[n : n + size] for n in range(0, len(data), size)]
 
     def take(more):
@@ -341,7 +341,7 @@ def test_values_find_their_lines_whichever_comes_first_and_in_what_pieces(size, 
 
 
 def test_a_line_that_a_crash_has_torn_is_passed_over():
-    stream = Stream(1)
+    stream = ItemStream(1, 1)
 
     assert stream.lines(b'{"index": 1, "ki\n{"begin": 2}\n{"beg') == [{"begin": 2}]
     assert stream.lines(b'in": 3}\n') == [{"begin": 3}]
@@ -355,11 +355,11 @@ def test_ten_thousand_items_are_packed_small():
 
 def test_an_item_that_does_nothing_for_long_is_told_once_with_how_to_see_where_it_waits(capsys):
     told = "printed nothing and used no CPU for 10 min"
-    gathering = Gathering.__new__(Gathering)
-    gathering.group, gathering._told_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
+    tracker = GroupTracker.__new__(GroupTracker)
+    tracker.group, tracker._said_quiet = GroupState("7f3a000011112222", "f", "box", "", 3), False
 
     for item in ("1", "2"):
-        gathering.quiet(item, told)
+        tracker.quiet(item, told)
 
     assert capsys.readouterr().err == f"clusterfn: item 1 has {told}: clusterfn stack 7f3a shows where it waits\n"
 

@@ -20,8 +20,8 @@ import pytest
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError, HostKeyError, Unreachable
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts.connection import HostConnection, Reply, State
-from clusterfn.hosts.rpc import boot, link, reconnect, watchdog
+from clusterfn.hosts.connection import ConnectionState, HostConnection, Reply
+from clusterfn.hosts.rpc import boot, keepalive, link, reconnect
 from clusterfn.hosts.rpc.frames import FRAME, LONGEST_HEADER, pack
 from tests.contract.conftest import until
 from tests.fakes.transport import HELLO, FakeTransport, Far, Handler, agent
@@ -451,7 +451,7 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
     connection, transport = connected(
         lambda request, body: answering(request, body) if len(transport.streams) > 1 else ()
     )
-    states: list[State] = []
+    states: list[ConnectionState] = []
     connection.on_state(states.append)
     reply = connection.ping()
 
@@ -502,7 +502,7 @@ def test_a_hello_that_lacks_a_fact_is_an_error_of_that_host_and_its_stream_is_cl
 
 
 def test_a_machine_without_a_free_file_is_no_end(connected: Connected) -> None:
-    states: list[State] = []
+    states: list[ConnectionState] = []
     connection, transport = connected(answering)
     connection.on_state(states.append)
     transport.error = OSError(errno.EMFILE, "Too many open files")
@@ -565,7 +565,7 @@ def test_an_answer_without_its_facts_fails_its_request_alone(connected: Connecte
 
     with pytest.raises(HostError, match="lab8 answered `have` with what makes no sense") as caught:
         connection.have(["/p"]).result(WAIT_S)
-    assert caught.value.evidence == ("Senseless: have: None, for 1 paths",)
+    assert caught.value.evidence == ("MalformedAnswer: have: None, for 1 paths",)
     connection.ping().result(WAIT_S)
 
 
@@ -764,7 +764,7 @@ def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection._link.line.changed, watchdog._watchdog._lock:
+        with connection._link.line.changed, keepalive._watchdog._lock:
             held.set()
             go.wait(WAIT_S)
 

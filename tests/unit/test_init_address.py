@@ -7,7 +7,7 @@ import pytest
 from clusterfn.cli.init import address
 from clusterfn.cli.init.answers import Answers
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import sshfile
+from clusterfn.hosts.transports import ssh_config_file
 
 YES = Answers(yes=True)
 
@@ -78,7 +78,7 @@ def test_a_name_that_is_taken_by_another_host_is_refused(folder):
 
 
 def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
-    monkeypatch.setattr(sshfile, "home", lambda: folder)
+    monkeypatch.setattr(ssh_config_file, "home", lambda: folder)
     (folder / ".ssh" / "more.d").mkdir(parents=True)
     (folder / ".ssh" / "config").write_text(
         "Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third \"a b\n"
@@ -107,15 +107,16 @@ def test_a_script_of_the_users_own_is_not_overwritten(folder, capsys):
 
 
 def test_the_check_at_the_end_is_the_command_as_it_would_be_typed(folder, monkeypatch, capsys):
-    from clusterfn.cli import init
+    from clusterfn.cli import check, init
     from clusterfn.cli.parser import make_parser
 
     checked = []
-    monkeypatch.setattr("clusterfn.cli.check.check", lambda given: checked.append(given) or 0)
+    monkeypatch.setattr("clusterfn.cli.check.check_host", lambda found: checked.append(found) or 0)
 
     assert init._check(address.begin("tensor01", None, YES).host, "python first.py") == 0
-    assert vars(checked[0]).keys() == vars(make_parser().read(["check", "tensor01"])).keys()
-    assert checked[0].host == "tensor01" and "Now: python first.py" in capsys.readouterr().out
+    assert check.check(make_parser().read(["check", "tensor01"])) == 0
+    assert checked[0] == checked[1]
+    assert checked[0].wanted == "tensor01" and "Now: python first.py" in capsys.readouterr().out
 
 
 def test_a_script_for_another_host_is_not_what_leads_to_this_one(folder):

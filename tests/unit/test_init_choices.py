@@ -10,7 +10,7 @@ from clusterfn.cli.init import choices
 from clusterfn.cli.init.answers import Answers
 from clusterfn.cli.init.choices import Given
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.survey import Account, Cards, Partition, Site, Volume
+from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
 
 GB = 2**30
 HOME = Volume("$HOME", "/home/ada", "nfs4", 900 * GB, 10**7, shared=True)
@@ -159,7 +159,7 @@ def test_the_end_of_the_input_stops_like_ctrl_c(typed):
 
 
 def test_what_was_found_is_told(capsys):
-    choices.say_site(Site((HOME,), cards=Cards(("A100", "A100"), 80 * GB, "575.57.08")))
+    choices.say_site(Site((HOME,), cards=SurveyedGpus(("A100", "A100"), 80 * GB, "575.57.08")))
     choices.say_site(slurm(partition("main", default=True, gres="gpu:4"), accounts=("mine",)))
 
     told = capsys.readouterr().out

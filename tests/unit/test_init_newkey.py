@@ -13,7 +13,7 @@ import paramiko
 import pytest
 
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import newkey, sshfile
+from clusterfn.hosts.transports import ssh_config_file, ssh_keys
 
 SHELLS = [shell for shell in ("sh", "bash", "dash", "tcsh", "fish", "zsh") if shutil.which(shell)]
 LINE = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIKeyOne ada@laptop"
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="modes and shell
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(sshfile, "home", lambda: tmp_path)
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path)
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     return tmp_path / ".ssh"
 
@@ -37,21 +37,21 @@ def mode(path: Path) -> int:
 
 def test_a_new_key_is_for_its_owner_alone_and_ssh_can_use_it(folder):
     os.umask(os.umask(0o022))
-    made = newkey.make(folder / "id_ed25519")
+    made = ssh_keys.make(folder / "id_ed25519")
 
     assert (mode(folder), mode(made.path)) == (0o700, 0o600)
     assert made.path.with_suffix(".pub").read_text() == f"{made.line}\n"
     key = paramiko.PKey.from_path(made.path)
     assert made.line.split()[1] == key.get_base64()
-    assert newkey.usable(settings(made.path)) == made
+    assert ssh_keys.usable(settings(made.path)) == made
 
 
 def test_nothing_is_overwritten(folder):
-    made = newkey.make(folder / "id_ed25519")
+    made = ssh_keys.make(folder / "id_ed25519")
 
     with pytest.raises(ConfigError, match="no key could be written"):
-        newkey.make(made.path)
-    assert newkey.usable(settings(made.path)) == made
+        ssh_keys.make(made.path)
+    assert ssh_keys.usable(settings(made.path)) == made
 
 
 def test_half_a_pair_is_not_left(folder):
@@ -59,7 +59,7 @@ def test_half_a_pair_is_not_left(folder):
     (folder / "id_ed25519").write_text("of somebody")
 
     with pytest.raises(ConfigError):
-        newkey.make(folder / "id_ed25519")
+        ssh_keys.make(folder / "id_ed25519")
     assert [path.name for path in folder.iterdir()] == ["id_ed25519"]
 
 
@@ -73,24 +73,24 @@ def locked(folder: Path) -> Path:
 def test_a_key_with_a_passphrase_is_not_used_and_not_replaced(folder):
     path = locked(folder)
 
-    assert newkey.usable(settings(path)) is None
+    assert ssh_keys.usable(settings(path)) is None
     with pytest.raises(ConfigError, match="is there, and cannot be used without you") as caught:
-        newkey.new_path(settings(path))
+        ssh_keys.new_path(settings(path))
     assert f"ssh-add {path}" in (caught.value.hint or "")
 
 
 def test_a_new_key_lies_where_ssh_would_look_for_it(folder):
     other = folder / "id_cluster"
 
-    assert newkey.new_path(settings(folder / "id_rsa", folder / "id_ed25519")) == folder / "id_ed25519"
-    assert newkey.new_path(settings(other)) == other
+    assert ssh_keys.new_path(settings(folder / "id_rsa", folder / "id_ed25519")) == folder / "id_ed25519"
+    assert ssh_keys.new_path(settings(other)) == other
 
 
 def append(shell: str, home: Path, line: str = LINE) -> list[str]:
     """What the host prints; an rc file has read a line of the eight that come first."""
     ran = subprocess.run(
-        [shell, "-c", f"exec /bin/sh -c '{newkey._APPEND}'"],
-        input="\n" * (newkey.RC_LINES - 1) + line + "\n", text=True, capture_output=True, check=False,
+        [shell, "-c", f"exec /bin/sh -c '{ssh_keys._APPEND}'"],
+        input="\n" * (ssh_keys.RC_LINES - 1) + line + "\n", text=True, capture_output=True, check=False,
         env={"HOME": str(home), "PATH": os.environ["PATH"]}, timeout=30,
     )  # fmt: skip
     assert ran.stderr == ""
@@ -101,9 +101,9 @@ def append(shell: str, home: Path, line: str = LINE) -> list[str]:
 def test_any_login_shell_appends_it_once(tmp_path, shell):
     file = tmp_path / ".ssh" / "authorized_keys"
 
-    assert newkey.ADDED in append(shell, tmp_path)
+    assert ssh_keys.ADDED in append(shell, tmp_path)
     assert (file.read_text(), mode(file), mode(file.parent)) == (f"{LINE}\n", 0o600, 0o700)
-    assert newkey.THERE in append(shell, tmp_path, LINE.replace("ada@laptop", "another comment"))
+    assert ssh_keys.THERE in append(shell, tmp_path, LINE.replace("ada@laptop", "another comment"))
     assert file.read_text() == f"{LINE}\n"
 
 
@@ -113,7 +113,7 @@ def test_a_key_that_was_commented_out_is_not_there(tmp_path, shell):
     file.parent.mkdir()
     file.write_text(f"  #{LINE}\n")
 
-    assert newkey.ADDED in append(shell, tmp_path)
+    assert ssh_keys.ADDED in append(shell, tmp_path)
     assert file.read_text() == f"  #{LINE}\n{LINE}\n"
 
 
@@ -136,12 +136,12 @@ def test_a_home_that_others_may_write_to_is_told_of(tmp_path, bits, told):
     home.mkdir()
     home.chmod(bits)
 
-    assert (newkey.OPEN in append("sh", home)) is told
+    assert (ssh_keys.OPEN in append("sh", home)) is told
 
 
 def test_a_home_without_room_is_no_success(tmp_path):
     (tmp_path / ".ssh").write_text("a file")
-    ran = subprocess.run(["sh", "-c", newkey._APPEND], input=f"{LINE}\n", text=True, capture_output=True, check=False,
+    ran = subprocess.run(["sh", "-c", ssh_keys._APPEND], input=f"{LINE}\n", text=True, capture_output=True, check=False,
                          env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]})  # fmt: skip
 
-    assert newkey.ADDED not in ran.stdout and newkey.THERE not in ran.stdout
+    assert ssh_keys.ADDED not in ran.stdout and ssh_keys.THERE not in ran.stdout

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from clusterfn import Executor, cluster
-from clusterfn.calls import chunking, mapping, submit
-from clusterfn.calls.chunking import Wish
+from clusterfn.calls import chunking, mapping
+from clusterfn.calls.chunking import MapOptions
 from clusterfn.config import units
-from clusterfn.config.spec import Building, Group, Host, Interpreter, JobSpec, Limits, Resources
+from clusterfn.config.spec import EnvironmentRef, Group, Host, Interpreter, JobSpec, Limits, Resources
 from clusterfn.scheduler.slurm import Slurm
 from tests.golden.samples import BARE, SLURM, job
 
@@ -29,7 +29,7 @@ def session(host: Host, **facts: Any) -> Any:
 
 
 def at_once(host: Host, asked: Resources) -> int:
-    return chunking.on_machine(100, Wish(), mapping._machine(session(host), asked)).at_once
+    return chunking.on_machine(100, MapOptions(), mapping._machine(session(host), asked)).at_once
 
 
 @pytest.mark.parametrize(
@@ -69,24 +69,31 @@ def test_free_memory_is_what_linux_says_is_available(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("gpus", "wish", "group", "said"),
+    ("gpus", "how", "group", "said"),
     [
         (
             1,
-            Wish(),
+            MapOptions(),
             Group(12, 1, 8, 8),
             "PARALLEL processing, each item on GPUs of its own, waiting while others have",
         ),
-        (1, Wish(), Group(2, 1, 1, 1), "SEQUENTIAL processing to avoid GPU deadlock"),
-        (0, Wish(sequential_up_to=2), Group(3, 1, 3, 3), "PARALLEL processing, each item in a process of its own"),
-        (0, Wish(sequential_up_to=3), Group(3, 1, 1, 1), "SEQUENTIAL processing, as sequential_up_to=3 asks"),
-        (0, Wish(), Group(3, 1, 3, 3), ""),
+        (1, MapOptions(), Group(2, 1, 1, 1), "SEQUENTIAL processing to avoid GPU deadlock"),
+        (
+            0,
+            MapOptions(sequential_up_to=2),
+            Group(3, 1, 3, 3),
+            "PARALLEL processing, each item in a process of its own",
+        ),
+        (0, MapOptions(sequential_up_to=3), Group(3, 1, 1, 1), "SEQUENTIAL processing, as sequential_up_to=3 asks"),
+        (0, MapOptions(), Group(3, 1, 3, 3), ""),
     ],
 )
-def test_which_way_is_chosen_is_said(capfd: pytest.CaptureFixture[str], gpus: int, wish: Wish, group: Group, said: str):
+def test_which_way_is_chosen_is_said(
+    capfd: pytest.CaptureFixture[str], gpus: int, how: MapOptions, group: Group, said: str
+):
     one: Any = SimpleNamespace(job=job(resources=Resources(gpus=gpus)), where="train on tensor01 (host='tensor01')")
 
-    mapping._tell(one, group, wish, mapping.Limits())
+    mapping._tell(one, group, how, mapping.SchedulerLimits())
 
     shown = capfd.readouterr().err
     assert f"{group.count} items, {group.at_once} at a time\n" in shown
@@ -100,7 +107,7 @@ SENT = JobSpec(
     host_python="/usr/bin/python3", interpreter=Interpreter("/opt/py/bin/python", (3, 11), {"set": {"A": "b"}}),
     resources=Resources(2, GB, 1, 60.0, GB, "a6000"), sys_path=("/s",), modules=("cuda",), env={"A": "b"},
     secrets={"TOKEN": "s3cret"}, outputs=("*.pt",), cwd="/scratch",
-    building=Building("ab", "/envs", True, "12.4", "/n", ("lab",)),
+    building=EnvironmentRef("ab", "/envs", True, "12.4", "/n", ("lab",)),
     group=Group(10, 2, 5, 4, 1, 60.0, 1800.0), log_limit_bytes=5, grace_s=3.0, stall_s=600.0, retries=2, umask=0o027,
     resume="7f3a" * 4, quiet_s=60.0,
 )  # fmt: skip
@@ -122,7 +129,7 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
     same = [each.name for each in fields(JobSpec)[6:] if getattr(SENT, each.name) == getattr(defaults, each.name)]
     assert same == ["serving"], "what this test would not see to be lost; a session is no group"
 
-    read = mapping._job(session(SLURM, python="/usr/bin/python3"), json.loads(submit.spec_json(SENT)))
+    read = JobSpec.from_json(json.loads(SENT.to_json()), SLURM, "/usr/bin/python3")
 
     assert read == replace(SENT, secrets={}, modules=())  # values are not in it, and job.sh loads the modules
     ((_, submission),) = Slurm(SLURM, "ada").elements(read, range(1, 3), 10)
@@ -133,4 +140,4 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
 def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
     sent = replace(SENT, host=replace(SLURM, slurm=options))
 
-    assert json.loads(submit.spec_json(sent)).get("clusters") == told
+    assert json.loads(sent.to_json()).get("clusters") == told

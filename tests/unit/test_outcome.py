@@ -20,7 +20,7 @@ from clusterfn.calls import outcome
 from clusterfn.hosts import serialization
 
 container, exceptions = serialization.part("container"), serialization.part("exceptions")
-PLACE = outcome.Place("tensor01", "7f3a", "/root/jobs/7f3a")
+PLACE = outcome.JobLocation("tensor01", "7f3a", "/root/jobs/7f3a")
 DIED = sorted(layout.KINDS - {layout.RETURNED, layout.RAISED})
 
 

@@ -33,7 +33,7 @@ def test_a_name_that_is_no_utf8_is_possible():
 @pytest.mark.parametrize(
     "name",
     [
-        layout.SUPERVISE, layout.WORKER, "_clusterfn/bridge/layout.py", "_clusterfn/bridge/worker.py",
+        layout.SUPERVISE, layout.WORKER, "_clusterfn/bridge/layout.py", "_clusterfn/bridge/worker/main.py",
         "_clusterfn/bridge/supervisor/main.py",
         "_clusterfn_wire/container.py", "_clusterfn_wire/cloudpickle/cloudpickle.py",
         "library/clusterfn/api/decorator.py",

@@ -137,8 +137,8 @@ def test_windows_has_no_control_master(run: Run, tmp_path: Path) -> None:
     text = f"""
 import json
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports import openssh, sshconfig
-settings = sshconfig.resolve(Host("lab8", "lab8", "bare", "x:1", ssh_config={str(tmp_path / "config")!r}))
+from clusterfn.hosts.transports import openssh, ssh_config
+settings = ssh_config.resolve(Host("lab8", "lab8", "bare", "x:1", ssh_config={str(tmp_path / "config")!r}))
 asked = []
 openssh.subprocess.run = lambda line, **_: asked.append(line) or type("Ran", (), {{"returncode": 0}})
 found = openssh.has_master(settings)

@@ -20,10 +20,10 @@ from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.group_tracker import Gathering
+from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import RUNNING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker, _trouble
-from clusterfn.calls.session_call import Call, CallTracker
+from clusterfn.calls.session_job import SessionCallJob, SessionCallTracker
 from clusterfn.config.spec import Group, Host, Interpreter, JobSpec, Resources
 from clusterfn.errors import (
     Cancelled,
@@ -36,10 +36,10 @@ from clusterfn.errors import (
     Unreachable,
 )
 from clusterfn.hosts import connection as hosts
-from clusterfn.hosts.connection import HostConnection, State
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.connection import ConnectionState, HostConnection
+from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc import link, reconnect
-from clusterfn.scheduler.base import Limits
+from clusterfn.scheduler.base import SchedulerLimits
 from tests.contract.conftest import until
 from tests.fakes.transport import FakeTransport, Far, agent
 
@@ -113,12 +113,13 @@ def test_what_comes_after_an_upload_that_was_dropped_meanwhile_is_not_asked_of_t
 
 
 def test_what_is_lost_and_since_when_is_said_in_words() -> None:
-    words = _trouble("lab8", State("reconnecting", 0.0, "the host no longer answered"))
+    words = _trouble("lab8", ConnectionState("reconnecting", 0.0, "the host no longer answered"))
 
     assert re.fullmatch(r"no connection to lab8 since \d\d:\d\d:\d\d, trying again: the host no longer answered", words)
     needs_you = "connection to lab8 needs you: clusterfn login lab8; your jobs go on"
-    assert _trouble("lab8", State("waiting", 0.0, needs_you)) == needs_you
-    assert _trouble("lab8", State("connected", 0.0)) == _trouble("lab8", State("closed", 0.0, "gone")) == ""
+    assert _trouble("lab8", ConnectionState("waiting", 0.0, needs_you)) == needs_you
+    assert _trouble("lab8", ConnectionState("connected", 0.0)) == ""
+    assert _trouble("lab8", ConnectionState("closed", 0.0, "gone")) == ""
 
 
 def test_a_job_says_so_and_afterwards_what_it_said_before() -> None:
@@ -199,19 +200,19 @@ class Garbling(agent):
 
 
 @pytest.fixture
-def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Session, FakeTransport]]:
+def on_fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HostState, FakeTransport]]:
     """The session of a host that answers nothing, and its transport. Pauses are short."""
     monkeypatch.setattr(reconnect, "PAUSE_FIRST_S", 0.001)
     monkeypatch.setattr(reconnect, "PAUSE_LAST_S", 0.01)
     transport = FakeTransport(agent(silent))
     monkeypatch.setattr(hosts, "transport_for", lambda host: transport)
-    session = Session(replace(HOST, name=f"lab8-{os.urandom(4).hex()}"))
+    session = HostState(replace(HOST, name=f"lab8-{os.urandom(4).hex()}"))
     connection = session.connection
     yield session, transport
     connection.close()
 
 
-def followed(session: Session, job_id: str = "7f3a" * 4) -> Job[Any]:
+def followed(session: HostState, job_id: str = "7f3a" * 4) -> Job[Any]:
     """A job that runs on that host, as it is followed after it was sent."""
     tracker = Tracker(session, job_id, "train")
     job: Job[Any] = Job(job_id, "train", session.host.name, tracker.folder, tracker)
@@ -222,7 +223,7 @@ def followed(session: Session, job_id: str = "7f3a" * 4) -> Job[Any]:
     return job
 
 
-def in_a_group(session: Session) -> JobGroup[Any, Any]:
+def in_a_group(session: HostState) -> JobGroup[Any, Any]:
     """A group of two items, one of which runs."""
     spec = JobSpec(
         id="90aa" * 4, name="train", host=session.host, root=session.root, bridge=session.bridge, host_python="python3",
@@ -230,18 +231,18 @@ def in_a_group(session: Session) -> JobGroup[Any, Any]:
         group=Group(count=2, chunk=1, elements=2, at_once=2),
     )  # fmt: skip
     known = GroupState(spec.id, spec.name, session.host.name, "/jobs/90aa", 2)
-    gathering = Gathering(session, spec, known, Limits())
-    gathering.follow(range(1, 3))
-    gathering._elements[1].follow_now()
-    gathering.queued()
+    tracker = GroupTracker(session, spec, known, SchedulerLimits())
+    tracker.follow(range(1, 3))
+    tracker._elements[1].follow_now()
+    tracker.queued()
     return JobGroup(known)
 
 
-def in_a_session(session: Session) -> Call[Any]:
+def in_a_session(session: HostState) -> SessionCallJob[Any]:
     """A call that a session of that host serves."""
     held = followed(session, "c0de" * 4)
-    tracker = CallTracker(held._tracker, 1, "train", live=False)
-    call: Call[Any] = Call(held, payloads.pack(len, ("",), {}, None), tracker)
+    tracker = SessionCallTracker(held._tracker, 1, "train", live=False)
+    call: SessionCallJob[Any] = SessionCallJob(held, payloads.pack(len, ("",), {}, None), tracker)
     tracker.follow(call, 1)
     return call
 
@@ -260,7 +261,7 @@ DEATHS: dict[str, tuple[Exception | agent, type[ClusterfnError], str]] = {
 @pytest.mark.parametrize("reason", DEATHS)
 @pytest.mark.parametrize("waiter", [followed, in_a_group, in_a_session])
 def test_whoever_waits_is_told_at_once_why_the_connection_has_ended_for_good(
-    on_fake: tuple[Session, FakeTransport], waiter: Callable[[Session], Any], reason: str
+    on_fake: tuple[HostState, FakeTransport], waiter: Callable[[HostState], Any], reason: str
 ) -> None:
     session, transport = on_fake
     waits = waiter(session)
@@ -278,7 +279,7 @@ def test_whoever_waits_is_told_at_once_why_the_connection_has_ended_for_good(
 
 
 def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(
-    on_fake: tuple[Session, FakeTransport],
+    on_fake: tuple[HostState, FakeTransport],
 ) -> None:
     session, transport = on_fake
     waits = [followed(session), in_a_group(session), in_a_session(session)]
@@ -291,7 +292,7 @@ def test_a_connection_that_was_closed_is_not_opened_again_by_those_who_waited(
     assert len(transport.commands) == 1
 
 
-def test_the_error_of_a_lost_connection_names_the_job_and_what_to_do(on_fake: tuple[Session, FakeTransport]) -> None:
+def test_the_error_of_a_lost_connection_names_the_job_and_what_to_do(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     jobs = [followed(session, digits * 4) for digits in ("7f3a", "90aa")]
     transport.error = HostError("its root is not safe")
@@ -333,7 +334,7 @@ def answered(outcome: bytes, *value: bytes) -> Handler:
     ],
 )
 def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
-    on_fake: tuple[Session, FakeTransport], outcome: bytes, words: str
+    on_fake: tuple[HostState, FakeTransport], outcome: bytes, words: str
 ) -> None:
     session, transport = on_fake
     transport.program.handler = answered(outcome)  # type: ignore[attr-defined]
@@ -342,7 +343,7 @@ def test_an_outcome_that_makes_no_sense_ends_its_job_as_damaged(
         followed(session).result(10)
 
 
-def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Session, FakeTransport]) -> None:
+def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
 
     def superseded(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any], bytes]]:
@@ -355,9 +356,7 @@ def test_two_attempts_that_supersede_each_other_end_their_job(on_fake: tuple[Ses
         followed(session).result(10)
 
 
-def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(
-    on_fake: tuple[Session, FakeTransport]
-) -> None:
+def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     sent = []
 
@@ -379,7 +378,7 @@ def test_a_host_that_sends_more_than_it_has_announced_fills_no_memory(
     assert sent
 
 
-def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[Session, FakeTransport]) -> None:
+def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     announced = json.dumps({"kind": "returned", "value": {"size": 2**60, "crc": 0}}).encode()
     transport.program.handler = answered(announced, b"x")  # type: ignore[attr-defined]
@@ -388,7 +387,7 @@ def test_a_value_that_does_not_fit_into_memory_stays_on_the_host(on_fake: tuple[
         followed(session).result(10)
 
 
-def test_what_a_failed_attempt_left_of_a_value_is_not_kept(on_fake: tuple[Session, FakeTransport]) -> None:
+def test_what_a_failed_attempt_left_of_a_value_is_not_kept(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     transport.program.handler = answered(b'{"kind": "cancelled", "value": null}', b"half a value")  # type: ignore[attr-defined]
 
@@ -420,7 +419,7 @@ def test_a_host_that_lets_in_and_starts_no_agent_is_tried_for_ten_minutes(monkey
     assert isinstance(told[-1], HostError)
 
 
-def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[Session, FakeTransport]) -> None:
+def test_a_host_that_reboots_ends_no_wait(on_fake: tuple[HostState, FakeTransport]) -> None:
     session, transport = on_fake
     job = followed(session)
     states: list[str] = []

@@ -11,7 +11,7 @@ from clusterfn.errors import SubmitError
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Answer, Evidence, JobState, Submission
 from clusterfn.scheduler.slurm import INHERITED, Slurm
-from clusterfn.scheduler.slurm_words import PHASES
+from clusterfn.scheduler.slurm.states import PHASES
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
 

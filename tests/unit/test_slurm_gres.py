@@ -2,9 +2,9 @@
 
 import pytest
 
-from clusterfn.scheduler.base import Limits
-from clusterfn.scheduler.slurm_gres import (
-    Cards,
+from clusterfn.scheduler.base import SchedulerLimits
+from clusterfn.scheduler.slurm.gres import (
+    NodeGpus,
     Waiting,
     nodes,
     nodes_command,
@@ -13,7 +13,7 @@ from clusterfn.scheduler.slurm_gres import (
     waiting,
     waiting_command,
 )
-from clusterfn.scheduler.slurm_limits import read
+from clusterfn.scheduler.slurm.limits import read
 
 # SLURM 22.05.8, shortened in the middle
 N1 = (
@@ -34,9 +34,9 @@ def test_the_cards_of_a_node_are_counted_by_type():
     )
 
     assert nodes(f"{N1}\n{odd} State=IDLE+DRAIN\nNodeName=n3 Gres=(null) GresUsed= State=IDLE\n") == [
-        Cards("n1", "mixed", "", 4, 1),
-        Cards("n2", "idle+drain", "a100", 4, 2),
-        Cards("n2", "idle+drain", "2080ti", 16, 0),
+        NodeGpus("n1", "mixed", "", 4, 1),
+        NodeGpus("n2", "idle+drain", "a100", 4, 2),
+        NodeGpus("n2", "idle+drain", "2080ti", 16, 0),
     ]
 
 
@@ -53,7 +53,7 @@ def test_the_types_of_all_nodes_are_read_from_sinfo(text, expected):
 
 
 def test_what_slurm_does_not_say_is_not_known():
-    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [Cards("n1", "idle", "", 4, None)]
+    assert nodes("NodeName=n1 Gres=gpu:4 State=IDLE") == [NodeGpus("n1", "idle", "", 4, None)]
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_the_questions_go_to_the_right_cluster():
 
 def test_a_count_that_is_too_long_to_be_one_is_left_out():
     assert nodes(f"NodeName=n1 Gres=gpu:{'9' * 5000} State=IDLE") == []
-    assert read([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == Limits(jobs=40)
+    assert read([f"MaxArraySize = {'9' * 5000}", "", f"{'9' * 5000}|40"], None) == SchedulerLimits(jobs=40)

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Account, Cards, Site, Volume, answers, disks, machine, queues, survey
-from clusterfn.hosts.survey.answers import Section
+from clusterfn.hosts.survey import Account, Site, SurveyedGpus, Volume, parse, survey
 from clusterfn.hosts.survey.ask import site
+from clusterfn.hosts.survey.parse import Section
 
 KB, GB = 1024, 2**30
 
@@ -75,7 +75,7 @@ OVERFULL = """
     ],
 )
 def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
-    found = disks.volume(folder(df), {})
+    found = parse.volume(folder(df), {})
 
     assert found is not None
     assert (found.device, found.kind, found.free_bytes, found.shared) == (device, kind, free, shared)
@@ -92,7 +92,7 @@ def test_df_is_read_with_and_without_kinds(df, device, kind, free, shared):
     ],
 )
 def test_inodes_are_read_where_there_are_such(inodes, files):
-    found = disks.volume(folder(XFS, inodes), {})
+    found = parse.volume(folder(XFS, inodes), {})
 
     assert found is not None
     assert found.free_files == files
@@ -101,7 +101,7 @@ def test_inodes_are_read_where_there_are_such(inodes, files):
 def test_what_is_no_folder_is_no_volume():
     section = Section("volume-1", 1, ["$DATA", "sh: 1: cd: can't cd to /data/ann"])
 
-    assert disks.volume(section, {}) is None
+    assert parse.volume(section, {}) is None
 
 
 QUOTA = """
@@ -120,28 +120,28 @@ WRAPPED_WITH_UNITS = """
 
 
 def test_quota_leaves_what_is_under_the_hard_limit_or_else_the_soft_one():
-    found = disks.quotas(text(QUOTA))
+    found = parse.quotas(text(QUOTA))
 
     assert found == {
-        "/dev/sda1": disks.Left(500000 * KB, 80),
-        "/dev/sdb1": disks.Left(0, None),
-        "/dev/sdc1": disks.Left(None, None),
+        "/dev/sda1": parse.QuotaLeft(500000 * KB, 80),
+        "/dev/sdb1": parse.QuotaLeft(0, None),
+        "/dev/sdc1": parse.QuotaLeft(None, None),
     }
 
 
 def test_quota_with_units_and_a_long_name():
-    found = disks.quotas(text(WRAPPED_WITH_UNITS))
+    found = parse.quotas(text(WRAPPED_WITH_UNITS))
 
-    assert found == {"filer.example.edu:/vol/very/long/home": disks.Left(2 * GB, 200 * KB)}
+    assert found == {"filer.example.edu:/vol/very/long/home": parse.QuotaLeft(2 * GB, 200 * KB)}
 
 
 @pytest.mark.parametrize("said", ["Disk quotas for user ann (uid 1000): none", "quota: error while getting quota", ""])
 def test_no_quota_bounds_nothing(said):
-    assert disks.quotas([said]) == {}
+    assert parse.quotas([said]) == {}
 
 
 def test_quota_belongs_to_its_device():
-    found = disks.volume(folder(XFS), {"/dev/sdb1": disks.Left(7 * GB, 12), "/dev/sda1": disks.Left(0, 0)})
+    found = parse.volume(folder(XFS), {"/dev/sdb1": parse.QuotaLeft(7 * GB, 12), "/dev/sda1": parse.QuotaLeft(0, 0)})
 
     assert found is not None
     assert (found.quota_bytes, found.quota_files, found.room_bytes, found.room_files) == (7 * GB, 12, 7 * GB, 12)
@@ -162,8 +162,8 @@ OF_GROUP_OVER = """
 
 
 def test_of_all_quotas_of_lustre_the_smallest_counts():
-    user = disks.volume(folder(LUSTRE, lfs=text(OF_USER)), {})
-    both = disks.volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
+    user = parse.volume(folder(LUSTRE, lfs=text(OF_USER)), {})
+    both = parse.volume(folder(LUSTRE, lfs=text(OF_USER) + text(OF_GROUP_OVER)), {})
 
     assert user is not None and both is not None
     assert (user.quota_bytes, user.quota_files) == (2999000 * KB, None)
@@ -184,14 +184,14 @@ def test_a_full_folder_is_told_from_a_forbidden_one(said, writable, quota):
     section = folder(XFS, write=[said])
     del section.parts["run"], section.parts["link"]
 
-    found = disks.volume(section, {})
+    found = parse.volume(section, {})
 
     assert found is not None
     assert (found.writable, found.quota_bytes, found.noexec, found.links) == (writable, quota, False, None)
 
 
 def test_a_script_that_cannot_be_started_shows_noexec():
-    found = disks.volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
+    found = parse.volume(folder(XFS, run=["sh: 1: ./.clusterfn-survey-9-1: Permission denied"]), {})
 
     assert found is not None
     assert found.noexec
@@ -207,7 +207,7 @@ SINFO = """
 
 
 def test_a_partition_of_several_kinds_of_nodes_is_one():
-    found = {each.name: each for each in queues.partitions(text(SINFO))}
+    found = {each.name: each for each in parse.partitions(text(SINFO))}
 
     assert list(found) == ["main", "gpu", "old"]
     assert (found["gpu"].nodes, found["gpu"].gres) == (12, "gpu:a100:4(S:0-1), gpu:h100:8")
@@ -222,8 +222,8 @@ SACCTMGR = """
 
 
 def test_associations_are_accounts_and_their_bounds_are_limits():
-    assert queues.accounts(text(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
-    assert queues.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
+    assert parse.accounts(text(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
+    assert parse.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
         "MaxArraySize=1001",
         "account physics: MaxJobs=10, MaxWall=1-00:00:00",
         "account bio, partition gpu: MaxTRES=cpu=100",
@@ -231,7 +231,7 @@ def test_associations_are_accounts_and_their_bounds_are_limits():
 
 
 def test_complaints_of_sacctmgr_are_no_accounts():
-    assert queues.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
+    assert parse.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
 
 
 CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80GB, 81920, 570.86.15, 8.0")
@@ -239,17 +239,17 @@ OLD = text('Field "compute_cap" is not a valid field to query.')
 
 
 def test_cards_are_read():
-    found = machine.cards(Section("cards", 0, CARDS))
+    found = parse.cards(Section("cards", 0, CARDS))
 
-    assert found == Cards(
+    assert found == SurveyedGpus(
         ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 40960 * 2**20, "570.86.15", ("8.0", "8.0")
     )
 
 
 def test_a_driver_without_compute_cap_is_asked_again():
-    found = machine.cards(Section("cards", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
+    found = parse.cards(Section("cards", 0, OLD, {"again": ["Tesla K80, 11441, 418.87"]}))
 
-    assert found == Cards(("Tesla K80",), 11441 * 2**20, "418.87")
+    assert found == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_driver_without_compute_cap_is_asked_again():
     ],
 )
 def test_what_nvidia_smi_says_instead_of_cards_is_its_trouble(rc, lines, trouble):
-    found = machine.cards(Section("cards", rc, lines))
+    found = parse.cards(Section("cards", rc, lines))
 
     assert found is not None
     assert trouble in found.trouble
@@ -287,7 +287,7 @@ IN_A_SESSION = ["0::/user.slice/user-1000.slice/session-3.scope"]
     ],
 )
 def test_logind_ends_what_runs_in_a_session_where_it_was_told_to(cgroup, kill, lives):
-    assert machine.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
+    assert parse.lingering(Section("logind", 0, cgroup, {"kill": kill})) is lives
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_logind_ends_what_runs_in_a_session_where_it_was_told_to(cgroup, kill, l
     ],
 )
 def test_glibc_is_read_from_getconf_or_ldd(said, version):
-    assert machine.glibc(Section("library", 0, said.splitlines())) == version
+    assert parse.glibc(Section("library", 0, said.splitlines())) == version
 
 
 @pytest.mark.parametrize(
@@ -309,11 +309,11 @@ def test_glibc_is_read_from_getconf_or_ldd(said, version):
     [({"module": []}, True), ({"env": ["LMOD_CMD=/opt/lmod"]}, True), ({"env": ["HOME=/", "MODULES=1"]}, False)],
 )
 def test_modules_are_a_function_or_tell_where_they_are(parts, there):
-    assert machine.has_modules(Section("login", 0, [], parts)) is there
+    assert parse.has_modules(Section("login", 0, [], parts)) is there
 
 
 def test_sections_survive_noise_and_what_did_not_end():
-    found = answers.sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
+    found = parse.sections("Welcome!\nM\nM one 0\na\nM.part\nb\n\nM.part\nc\nM two \nd", "M")
 
     assert list(found) == ["one", "two"]
     assert (found["one"].rc, found["one"].lines, found["one"].part("part")) == (0, ["a"], ["b", "c"])
@@ -330,7 +330,7 @@ def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
         f"M quotas 0\n/dev/x {odd}T 1 1\n"
         f"M volume-1 {odd}\n$HOME\nM.path\n/x\nM.df\n/dev/x nfs 1 1 {odd} 5% /\n"
     )
-    found = site(answers.sections(text, "M"))
+    found = site(parse.sections(text, "M"))
 
     assert found.partitions is not None and found.partitions[0].nodes == 0
     assert found.cards is not None and found.cards.names == ("B100",)
@@ -500,7 +500,7 @@ def test_programs_of_the_host_are_asked(ask, tmp_path):
     assert [each.name for each in site.partitions or ()] == ["main"]
     assert site.accounts == (Account("physics", "", ("normal",)),)
     assert site.limits == ("MaxArraySize=1001",)
-    assert site.cards == Cards(("Tesla K80",), 11441 * 2**20, "418.87")
+    assert site.cards == SurveyedGpus(("Tesla K80",), 11441 * 2**20, "418.87")
     assert site.conda == str(tmp_path / "bin" / "conda")
     assert site.scheduler == "slurm"
 
@@ -513,7 +513,7 @@ def test_what_hangs_is_named_and_ended_and_hides_nothing_else(ask, tmp_path):
 
     assert set(site.silent) == {"partitions", "cards", "quotas"}
     assert (site.partitions, site.trouble) == ((), "it did not answer in time")
-    assert site.cards == Cards(trouble="it did not answer in time")
+    assert site.cards == SurveyedGpus(trouble="it did not answer in time")
     assert site.root is not None
     started = (tmp_path / "pids").read_text().split()
     deadline = time.monotonic() + 10

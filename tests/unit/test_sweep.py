@@ -20,9 +20,9 @@ from clusterfn import ClusterfnError, ConfigError, cluster
 from clusterfn.api.sweep import identity, sampling, scoring, space, store
 from clusterfn.api.sweep import progress as sweep_progress
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
-from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import SweepResult, Trial
-from clusterfn.api.sweep.run import Shelf
+from clusterfn.api.sweep.run import ResultStore
 from clusterfn.api.sweep.store import Kept, Store
 from clusterfn.config.spec import parse_options
 
@@ -266,7 +266,7 @@ def test_a_result_is_asked_by_name_and_rank():
 
 
 def test_each_configuration_that_ends_has_its_line(capsys):
-    progress = sweep_progress.Progress(3, minimize=False)
+    progress = sweep_progress.SweepProgress(3, minimize=False)
     for trial in (report()["GRID_0071"], Trial("GRID_0007", {"k": 5}, error=KeyError("k"))):
         progress.show(trial)
     sweep_progress.capping(135, 3)
@@ -280,7 +280,7 @@ def test_each_configuration_that_ends_has_its_line(capsys):
 
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
-    progress = sweep_progress.Progress(3, minimize=True)
+    progress = sweep_progress.SweepProgress(3, minimize=True)
     for trial in report():
         progress.show(trial)
     progress.close()
@@ -292,7 +292,7 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
-    progress = sweep_progress.Progress(2, minimize=False)
+    progress = sweep_progress.SweepProgress(2, minimize=False)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()
 
@@ -315,24 +315,24 @@ def test_the_sample_is_told_by_group():
 
 def test_each_line_of_a_journal_is_there_when_it_is_opened_again(tmp_path):
     path = tmp_path / "sub" / "sweep.jsonl"
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         journal.add("begin", seed=1)
         journal.add("ended", name="GRID_0000", config={"model": threading.Lock, "ü": "\ud800"})
 
-    with Journal(path) as again:
+    with SweepJournal(path) as again:
         assert [each["event"] for each in again.records] == ["begin", "ended"]
 
 
 @pytest.mark.parametrize("torn", [b'{"event": "ended", "name": "GR', b'{"event": "ended"', b"\x00\x00\xff"])
 def test_a_torn_last_line_is_survived_and_what_follows_is_whole(tmp_path, torn):
     path = tmp_path / "sweep.jsonl"
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         journal.add("begin", seed=1)
     path.write_bytes(path.read_bytes() + torn)
 
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         journal.add("end")
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         assert [each["event"] for each in journal.records] == ["begin", "end"]
 
 
@@ -340,10 +340,10 @@ def test_a_torn_last_line_is_survived_and_what_follows_is_whole(tmp_path, torn):
 def test_a_journal_torn_in_its_very_first_line_begins_anew(tmp_path, torn):
     (tmp_path / "sweep.jsonl").write_bytes(torn)
 
-    with Journal(tmp_path / "sweep.jsonl") as journal:
+    with SweepJournal(tmp_path / "sweep.jsonl") as journal:
         assert journal.records == []
         journal.add("begin")
-    with Journal(tmp_path / "sweep.jsonl") as journal:
+    with SweepJournal(tmp_path / "sweep.jsonl") as journal:
         assert [each["event"] for each in journal.records] == ["begin"]
 
 
@@ -354,9 +354,9 @@ def test_what_json_has_no_word_for_is_written_as_python_shows_it(tmp_path):
     loop["loop"] = loop
     values = {"pairs": {(0, 1): 2}, "endless": endless, "loop": loop, "type": int, "lr": 0.1}
 
-    with Journal(tmp_path / "j") as journal:
+    with SweepJournal(tmp_path / "j") as journal:
         journal.add("begin", configurations={"GRID_0000": values, "GRID_0001": {"lr": 0.2}})
-    with Journal(tmp_path / "j") as journal:
+    with SweepJournal(tmp_path / "j") as journal:
         (told,) = journal.records
 
     assert told["configurations"] == {
@@ -375,7 +375,7 @@ def test_a_full_disk_is_one_error_and_the_journal_can_be_gone_on_with(tmp_path):
     path, before = tmp_path / "j", resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
-        with pytest.raises(ClusterfnError, match="the journal cannot be written: ") as caught, Journal(path) as journal:
+        with pytest.raises(ClusterfnError, match="cannot be written: ") as caught, SweepJournal(path) as journal:
             journal.add("begin")
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 20, before[1]))
             journal.add("ended", name="GRID_0000")
@@ -384,9 +384,9 @@ def test_a_full_disk_is_one_error_and_the_journal_can_be_gone_on_with(tmp_path):
         signal.signal(signal.SIGXFSZ, ignored)
 
     assert caught.value.log == str(path) and path.read_bytes().endswith(b'{"event": "ended", "')
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         journal.add("resumed")
-    with Journal(path) as journal:
+    with SweepJournal(path) as journal:
         assert [each["event"] for each in journal.records] == ["begin", "resumed"]
 
 
@@ -394,7 +394,7 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("milk\n")
 
     with pytest.raises(ConfigError, match="is not the journal of a sweep"):
-        Journal(tmp_path / "notes.txt")
+        SweepJournal(tmp_path / "notes.txt")
 
     assert (tmp_path / "notes.txt").read_text() == "milk\n"
 
@@ -404,10 +404,10 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
     opening = [
         sys.executable,
         "-c",
-        "import sys; from clusterfn.api.sweep.journal import Journal; Journal(__import__('pathlib').Path(sys.argv[1]))",
+        "import pathlib, sys; from clusterfn.api.sweep.journal import SweepJournal as J; J(pathlib.Path(sys.argv[1]))",
     ]
 
-    with Journal(path):
+    with SweepJournal(path):
         refused = subprocess.run([*opening, str(path)], capture_output=True, text=True, timeout=60, check=False)
 
     assert "another process goes on with" in refused.stderr
@@ -534,12 +534,12 @@ def test_a_module_of_ones_own_counts_with_its_source(tmp_path):
 
 def test_values_are_forgotten_with_whose_journal_nobody_has_gone_on_for_two_weeks(tmp_path):
     for name, days in (("old", 15), ("young", 13), ("open", 15)):
-        with Journal(tmp_path / f"{name}.jsonl") as journal:
+        with SweepJournal(tmp_path / f"{name}.jsonl") as journal:
             journal.add("begin")
         Store(store.beside(journal.path)).put("GRID_0000", Kept(1, 0.0))
         os.utime(journal.path, (time.time() - days * 86400,) * 2)
 
-    with Journal(tmp_path / "open.jsonl"):
+    with SweepJournal(tmp_path / "open.jsonl"):
         store.forget_old(tmp_path)
 
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -548,7 +548,7 @@ def test_values_are_forgotten_with_whose_journal_nobody_has_gone_on_for_two_week
 
 
 def test_the_order_of_keywords_does_not_count(tmp_path):
-    shelf = Shelf(Store(tmp_path / "values"), Store(tmp_path / "cache"), "code")
+    shelf = ResultStore(Store(tmp_path / "values"), Store(tmp_path / "cache"), "code")
     listed = [identity.describe(space.read([each]))["digests"] for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
 
     assert shelf.key({"a": 1, "b": 2}) == shelf.key({"b": 2, "a": 1}) != shelf.key({"a": 2, "b": 1})

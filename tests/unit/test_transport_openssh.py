@@ -14,7 +14,7 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, Unreachable
-from clusterfn.hosts.transports import auto, busy, openssh, sshconfig, transport_for, trust
+from clusterfn.hosts.transports import auto, base, openssh, ssh_config, transport_for, trust
 from clusterfn.hosts.transports.auto import AutoTransport
 from clusterfn.hosts.transports.openssh import OpensshTransport
 
@@ -64,7 +64,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stub:
     stub.program("ssh", SSH)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("STUB", str(tmp_path))
-    monkeypatch.setattr(busy, "PAUSES_S", (0.01, 0.01, 0.5))
+    monkeypatch.setattr(base, "PAUSES_S", (0.01, 0.01, 0.5))
     return stub()
 
 
@@ -83,7 +83,7 @@ def test_ssh_is_asked_for_a_plain_stream(ssh: Stub) -> None:
 def test_the_users_agent_is_never_forwarded(tmp_path: Path, way: str) -> None:
     config = tmp_path / "config"
     config.write_text("Host *\n  ForwardAgent yes\n  ForwardX11 yes\n  LocalForward 8080 localhost:80\n")
-    settings = sshconfig.resolve(replace(HOST, ssh_config=str(config)))
+    settings = ssh_config.resolve(replace(HOST, ssh_config=str(config)))
     words = {
         "a call": lambda: openssh.argv(settings, "true"),
         "a master": lambda: openssh.line(settings, ["ControlMaster=yes", "ControlPath=/x"], "true", asks=True),

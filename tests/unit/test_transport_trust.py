@@ -10,13 +10,13 @@ import pytest
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostKeyError
-from clusterfn.hosts.transports import hostkeys, trust
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
-from clusterfn.hosts.transports.trust import Met, Shown
+from clusterfn.hosts.transports import host_keys, trust
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 HOST = Host("lab8", "lab8:2222", "bare", "clusterfn.yml:3")
 NAME, KIND = "[lab8]:2222", "ssh-ed25519"
-NEW, OLD = Shown(KIND, b"new"), base64.b64encode(b"old").decode()
+NEW, OLD = ShownKey(KIND, b"new"), base64.b64encode(b"old").decode()
 NEW_LINE = f"{NAME} {KIND} {base64.b64encode(b'new').decode()}\n"
 
 
@@ -29,8 +29,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def remember(settings: Settings) -> Path:
-    entries = hostkeys.known_keys(settings.key_name, settings.known_hosts)
-    return trust.remember(HOST, Met(settings, (NEW,), tuple(entries)), [NEW])
+    entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
+    return trust.write_known_hosts(HOST, HostKeys(settings, (NEW,), tuple(entries)), [NEW])
 
 
 def written(settings: Settings, text: str) -> str:
@@ -57,7 +57,7 @@ def test_what_was_there_stays(settings: Settings, before: str) -> None:
 def test_the_key_is_taken_afterwards(settings: Settings) -> None:
     remember(settings)
 
-    hostkeys.check(settings, "lab8", KIND, b"new")
+    host_keys.check(settings, "lab8", KIND, b"new")
 
 
 def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
@@ -65,7 +65,7 @@ def test_a_hashed_name_tells_nothing_and_fits(settings: Settings) -> None:
 
     assert file.read_text().startswith("|1|")
     assert "lab8" not in file.read_text()
-    hostkeys.check(settings, "lab8", KIND, b"new")
+    host_keys.check(settings, "lab8", KIND, b"new")
 
 
 @pytest.mark.parametrize(

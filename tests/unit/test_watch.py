@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn.hosts.scheduler_watch import Silent, Watch
+from clusterfn.hosts.scheduler_watch import SchedulerWatch, Silent
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import PENDING, RUNNING, JobState
 from clusterfn.scheduler.slurm import Slurm
@@ -43,7 +43,7 @@ class Connection:
 @pytest.fixture
 def made():
     clock, connection = Clock(), Connection()
-    return Watch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
+    return SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=clock), connection, clock
 
 
 def test_a_listener_learns_what_squeue_says(made):
@@ -101,7 +101,7 @@ def test_a_stale_heartbeat_looks_at_once(made):
 
 def test_never_more_often_than_the_host_allows():
     connection = Connection()
-    watch = Watch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
+    watch = SchedulerWatch(connection, Slurm(SLURM, "ada"), clock=Clock(), poll_floor_s=120.0)
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == [120.0]
@@ -152,7 +152,7 @@ def test_a_listener_may_remove_its_own_job(made):
 def queue():
     """The queue of a machine without a scheduler."""
     clock, connection = Clock(), Connection()
-    return Watch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
+    return SchedulerWatch(connection, Bare("boot", lambda: ("supervise", "queue")), clock=clock), connection, clock
 
 
 WAITS = "a.00000000000000aa|PENDING|2 jobs before it"
@@ -189,7 +189,7 @@ def test_who_is_not_in_a_machines_own_queue_is_not_missed_the_sooner_because_it_
 
 def test_nobody_is_asked_on_a_bare_host():
     connection = Connection()
-    watch = Watch(connection, Bare(), clock=Clock())
+    watch = SchedulerWatch(connection, Bare(), clock=Clock())
     watch.add("a.1", lambda _: None)
     watch.look_now()
     assert connection.asked == []

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from clusterfn.api.sweep import sampling, study
-from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import Trial
-from clusterfn.api.sweep.space import Configuration, Grid, Listed, read
+from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid, read
 from clusterfn.calls import dispatch
 from clusterfn.errors import ConfigError
 
 
-class Choice:
+class SweepSelection:
     """A seeded choice of a grid or list: one batch.
 
     Args:
@@ -32,7 +32,7 @@ class Choice:
     """
 
     def __init__(self, configurations: object, sampler: str, max_configs: int | None) -> None:
-        self.space: Grid | Listed = read(configurations)
+        self.space: Grid | ConfigurationList = read(configurations)
         self.sampler = sampler
         self._max = max_configs
         sampling.check(self.space, sampler, max_configs)
@@ -40,7 +40,7 @@ class Choice:
         self.size = None if drawn else self.space.size
         self.count = min(filter(None, [self.size, max_configs]))
 
-    def seed(self, wanted: int | None, journal: Journal) -> int | None:
+    def seed(self, wanted: int | None, journal: SweepJournal) -> int | None:
         """What decides the draws: what was said, what the journal says, or a new one, which is said."""
         if wanted is not None or not sampling.is_chance(self.space, self.sampler, self._max):
             return wanted
@@ -55,7 +55,7 @@ class Choice:
         """Whether the lowest score is the best."""
         return wanted
 
-    def batches(self, seed: int | None, journal: Journal) -> Iterable[list[Configuration]]:
+    def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
         """What is run together."""
         return [sampling.choose(self.space, self.sampler, self._max, seed or 0)]
 
@@ -64,13 +64,13 @@ class Choice:
 
     def keywords(self) -> list[list[str]]:
         """The arguments of each configuration."""
-        if isinstance(self.space, Listed):
+        if isinstance(self.space, ConfigurationList):
             return [list(each) for each in self.space.configurations]
         return [self.space.keywords()]
 
 
 class Study:
-    """A study of Optuna's: a batch after the other, each told before the next. Attributes as `Choice` has them.
+    """A study of Optuna's: a batch after the other, each told before the next. Attributes as `SweepSelection` has them.
 
     Args:
         configurations: Keyword -> list, or distribution of Optuna's.
@@ -98,7 +98,7 @@ class Study:
         self._at_once = at_once
         self._rounds: study.Rounds | None = None
 
-    def seed(self, wanted: int | None, journal: Journal) -> None:
+    def seed(self, wanted: int | None, journal: SweepJournal) -> None:
         """None: a study draws by itself."""
         if wanted is not None:
             raise ConfigError("a study draws by itself", hint="give the seed to the study's sampler, and none here")
@@ -112,7 +112,7 @@ class Study:
             )
         return lowest
 
-    def batches(self, seed: int | None, journal: Journal) -> Iterable[list[Configuration]]:
+    def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
         """What is run together: first what a journal knows, then rounds."""
         known = {name: each for told in journal.told("sampled") for name, each in told["configurations"].items()}
         before = [Configuration(name, values) for name, values in known.items()]

@@ -1,6 +1,6 @@
 """What makes a sweep the same as one before: its function, configurations, seed and way of scoring. Pure.
 
-Written as the first line of a journal, and compared with it by whoever goes on.
+Written as the first line of a journal, and compared with it when a sweep is resumed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
-from clusterfn.api.sweep.space import Grid, Listed
+from clusterfn.api.sweep.space import ConfigurationList, Grid
 from clusterfn.config.spec import Options
 from clusterfn.environment import existing
 
@@ -28,16 +28,16 @@ def code_of(function: Callable[..., Any], options: Options) -> str | None:
 def _environment(options: Options) -> tuple[str | None, tuple[str, ...]]:
     """What the decorator says; of a file what it asks for, as the same file may ask for something else tomorrow."""
     text = options.environment
-    if options.packages or existing.names_one(text):
+    if options.packages or existing.is_existing(text):
         return text, options.packages
-    from clusterfn.environment import making  # it, and what it needs, takes time to import
+    from clusterfn.environment import resolve  # it, and what it needs, takes time to import
 
-    return making.specification(text, ()).input_hash, ()
+    return resolve.read_specification(text, ()).input_hash, ()
 
 
-def describe(space: Grid | Listed) -> dict[str, dict[str, Any]]:
+def describe(space: Grid | ConfigurationList) -> dict[str, dict[str, Any]]:
     """The configurations for a reader, and as digests; each key apart."""
-    if isinstance(space, Listed):
+    if isinstance(space, ConfigurationList):
         parts: dict[str, Any] = {"configurations": [dict(sorted(each.items())) for each in space.configurations]}
     else:
         parts = {key: space.drawn.get(key) or list(space.values[key]) for key in space.keywords()}

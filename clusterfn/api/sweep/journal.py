@@ -1,6 +1,6 @@
 """The journal of a sweep: a JSON line for each decision, on the disk before the next step; one writer at a time.
 
-Whoever opens it again learns from it what has been done. Judges nothing.
+A sweep that is resumed reads from it what has been done. Judges nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LEVELS = 3  # a record, its configurations, one of them
 _LOCK_AT = 1 << 40  # a byte that is never written; Windows locks bytes
 
 
-class Journal:
+class SweepJournal:
     """One file, open and locked until `close`.
 
     Args:
@@ -44,11 +44,11 @@ class Journal:
         try:
             self._lock()
             self.records = self._read()
-        except BaseException:  # Ctrl-C too: nobody else has the file
+        except BaseException:  # Ctrl-C too: nothing else closes the file
             self._file.close()
             raise
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> SweepJournal:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from clusterfn.api.sweep.report import Trial, cause, label, number
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.calls import job_display
 from clusterfn.calls.group_state import GroupState
-from clusterfn.calls.map_display import Counter
+from clusterfn.calls.map_display import ProgressCounter
 
 
 def line(text: str) -> None:
@@ -43,7 +43,7 @@ def counted(count: int) -> str:
     return f"{count} configuration{'' if count == 1 else 's'}"
 
 
-class Progress:
+class SweepProgress:
     """How far a sweep is, on the screen.
 
     Args:
@@ -52,7 +52,7 @@ class Progress:
     """
 
     def __init__(self, total: int, minimize: bool) -> None:
-        self._counter = Counter(total)
+        self._counter = ProgressCounter(total)
         self._minimize = minimize
         self._best: Trial[Any] | None = None
 

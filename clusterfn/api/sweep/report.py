@@ -1,6 +1,6 @@
 """What a sweep found: each configuration with its score or its error, the ranking, and a report as text.
 
-Holds no protocol and runs nothing. Made by `story`.
+Plain facts: runs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from clusterfn.api.sweep import scoring
-from clusterfn.calls import group_overview, outcome, payload_items
+from clusterfn.calls import map_display, outcome, payload_items
 
 R = TypeVar("R")
 RUN, CACHE, JOURNAL = "run", "cache", "journal"
@@ -112,7 +112,7 @@ class SweepResult(Generic[R]):
         Raises:
             ModuleNotFoundError: pandas is not installed here.
         """
-        pandas = group_overview.imported_pandas("results")
+        pandas = map_display.import_pandas("results")
         index = pandas.Index([each.name for each in self.results], name="name")
         return pandas.DataFrame([_row(each) for each in self.results], index=index)
 

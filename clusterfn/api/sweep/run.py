@@ -17,15 +17,15 @@ from typing import Any
 from clusterfn.api.decorator import ClusterFunction
 from clusterfn.api.sweep import progress as sweep_progress
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
-from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import CACHE, JOURNAL, Trial, cause, label
 from clusterfn.api.sweep.scoring import Scoring, sequence
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Kept, Store
 from clusterfn.calls import attach, dispatch, job_display, mapping
-from clusterfn.calls.chunking import Wish
-from clusterfn.calls.group import JobGroup, inside
-from clusterfn.calls.group_state import Ended, GroupState
+from clusterfn.calls.chunking import MapOptions
+from clusterfn.calls.group import JobGroup, state_of_group
+from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import RUNNING, SHORT
 from clusterfn.errors import Cancelled, ConfigError, PayloadError, SweepError
 from clusterfn.hosts import serialization
@@ -34,7 +34,7 @@ _LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
-class Shelf:
+class ResultStore:
     """Where values are kept.
 
     Attributes:
@@ -83,8 +83,8 @@ class Runner:
     """
 
     def __init__(
-        self, function: ClusterFunction[Any, Any], scoring: Scoring, journal: Journal, shelf: Shelf,
-        progress: sweep_progress.Progress, max_parallel: int,
+        self, function: ClusterFunction[Any, Any], scoring: Scoring, journal: SweepJournal, shelf: ResultStore,
+        progress: sweep_progress.SweepProgress, max_parallel: int,
     ) -> None:  # fmt: skip
         self._function = function
         self._scoring = scoring
@@ -163,10 +163,10 @@ class Runner:
         try:
             group = attach.attach(record["group"], record["host"])
         except ConfigError as gone:
-            dispatch.tell(f"{record['group'][:SHORT]} is sent anew: {gone.message}")
+            dispatch.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
             return None
         dispatch.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
-        return inside(group) if isinstance(group, JobGroup) else None
+        return state_of_group(group) if isinstance(group, JobGroup) else None
 
     def _send(self, batch: Sequence[Configuration]) -> GroupState:
         function = self._function.__wrapped__
@@ -176,7 +176,9 @@ class Runner:
         caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
         try:
             items = [[each.values for each in batch]]
-            return inside(mapping.run(called, items, self._function.options, Wish(self._max_parallel), caller=caller))
+            return state_of_group(
+                mapping.run(called, items, self._function.options, MapOptions(self._max_parallel), caller=caller)
+            )
         except PayloadError as refused:
             refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
             raise
@@ -202,7 +204,7 @@ class Runner:
             self._progress.close()
         return found
 
-    def _ends(self, group: GroupState, index: int, config: Configuration, ended: Ended) -> Trial[Any]:
+    def _ends(self, group: GroupState, index: int, config: Configuration, ended: ItemOutcome) -> Trial[Any]:
         trial: Trial[Any] = Trial(
             config.name, config.values, None, ended.value, ended.error, ended.usage.get("wall_s", 0.0),
             job=group.id, item=index, host=group.host,
@@ -243,7 +245,7 @@ class Runner:
 class _Following:
     """The items of one group as they begin and end."""
 
-    def __init__(self, group: GroupState, wanted: Sequence[Configuration | None], journal: Journal) -> None:
+    def __init__(self, group: GroupState, wanted: Sequence[Configuration | None], journal: SweepJournal) -> None:
         self.group = group
         self._wanted = wanted
         self._journal = journal
@@ -251,7 +253,7 @@ class _Following:
         self._begun: set[int] = set()
         self._look_at = 0.0
 
-    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, ItemOutcome]:
         """The item that ended after those before; None for one that is not wanted. `on_tick` runs between looks."""
         while True:
             self._write_down_begun()
@@ -283,7 +285,7 @@ class _Following:
 class _FollowingAgain(_Following):
     """The same of a group that was sent before: what has been stopped since then has no end, and is to be run again."""
 
-    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, Ended]:
+    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, ItemOutcome]:
         """The item that ended after those before; None for one that is not wanted, or was stopped."""
         config, index, ended = super().next(on_tick)
         return None if isinstance(ended.error, Cancelled) else config, index, ended
@@ -294,7 +296,7 @@ def _tell_stopped(stopped: int, count: int) -> None:
         dispatch.tell(f"{stopped} of {sweep_progress.counted(count)}: had been stopped, and run again")
 
 
-def _history(journal: Journal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+def _history(journal: SweepJournal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """What a journal says by name: of those that ended well their ends, and of those that did not fail their groups."""
     ended: dict[str, dict[str, Any]] = {}
     sent: dict[str, dict[str, Any]] = {}

@@ -9,14 +9,14 @@ import random
 import sys
 from collections.abc import Iterator
 
-from clusterfn.api.sweep.space import Configuration, Grid, Listed, named
+from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid, named
 from clusterfn.errors import ConfigError
 
 GRID, RANDOM = "grid", "random"
 _MOST = 100_000
 
 
-def check(space: Grid | Listed, sampler: str, max_configs: int | None) -> None:
+def check(space: Grid | ConfigurationList, sampler: str, max_configs: int | None) -> None:
     """Refuse what cannot be sampled so.
 
     Raises:
@@ -31,12 +31,12 @@ def check(space: Grid | Listed, sampler: str, max_configs: int | None) -> None:
         raise ConfigError(f"the grid has {space.size} configurations", hint="say how many to test: max_configs=")
 
 
-def is_chance(space: Grid | Listed, sampler: str, max_configs: int | None) -> bool:
+def is_chance(space: Grid | ConfigurationList, sampler: str, max_configs: int | None) -> bool:
     """Whether the seed decides anything."""
     return sampler == RANDOM or (max_configs is not None and max_configs < space.size)
 
 
-def choose(space: Grid | Listed, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:
+def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:
     """The configurations to be tested: exactly `max_configs` of them, or all where there are not as many.
 
     Args:

@@ -9,33 +9,33 @@ import collections
 import datetime
 import platform
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from clusterfn._version import __version__
 from clusterfn.api.decorator import ClusterFunction, inside_job
 from clusterfn.api.sweep import identity, sampling, scoring, store, study
 from clusterfn.api.sweep import progress as sweep_progress
-from clusterfn.api.sweep.choice import Choice, Study
-from clusterfn.api.sweep.journal import FORMAT, Journal
+from clusterfn.api.sweep.choice import Study, SweepSelection
+from clusterfn.api.sweep.journal import FORMAT, SweepJournal
 from clusterfn.api.sweep.report import SweepResult, Trial, cause, report
-from clusterfn.api.sweep.run import Runner, Shelf
+from clusterfn.api.sweep.run import ResultStore, Runner
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
 from clusterfn.calls import dispatch, payload
 from clusterfn.config import places
 from clusterfn.errors import ConfigError, SweepError
-from clusterfn.public_api import edge
+from clusterfn.public_api import public_api
 
 R = TypeVar("R")
 _CAUSES = 10
 _DIGITS = 12
 
 
-@edge
+@public_api
 def sweep(
     function: ClusterFunction[..., R],
     configurations: Mapping[str, Any] | Sequence[Mapping[str, Any]],
@@ -90,7 +90,7 @@ def sweep(
     _check_keywords(function, choice, group_by)
     ranking = scoring.Scoring(score, choice.minimize(minimize))
     asked = _Asked(choice, ranking, top, group_by, _folder(cache), max_parallel)
-    with Journal(_path(journal, function)) as book:
+    with SweepJournal(_path(journal, function)) as book:
         result = _run(function, asked, book, choice.seed(seed, book))
         if journal is None:  # its values are in the result, and for days on their host
             store.forget(book.path)
@@ -101,7 +101,7 @@ def sweep(
 class _Asked:
     """What is wanted."""
 
-    choice: Choice | Study
+    choice: SweepSelection | Study
     scoring: scoring.Scoring
     top: int
     group_by: str | None
@@ -132,15 +132,15 @@ def _check_number(name: str, value: object) -> None:
         raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
 
 
-def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> Choice | Study:
+def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> SweepSelection | Study:
     if study.is_study(sampler):
         return Study(configurations, sampler, max_configs, at_once)
     if sampler not in (sampling.GRID, sampling.RANDOM):
         raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
-    return Choice(configurations, sampler, max_configs)
+    return SweepSelection(configurations, sampler, max_configs)
 
 
-def _check_keywords(function: ClusterFunction[..., Any], choice: Choice | Study, group_by: str | None) -> None:
+def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection | Study, group_by: str | None) -> None:
     for keywords in choice.keywords():
         payload.check_arguments(function.__wrapped__, (), dict.fromkeys(keywords))
     known = choice.space.keywords()
@@ -163,14 +163,14 @@ def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Pa
     return folder / f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
 
 
-def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, seed: int | None) -> SweepResult[R]:
+def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal, seed: int | None) -> SweepResult[R]:
     """Batch after batch, each written down before it is run."""
     code = identity.code_of(function.__wrapped__, function.options)
     facts = _facts(function, asked, seed, code)
     _begin(journal, facts)
     _tell_what_cannot_be_compared(journal, facts, asked)
-    shelf = Shelf(Store(store.beside(journal.path)), _cache(function, asked, code), code)
-    progress = sweep_progress.Progress(asked.choice.count, asked.scoring.minimize)
+    shelf = ResultStore(Store(store.beside(journal.path)), _cache(function, asked, code), code)
+    progress = sweep_progress.SweepProgress(asked.choice.count, asked.scoring.minimize)
     runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
     trials: list[Trial[R]] = []
     for phase, batch in enumerate(asked.choice.batches(seed, journal), 1):
@@ -181,7 +181,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: Journal, see
         if any(each.score is not None for each in trials):
             sweep_progress.line(f"Phase {phase} complete: {sweep_progress.counted(len(batch))} tested")
     if shelf.cache is not None:
-        dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed anew, delete that folder")
+        dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed again, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
     _conclude(journal, result)
     if not result.ranking:
@@ -213,9 +213,10 @@ def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None,
     }
 
 
-def _begin(journal: Journal, facts: dict[str, Any]) -> None:
+def _begin(journal: SweepJournal, facts: dict[str, Any]) -> None:
     """The first line; in a journal that has one, what is asked for must be the same."""
-    versions = {"clusterfn": __version__, "python": platform.python_version()}
+    own = sys.modules["clusterfn"].__version__  # imported, it would import us
+    versions = {"clusterfn": own, "python": platform.python_version()}
     known = journal.told("begin")
     if not known:
         journal.add("begin", **facts, versions=versions)
@@ -232,7 +233,7 @@ def _begin(journal: Journal, facts: dict[str, Any]) -> None:
     dispatch.tell(f"going on with {journal.path}")
 
 
-def _tell_what_cannot_be_compared(journal: Journal, facts: Mapping[str, Any], asked: _Asked) -> None:
+def _tell_what_cannot_be_compared(journal: SweepJournal, facts: Mapping[str, Any], asked: _Asked) -> None:
     without = [key for key, digest in facts["digests"].items() if digest is None]
     without += [facts["function"]] if facts["code"] is None else []
     if without and journal.told("begin"):
@@ -241,7 +242,7 @@ def _tell_what_cannot_be_compared(journal: Journal, facts: Mapping[str, Any], as
         dispatch.tell(f"nothing is cached: {facts['function']} has no content to compare")
 
 
-def _announce(asked: _Asked, journal: Journal, phase: int, batch: Sequence[Configuration]) -> None:
+def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:
     size = asked.choice.size
     if size is not None and len(batch) < size:
         sweep_progress.capping(size, len(batch))
@@ -253,7 +254,7 @@ def _announce(asked: _Asked, journal: Journal, phase: int, batch: Sequence[Confi
         journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
 
 
-def _conclude(journal: Journal, result: SweepResult[Any]) -> None:
+def _conclude(journal: SweepJournal, result: SweepResult[Any]) -> None:
     for names in result.ghosts:
         journal.add("ghosts", names=names)
     journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])

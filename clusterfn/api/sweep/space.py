@@ -64,7 +64,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ConfigurationList:
     """Configurations that were written out one by one."""
 
     configurations: Sequence[Values]
@@ -91,7 +91,7 @@ class Listed:
         return found
 
 
-def named(space: Grid | Listed, index: int) -> Configuration:
+def named(space: Grid | ConfigurationList, index: int) -> Configuration:
     """The configuration with that index and the name that goes with it.
 
     Example:
@@ -102,7 +102,7 @@ def named(space: Grid | Listed, index: int) -> Configuration:
     return Configuration(f"GRID_{index:0{width}d}", space.at(index))
 
 
-def read(given: object) -> Grid | Listed:
+def read(given: object) -> Grid | ConfigurationList:
     """What a user wrote as configurations.
 
     Raises:
@@ -126,7 +126,7 @@ def _grid(given: Mapping[Any, Any]) -> Grid:
     return Grid({key: _values(key, values) for key, values in given.items() if key not in drawn}, drawn)
 
 
-def _listed(given: Sequence[Any]) -> Listed:
+def _listed(given: Sequence[Any]) -> ConfigurationList:
     if not given:
         raise ConfigError("a sweep over no configuration at all", hint="the list is empty")
     for place, each in enumerate(given):
@@ -135,7 +135,7 @@ def _listed(given: Sequence[Any]) -> Listed:
                 f"configuration {place} is {each!r:.60}, not a dict", hint='write [{"lr": 0.1}, {"lr": 0.2}]'
             )
         _check_keys(each)
-    return Listed(given)
+    return ConfigurationList(given)
 
 
 def _check_keys(given: Mapping[Any, Any]) -> None:

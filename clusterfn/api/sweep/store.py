@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterfn.api.sweep.journal import Journal
+from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.calls import dispatch
 from clusterfn.config import places
 from clusterfn.errors import ConfigError
@@ -106,12 +106,12 @@ def forget(journal: Path) -> None:
 
 
 def forget_old(folder: Path) -> None:
-    """The same for the journals of a folder with which nobody has gone on for two weeks."""
+    """The same for the journals of a folder that no sweep has used for two weeks."""
     for values in folder.glob(f"*{_BESIDE}"):
         journal = values.with_name(values.name[: -len(_BESIDE)])
         with contextlib.suppress(ConfigError, OSError):  # it is open in another process, or gone by now
             if time.time() - journal.stat().st_mtime > _KEEP_S:
-                with Journal(journal):
+                with SweepJournal(journal):
                     forget(journal)
 
 

@@ -1,24 +1,68 @@
-"""What kind of host this is."""
+"""Answer the client's first request: check that the root is safe to use, and describe this host."""
 
+import glob
 import os
 import re
 import sys
 
-from . import logout
+from .files import mark_used
+from .handler import Failure, RequestHandler, expand
+from .trusted import Trusted, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Iterable
 
     from .frames import Header
-    from .loop import Agent
+    from .handler import AgentServices
+
+_CGROUP, _SESSION = "/proc/self/cgroup", "/user.slice/"
+# Later files override earlier ones; a comment in the first ones states logind's built-in default.
+_LOGIND_FILES = (
+    "/usr/lib/systemd/logind.conf", "/etc/systemd/logind.conf", "/usr/lib/systemd/logind.conf.d/*.conf",
+    "/run/systemd/logind.conf.d/*.conf", "/etc/systemd/logind.conf.d/*.conf",
+)  # fmt: skip
+_LOGIND_SETTING = re.compile(r"\s*(#?)\s*(KillUserProcesses|KillOnlyUsers|KillExcludeUsers)\s*=\s*(.*)")
+_YES = ("yes", "true", "on", "1")
 
 
-def facts(agent: "Agent") -> "Header":
-    """What the client may want to know of this host."""
-    import pwd
+class HelloHandler(RequestHandler):
+    """Create the root, refuse one in which other users could plant code, and answer with the facts."""
 
-    name, user = os.uname(), user_name(pwd)
+    def start(self) -> None:
+        root = os.path.expanduser(os.path.expandvars(self.header["root"]))
+        if "$" in root or not os.path.isabs(root):
+            raise Failure("bad", "the root is not an absolute path on this host: is a variable unset?", root)
+        self.agent.root = os.path.normpath(root)
+        trusted = Trusted(self.header.get("owners") or ())
+        require_trusted(trusted, self.agent.root, "root")
+        os.makedirs(self.agent.root, mode=0o700, exist_ok=True)
+        require_trusted(trusted, self.agent.root, "root")  # another user may have been faster
+        if os.stat(self.agent.root).st_uid != os.geteuid():
+            who = user_name(os.stat(self.agent.root).st_uid)
+            raise Failure("refused", "it belongs to %s, who could plant code there" % who, self.agent.root)
+        self.agent.machine = machine_name()
+        paths = [expand(path) for path in self.header["have"]]
+        for path in paths:
+            require_trusted(trusted, path, "bridge")
+            mark_used(path, self.agent.root)
+        self.end(**dict(describe_host(self.agent), have=[os.path.exists(path) for path in paths]))
+
+
+def require_trusted(trusted: Trusted, path: str, what: str) -> None:
+    """Raise if another user could replace the folder."""
+    found = trusted.objection(path)
+    if found is None:
+        return
+    folder, why = found
+    below = "" if folder == path else ", and the %s %s lies below it" % (what, path)
+    own = os.lstat(folder).st_uid == os.geteuid()
+    raise Failure("refused", "%s%s: another user could plant code there" % (why, below), folder, own=own)
+
+
+def describe_host(agent: "AgentServices") -> "Header":
+    """Collect what the client needs to know about this host."""
+    name, user = os.uname(), login_name()
     return {
         "root": agent.root,
         "python": sys.executable,
@@ -32,16 +76,16 @@ def facts(agent: "Agent") -> "Header":
         "home": os.path.expanduser("~"),
         "umask": agent.umask,
         "pid": os.getpid(),
-        "cpus": cpus(),
+        "cpus": usable_cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "net_ns": link_text("/proc/self/ns/net"),
-        "glibc": glibc(),
-        "ends_jobs": logout.ends_jobs(user),
+        "net_ns": link_target("/proc/self/ns/net"),
+        "glibc": glibc_version(),
+        "ends_jobs": logind_ends_jobs(user),
     }
 
 
-def glibc() -> str:
-    """The version of the C library, such as "2.17"; empty where it is another one, or none that says."""
+def glibc_version() -> str:
+    """Return the version of glibc, such as "2.17"; empty for another C library."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError):
@@ -49,14 +93,16 @@ def glibc() -> str:
     return version if name == "glibc" else ""
 
 
-def user_name(pwd: "Any") -> str:
+def login_name() -> str:
+    import pwd
+
     try:
         return str(pwd.getpwuid(os.geteuid()).pw_name)
     except KeyError:
         return str(os.geteuid())
 
 
-def cpus() -> int:
+def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -68,14 +114,41 @@ def first_line(path: str) -> str:
         return ""
 
 
-def link_text(path: str) -> str:
+def link_target(path: str) -> str:
     try:
         return os.readlink(path)
     except OSError:
         return ""
 
 
-def machine() -> str:
-    """A name for this machine alone: cloned images share a machine-id, a home may be shared by many hosts."""
+def machine_name() -> str:
+    """Name this machine uniquely: cloned images share a machine-id, and many hosts may share a home."""
     number = first_line("/etc/machine-id") or first_line("/var/lib/dbus/machine-id") or "unknown"
     return re.sub(r"[^A-Za-z0-9._-]", "_", "%s-%s" % (number, os.uname().nodename))
+
+
+def logind_ends_jobs(user: str) -> bool:
+    """Whether logind kills what this user runs at the logout, by its files; its bus may hang and is not asked."""
+    if _SESSION not in read_text(_CGROUP):
+        return False
+    paths = [path for pattern in _LOGIND_FILES for path in sorted(glob.glob(pattern))]
+    return kills_user_processes(user, (line for path in paths for line in read_text(path).splitlines()))
+
+
+def kills_user_processes(user: str, lines: "Iterable[str]") -> bool:
+    """Evaluate lines of logind's configuration, the most important last, for one user."""
+    said = {}  # type: dict[str, str]
+    for match in filter(None, map(_LOGIND_SETTING.match, lines)):
+        comment, name, value = match.groups()
+        if not comment or name == "KillUserProcesses" and name not in said:
+            said[name] = value.strip()
+    only, spared = said.get("KillOnlyUsers", "").split(), said.get("KillExcludeUsers", "root").split()
+    return said.get("KillUserProcesses", "").lower() in _YES and user not in spared and (not only or user in only)
+
+
+def read_text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

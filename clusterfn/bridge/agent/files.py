@@ -1,17 +1,20 @@
-"""Files as the operating system has them: pieces, folders, and what a network file system forgets."""
+"""Read, write, sync and match files; on a network file system ask the server, not the cache."""
 
+import contextlib
 import errno
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional
+    from typing import Any, Optional
 
 CHUNK = 256 * 1024
+_STORED = ("blobs", "files", "sources", "shims", "bridge")
 
 
 def existing_folder(path: str) -> str:
-    """The nearest folder above `path` that exists."""
+    """Return the nearest folder above `path` that exists."""
     folder = os.path.dirname(path) or "/"
     while folder != "/" and not os.path.isdir(folder):
         folder = os.path.dirname(folder) or "/"
@@ -19,12 +22,12 @@ def existing_folder(path: str) -> str:
 
 
 def make_parent(path: str) -> None:
-    """The folder of `path`, and those above it."""
+    """Create the folder of `path` and its parents."""
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
 
 
 def sync_folder(path: str) -> None:
-    """Bring the names in a folder to the disk."""
+    """Flush the names in a folder to the disk."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -36,7 +39,7 @@ def sync_folder(path: str) -> None:
 
 
 def free_bytes(path: str) -> "Optional[int]":
-    """What is left on the file system of the nearest folder that exists."""
+    """Return the free space on the file system of `path`, which need not exist yet."""
     try:
         disk = os.statvfs(existing_folder(path))
     except OSError:
@@ -45,7 +48,7 @@ def free_bytes(path: str) -> "Optional[int]":
 
 
 def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:
-    """Bytes at an offset, none if there is no such file. Opened anew each time: on NFS only open() asks the server."""
+    """Read bytes at an offset; none if the file is missing. Reopen it each time: on NFS only open() asks the server."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -57,7 +60,7 @@ def read_at(path: str, offset: int, size: int = CHUNK) -> bytes:
 
 
 def size_of(path: str) -> int:
-    """Bytes of a file; 0 if there is none."""
+    """Return the size of a file; 0 if it is missing."""
     try:
         return os.stat(path).st_size
     except (FileNotFoundError, NotADirectoryError):
@@ -65,7 +68,7 @@ def size_of(path: str) -> int:
 
 
 def exists(path: str, ask_server: bool) -> bool:
-    """Whether `path` is there. NFS remembers for half a minute that a file was missing, unless its folder is listed."""
+    """Whether `path` exists. NFS caches for half a minute that a file is missing, unless its folder is listed."""
     if ask_server and not os.path.lexists(path):
         try:
             os.listdir(os.path.dirname(path))
@@ -75,13 +78,31 @@ def exists(path: str, ask_server: bool) -> bool:
 
 
 def write_all(fd: int, data: "memoryview") -> None:
-    """All of it: a disk that fills takes a part first."""
+    """Write all of it: a disk that fills up takes a part first."""
     while len(data):
         data = data[os.write(fd, data) :]
 
 
 def remove_tree(path: str) -> None:
-    """As `rm -rf`: what cannot be removed is left."""
+    """Remove a folder as `rm -rf` does, ignoring what cannot be removed."""
     import shutil
 
     shutil.rmtree(path, ignore_errors=True)
+
+
+def mark_used(path: str, root: str) -> None:
+    """Set the time of something that is uploaded once for many jobs: what no client uses is removed later."""
+    parts = os.path.relpath(path, root).split("/")
+    if len(parts) > 1 and parts[0] in _STORED:
+        with contextlib.suppress(OSError):  # it is missing, or the file system is read-only
+            os.utime(os.path.join(root, parts[0], parts[1]))
+
+
+def glob_pattern(glob: str) -> "Any":
+    """Compile a glob as pathlib reads it: `*` stays within one name, `**` is any number of folders."""
+    tokens = re.findall(r"\*\*/|\*\*|\*|\?|\[[^]/]+\]|.", glob, re.DOTALL)
+    words = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    text = "".join(
+        words.get(t) or (t.replace("[!", "[^") if t[0] == "[" and len(t) > 1 else re.escape(t)) for t in tokens
+    )
+    return re.compile("(?:%s)\\Z" % text, re.DOTALL)

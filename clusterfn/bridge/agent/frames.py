@@ -1,5 +1,6 @@
-"""Frames: a header as JSON and a raw body, and how names of files travel in them. No I/O."""
+"""Frames, each a header as JSON and a raw body: what comes in from the client (`Inbox`), what goes out (`Outbox`)."""
 
+import collections
 import json
 import os
 import struct
@@ -7,21 +8,33 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, Tuple
+    from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple
 
     Header = Dict[str, Any]
 
+    class Sender(Protocol):
+        """What has frames to send when there is room."""
+
+        queued: bool
+        ended: bool
+
+        def is_urgent(self) -> bool: ...
+        def frame(self) -> Optional[bytes]: ...
+        def safely(self, action: Callable[[], Any]) -> Any: ...
+
+
+FULL = 1024 * 1024  # bytes of unsent answers above which nothing new is read
 FRAME = struct.Struct("!IQ")
 UTF8_NAMES = sys.getfilesystemencoding().lower().replace("-", "") == "utf8"
 
 
 def native(value: "Any") -> "Any":
-    """The wire's strings as this interpreter names files: in the C locale 3.6 makes surrogates of bytes over 127."""
+    """Decode file names in a received value: in the C locale, Python 3.6 makes surrogates of bytes over 127."""
     return value if UTF8_NAMES else recoded(value, lambda text: os.fsdecode(text.encode("utf-8", "surrogateescape")))
 
 
 def on_wire(value: "Any") -> "Any":
-    """The reverse of `native`."""
+    """Encode file names in a value to send: the reverse of `native`."""
     return value if UTF8_NAMES else recoded(value, lambda text: os.fsencode(text).decode("utf-8", "surrogateescape"))
 
 
@@ -36,13 +49,13 @@ def recoded(value: "Any", code: "Callable[[str], str]") -> "Any":
 
 
 def pack(header: "Header", body: bytes = b"") -> bytes:
-    """One frame."""
+    """Encode one frame."""
     text = json.dumps(on_wire(header)).encode()
     return b"".join((FRAME.pack(len(text), len(body)), text, body))
 
 
 class Inbox:
-    """Frames out of whatever pieces the stream comes in."""
+    """Splits the incoming stream into frames."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -58,3 +71,66 @@ class Inbox:
                 text, content = bytes(view[FRAME.size : middle]), bytes(view[middle:end])
             del self.data[:end]
             yield native(json.loads(text.decode("utf-8", "surrogateescape"))), content
+
+
+class Outbox:
+    """Queues what goes to the client: answers, then output of followed files, then a chunk of each transfer in turn."""
+
+    LINES_IN_A_ROW = 8
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.now = memoryview(b"")
+        self.answers: "Any" = collections.deque()
+        self.size = 0
+        self.lines: "Any" = collections.deque()
+        self.bodies: "Any" = collections.deque()
+        self.row = 0
+
+    def answer(self, header: "Header", body: bytes = b"") -> None:
+        frame = pack(header, body)
+        self.answers.append(frame)
+        self.size += len(frame)
+
+    def offer(self, sender: "Sender") -> None:
+        """Send what `sender.frame()` returns, when there is room, until it returns None."""
+        if not sender.queued:
+            sender.queued = True
+            (self.lines if sender.is_urgent() else self.bodies).append(sender)
+
+    def pending(self) -> bool:
+        return bool(len(self.now) or self.answers or self.lines or self.bodies)
+
+    def flush(self) -> None:
+        """Write what the pipe takes, but only a few frames, so that the loop also reads."""
+        for _ in range(2 * self.LINES_IN_A_ROW):
+            if not len(self.now) and not self.next_frame():
+                return
+            try:
+                self.now = self.now[os.write(self.fd, self.now) :]
+            except BlockingIOError:
+                return
+
+    def next_frame(self) -> bool:
+        while self.pending():
+            frame = self.from_answers() if self.answers else self.from_sender()
+            if frame:
+                self.now = memoryview(frame)
+                return True
+        return False
+
+    def from_answers(self) -> bytes:
+        frame: "bytes" = self.answers.popleft()
+        self.size -= len(frame)
+        return frame
+
+    def from_sender(self) -> bytes:
+        waiting_bodies = self.row >= self.LINES_IN_A_ROW and self.bodies
+        ring = self.bodies if waiting_bodies or not self.lines else self.lines
+        self.row = self.row + 1 if ring is self.lines else 0
+        sender = ring.popleft()
+        sender.queued = False
+        frame = sender.safely(sender.frame) if not sender.ended else None
+        if frame is not None and not sender.ended:
+            self.offer(sender)
+        return frame or b""

@@ -1,4 +1,4 @@
-"""The kernel's word that something changed, where the kernel has one to give."""
+"""Be notified by the kernel that a folder changed, on Linux. The bridge uses this file too."""
 
 import os
 import struct
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Inotify:
-    """The kernel's word that a folder changed. On network file systems it hears of this machine's changes only."""
+    """Reports changed folders; on network file systems only the changes that this machine makes."""
 
     MASK = 0x2 | 0x8 | 0x80 | 0x100  # MODIFY, CLOSE_WRITE, MOVED_TO, CREATE
     EVENT = struct.Struct("iIII")
@@ -24,14 +24,14 @@ class Inotify:
             raise OSError(ctypes.get_errno(), "inotify_init1")
 
     def add(self, folder: str) -> int:
-        """A number for the folder, the same each time; -1 if the kernel refuses."""
+        """Watch a folder and return its number, the same each time; -1 if the kernel refuses."""
         return int(self.libc.inotify_add_watch(self.fd, os.fsencode(folder), self.MASK))
 
     def remove(self, number: int) -> None:
         self.libc.inotify_rm_watch(self.fd, number)
 
     def events(self) -> "Set[int]":
-        """The folders in which something happened."""
+        """Return the numbers of the folders in which something changed."""
         try:
             data = os.read(self.fd, 64 * 1024)
         except BlockingIOError:

@@ -1,6 +1,6 @@
-"""Whether another user of the host could replace what lies at a path, by its owner, its mode, or a folder above it.
+"""Check whether another user of the host could replace a path, by its owner, its mode, or a folder above it.
 
-Trusted are this user, root, and the users and groups that the host's `owners:` names. The bridge has a copy.
+Trusted are this user, root, and the users and groups that the host's `owners:` names. The bridge uses this file too.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ class Trusted:
         self.named = set()  # type: set[int]
         for name in self.names:
             self._add(name)
-        if not _maps_everybody():
+        if not _maps_all_users():
             self.uids.add(int(_read("/proc/sys/fs/overflowuid") or "65534"))
 
     def _add(self, name: str) -> None:
@@ -44,11 +44,11 @@ class Trusted:
             self.uids.add(pwd.getpwnam(name).pw_uid)
 
     def owns(self, found: "os.stat_result") -> bool:
-        """Whether somebody trusted made it; in a folder of a group, one of the group."""
+        """Whether its owner or its group is trusted."""
         return found.st_uid in self.uids or found.st_gid in self.named
 
     def writes(self, found: "os.stat_result") -> str:
-        """Who else may write to it; "" if nobody may."""
+        """Return who else may write to it; "" if no other user may."""
         if found.st_mode & stat.S_IWOTH:
             return "everybody"
         if found.st_mode & stat.S_IWGRP and found.st_gid not in self.named | _private(os.geteuid()):
@@ -56,10 +56,10 @@ class Trusted:
         return ""
 
     def objection(self, path: str) -> "Optional[Tuple[str, str]]":
-        """The folder by which another user could replace what lies at `path`, and how; None if there is none.
+        """Return the folder by which another user could replace `path`, and how; None if there is none.
 
-        Every folder on the way is looked at, and those on the way of each symbolic link. In a sticky folder nobody
-        replaces what is another's. A path that does not exist yet is looked at as far as it does.
+        Check every folder on the way, and those on the way of each symbolic link. In a sticky folder users cannot
+        replace what belongs to others. Check a path that does not exist yet as far as it exists.
         """
         rest, here, links = _names(path), "/", 0
         while True:
@@ -87,12 +87,12 @@ class Trusted:
 
 
 def _names(path: str) -> "list[str]":
-    """The names in a path, the last one first."""
+    """Split a path into names, the last one first."""
     return [name for name in path.split("/") if name not in ("", ".")][::-1]
 
 
 def _private(uid: int) -> "set[int]":
-    """Groups that nobody else is in: root's, and one that many systems make for each user, by the user's name."""
+    """Return groups without other members: root's, and the one that many systems make for each user, by its name."""
     import grp
     import pwd
 
@@ -108,8 +108,8 @@ def _private(uid: int) -> "set[int]":
     return found
 
 
-def _maps_everybody() -> bool:
-    """Not so in a container that shows the files of all others, root's too, as one user's who is nobody."""
+def _maps_all_users() -> bool:
+    """Whether every user has an id; in some containers all other users, root too, share one unmapped id."""
     lines = _read("/proc/self/uid_map").split("\n")
     return not lines[0] or any(line.split()[2:] == ["4294967295"] for line in lines)
 
@@ -123,7 +123,7 @@ def _read(path: str) -> str:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, or the number in words."""
+    """Return the name of a user, or its id in words."""
     import pwd
 
     try:
@@ -133,7 +133,7 @@ def user_name(uid: int) -> str:
 
 
 def group_name(gid: int) -> str:
-    """The name of a group, or its number."""
+    """Return the name of a group, or its id."""
     import grp
 
     try:

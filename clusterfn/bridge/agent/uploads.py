@@ -1,55 +1,62 @@
-"""Files and folders that come from the client: whole or not at all."""
+"""Write files and folders that the client sends: completely or not at all.
+
+The bytes go to a `.part` file beside the final name, which is then renamed. A later agent removes what a killed one
+left of these, once it is a day old.
+"""
 
 import collections
 import contextlib
 import errno
 import os
+import re
 import time
 
-from .failures import Failure, failure_of
-from .files import existing_folder, make_parent, remove_tree, sync_folder, write_all
-from .leftovers import aside, sweep_later
-from .paths import date, expand
-from .request import Request
+from .files import existing_folder, make_parent, mark_used, remove_tree, sync_folder, write_all
+from .handler import Failure, RequestHandler, expand, failure_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, List, Optional, Tuple
 
+    from .handler import AgentServices
+
     Plan = Tuple[str, int, int, Optional[float]]
 
-FSYNC_ASIDE = 8 * 1024 * 1024
-BEAT_S, HEARD_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
+DAY_S = 24 * 3600.0
+SWEEP_DELAY_S = 1.0
+FSYNC_IN_CHILD = 8 * 1024 * 1024  # bytes above which an fsync would block the loop for too long
+TOUCH_S, RECENT_S = 20.0, 60.0  # a client that waits for an answer pings every 15 s
+_OWN = int.from_bytes(os.urandom(6), "big")  # not the pid: in a container a later agent has the same
+PART = re.compile(r".+\.part-\d+-\d+\Z", re.DOTALL)
 
 
-class Upload(Request):
-    """Bytes into files aside; subclasses say which, and how they get their name. What fails leaves nothing behind.
+class UploadHandler(RequestHandler):
+    """Writes received bytes to `.part` files and renames them; removes them on failure.
 
-    The bytes are taken as they come; only the name waits for what the request comes `after`.
+    The bytes are taken as they come; only the rename waits for the requests named by `after`.
     """
 
-    aside = path = ""
+    part = path = ""
     fd = -1
 
     def begin(self) -> None:
         self.path = expand(self.header["path"])
         self.left = 0
-        self.received = False
         self.synced = False
         self.mtime: "Optional[float]" = None
         self.digest: "Any" = None
-        date(self.path, self.agent.root)
-        if self.settled():
+        mark_used(self.path, self.agent.root)
+        if self.exists_already():
             return self.end(existed=True)
-        self.aside = aside(self.path, self.id)
+        self.part = part_name(self.path, self.id)
         self.above = existing_folder(self.path)
         make_parent(self.path)
-        sweep_later(self.agent, os.path.dirname(self.path))
+        schedule_sweep(self.agent, os.path.dirname(self.path))
         self.files = collections.deque(self.plan())
         self.needed = sum(size for _, size, _, _ in self.files)
         return None
 
-    def settled(self) -> bool:
+    def exists_already(self) -> bool:
         raise NotImplementedError
 
     def plan(self) -> "List[Plan]":
@@ -59,7 +66,7 @@ class Upload(Request):
         raise NotImplementedError
 
     def safely(self, action: "Callable[[], Any]") -> "Any":
-        """As for every request, but the place that is full or forbidden is the one that was asked for."""
+        """As for every request, but an error names the path that was requested, not the `.part` file."""
 
         def named() -> "Any":
             try:
@@ -67,22 +74,22 @@ class Upload(Request):
             except OSError as error:
                 raise failure_of(error, self.path, needed=getattr(self, "needed", None)) from error
 
-        return Request.safely(self, named)
+        return RequestHandler.safely(self, named)
 
     def chunk(self, body: bytes, last: bool) -> None:
         data = memoryview(body)
         if self.digest is not None:
             self.digest.update(data)
-        while self.room(len(data)):
-            taken = data[: self.left]
-            write_all(self.fd, taken)
-            self.left -= len(taken)
-            data = data[len(taken) :]
+        while self.has_room(len(data)):
+            write_all(self.fd, data[: self.left])
+            taken = min(self.left, len(data))
+            self.left -= taken
+            data = data[taken:]
         if last or len(data):
             self.complete(len(data))
 
-    def room(self, wanted: int) -> bool:
-        """Whether the file at hand takes more; when it is whole, the next one is begun."""
+    def has_room(self, wanted: int) -> bool:
+        """Whether the current file takes more; when it is complete, open the next one."""
         while self.left == 0 and (self.fd >= 0 or self.files):
             if not self.next_file():
                 return False
@@ -103,7 +110,7 @@ class Upload(Request):
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             try:
-                if self.lasts() and self.needed <= FSYNC_ASIDE:
+                if self.is_durable() and self.needed <= FSYNC_IN_CHILD:
                     os.fsync(fd)
             finally:
                 os.close(fd)
@@ -117,23 +124,22 @@ class Upload(Request):
         if self.digest is not None and self.digest.hexdigest() != self.header["sha256"]:
             message = "the bytes that came have another SHA-256: did the file change while it was sent?"
             raise Failure("bad", message, self.path)
-        self.received = True
-        if self.lasts() and self.needed > FSYNC_ASIDE:
-            return self.sync_aside()
-        if self.lasts():
-            for folder, _, _ in os.walk(self.aside):
+        if self.is_durable() and self.needed > FSYNC_IN_CHILD:
+            return self.sync_in_child()
+        if self.is_durable():
+            for folder, _, _ in os.walk(self.part):
                 sync_folder(folder)
         self.synced = True
-        return self.settle()
+        return self.maybe_finish()
 
-    def lasts(self) -> bool:
-        """Whether it must survive a power cut."""
+    def is_durable(self) -> bool:
+        """Whether it must survive a power failure."""
         return bool(self.header.get("sync", True))
 
-    def sync_aside(self) -> None:
-        """A large fsync takes seconds; a child waits for it, so that nobody else does."""
-        places = [os.path.join(folder, name) for folder, _, names in os.walk(self.aside) for name in names]
-        places = places or [self.aside]
+    def sync_in_child(self) -> None:
+        """Run a large fsync, which takes seconds, in a child process: the loop must not block."""
+        places = [os.path.join(folder, name) for folder, _, names in os.walk(self.part) for name in names]
+        places = places or [self.part]
         pid = os.fork()
         if pid:
             self.agent.children[pid] = self.on_synced
@@ -143,7 +149,7 @@ class Upload(Request):
             os.closerange(0, 2)
             for place in places:
                 os.fsync(os.open(place, os.O_RDONLY))
-            for folder, _, _ in os.walk(self.aside):
+            for folder, _, _ in os.walk(self.part):
                 sync_folder(folder)
             code = 0
         except OSError as error:
@@ -158,19 +164,19 @@ class Upload(Request):
         if code:
             raise OSError(code, os.strerror(code))
         self.synced = True
-        self.settle()
+        self.maybe_finish()
 
     def start(self) -> None:
-        self.settle()
+        self.maybe_finish()
 
-    def settle(self) -> None:
+    def maybe_finish(self) -> None:
         if self.started and self.synced and not self.ended:
             self.finish()
 
     def sync_name(self) -> None:
-        """Bring the new name to the disk, and those of the folders that were made for it."""
+        """Flush the new name to the disk, and those of the folders that were made for it."""
         folder = os.path.dirname(self.path)
-        while self.lasts():
+        while self.is_durable():
             sync_folder(folder)
             if folder == self.above:
                 return
@@ -180,14 +186,14 @@ class Upload(Request):
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        if self.aside and os.path.isdir(self.aside):
-            remove_tree(self.aside)
-        elif self.aside and os.path.lexists(self.aside):
-            os.unlink(self.aside)
+        if self.part and os.path.isdir(self.part):
+            remove_tree(self.part)
+        elif self.part and os.path.lexists(self.part):
+            os.unlink(self.part)
 
 
-class Put(Upload):
-    def settled(self) -> bool:
+class PutHandler(UploadHandler):
+    def exists_already(self) -> bool:
         if not self.header.get("sha256"):
             return False
         import hashlib
@@ -196,45 +202,77 @@ class Put(Upload):
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        return [(self.aside, self.header["size"], self.header.get("mode", 0o600), None)]
+        return [(self.part, self.header["size"], self.header.get("mode", 0o600), None)]
 
     def finish(self) -> None:
-        os.rename(self.aside, self.path)
+        os.rename(self.part, self.path)
         self.sync_name()
         self.end()
 
 
-class PutTree(Upload):
-    def settled(self) -> bool:
+class PutTreeHandler(UploadHandler):
+    def exists_already(self) -> bool:
         return os.path.exists(self.path)
 
     def plan(self) -> "List[Plan]":
-        os.mkdir(self.aside, 0o700)
-        self.beat()
-        return [self.one(*entry) for entry in self.header["files"]]
+        os.mkdir(self.part, 0o700)
+        self.touch()
+        return [self.plan_file(*entry) for entry in self.header["files"]]
 
-    def beat(self) -> None:
-        """Show whoever looks for the folder that its client is there, which may be sending something else before it."""
+    def touch(self) -> None:
+        """Keep the folder's time recent while the client is connected: it may be sending something else first."""
         if self.ended:
             return
-        now = time.time()  # not the file server's: the age is taken by this machine's clock too
-        if time.monotonic() - self.agent.heard < HEARD_S:
-            with contextlib.suppress(FileNotFoundError):  # it has its name by now
-                os.utime(self.aside, (now, now))
-        self.agent.at(BEAT_S, self.beat)
+        now = time.time()  # not the file server's: ages are measured by this machine's clock too
+        if time.monotonic() - self.agent.last_received < RECENT_S:
+            with contextlib.suppress(FileNotFoundError):  # it was renamed already
+                os.utime(self.part, (now, now))
+        self.agent.at(TOUCH_S, self.touch)
 
-    def one(self, name: str, size: int, mode: int, mtime: "Optional[float]" = None) -> "Plan":
+    def plan_file(self, name: str, size: int, mode: int, mtime: "Optional[float]" = None) -> "Plan":
         parts = name.split("/")
         if not name or name.startswith("/") or ".." in parts or "" in parts or "." in parts or "\0" in name:
             raise Failure("bad", "%r is not a name below the folder" % name, self.path)
-        return os.path.join(self.aside, name), size, mode, mtime
+        return os.path.join(self.part, name), size, mode, mtime
 
     def finish(self) -> None:
         try:
-            os.rename(self.aside, self.path)
+            os.rename(self.part, self.path)
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
                 raise
             return self.end(existed=True)
         self.sync_name()
         return self.end()
+
+
+def part_name(path: str, number: int) -> str:
+    """Return the name beside `path` that the bytes have until they are complete."""
+    return "%s.part-%d-%d" % (path, _OWN, number)
+
+
+def schedule_sweep(agent: "AgentServices", folder: str) -> None:
+    """Remove old `.part` files from a folder when idle, once per agent: it may hold thousands of blobs."""
+    if folder not in agent.swept:
+        agent.swept.add(folder)
+        agent.at(SWEEP_DELAY_S, lambda: remove_old_parts(folder))
+
+
+def remove_old_parts(folder: str) -> None:
+    try:
+        found = [os.path.join(folder, name) for name in os.listdir(folder) if PART.match(name)]
+        old = [path for path in found if time.time() - newest(path) > DAY_S]
+    except OSError:
+        return
+    for path in old:
+        if os.path.isdir(path) and not os.path.islink(path):
+            remove_tree(path)
+        else:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def newest(path: str) -> float:
+    """Return when it last changed: a folder does so by what is in it."""
+    inside = [os.path.join(folder, name) for folder, folders, files in os.walk(path) for name in folders + files]
+    return max(os.lstat(each).st_mtime for each in [path] + inside)

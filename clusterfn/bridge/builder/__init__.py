@@ -1,5 +1,5 @@
-"""Builds environments on the host: fetches, checks, unpacks once, links, verifies, renames. Python 3.6, no conda.
+"""Build environments on the host: fetch archives, check them, unpack each once, link, verify, rename.
 
-Started by the client through the stub `build.py`; `leases` is also called by the supervisor. It never imports what it
-installs.
+The client starts it through the stub `build.py`; the supervisor uses `leases` too. It runs on Python 3.6 without conda,
+and never imports what it installs.
 """

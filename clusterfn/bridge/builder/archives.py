@@ -1,31 +1,39 @@
-"""The files of an archive, one after another: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
+"""Read the files of an archive one by one: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
-Reads; writes nothing. An archive may hold anything: names that lead elsewhere and things that are no files are
-refused.
+Writes nothing. An archive may hold anything: names that lead outside and entries that are no files are refused. zstd,
+which Python has only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
 """
 
 import bz2
+import importlib
+import importlib.machinery
+import io
 import os
+import shutil
 import stat
+import subprocess
+import sys
 import tarfile
+import threading
 import zipfile
 from typing import NamedTuple
 
 from ..supervisor.text import native, size
-from .failure import Failed
+from .errors import BuildFailed
 from .plan import CONDA, TAR_BZ2
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import IO, Any, Iterator, Optional
+    from typing import IO, Any, Callable, Iterator, Optional
 
-    from .zstd import Opener
+    Opener = Callable[[IO[bytes]], IO[bytes]]
 
 # What reading a damaged archive raises.
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError)
 
-TAR = ".tar"  # of our own
-_MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 makes a gigabyte of a kilobyte; no package comes near this
+TAR = ".tar"  # our own archives of environments
+_MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 can make a gigabyte of a kilobyte; no package comes near this
+_BLOCK = 1 << 20
 
 
 class Member(NamedTuple):
@@ -33,7 +41,7 @@ class Member(NamedTuple):
 
     Attributes:
         link: Target of a symbolic link.
-        same: Another member's path, of which this is a second name.
+        same: The path of another member, of which this is a hard link.
     """
 
     path: str
@@ -45,7 +53,7 @@ class Member(NamedTuple):
 
 
 class _Budget:
-    """The bytes that may still come out of an archive."""
+    """How many bytes may still come out of an archive."""
 
     def __init__(self, archive: str) -> None:
         self._size = os.stat(archive).st_size
@@ -54,14 +62,14 @@ class _Budget:
     def take(self, count: int) -> None:
         self._left -= count
         if self._left < 0:
-            raise Failed(
+            raise BuildFailed(
                 "it is %s large and holds more than %s" % (size(self._size), size(self._size * _MOST_TIMES + _ALWAYS)),
                 stage="unpack", hint="no package is packed so tightly: look at where it comes from",
             )  # fmt: skip
 
 
 class _Bounded:
-    """A stream that gives no more than the budget allows."""
+    """A stream that yields no more than the budget allows."""
 
     def __init__(self, stream: "IO[bytes]", budget: _Budget) -> None:
         self._stream = stream
@@ -73,11 +81,11 @@ class _Bounded:
         return data
 
 
-def members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
-    """Every file with its content; folders are left out, they follow from the files.
+def read_members(path: str, kind: str, zstd: "Optional[Opener]") -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
+    """Yield every file with its content; folders are left out, as they follow from the files.
 
     Raises:
-        Failed: It holds what must not be unpacked.
+        BuildFailed: It holds what must not be unpacked.
         One of DAMAGED, OSError: It cannot be read.
     """
     budget = _Budget(path)
@@ -104,7 +112,7 @@ def _tar(stream: "IO[bytes]", budget: _Budget) -> "Iterator[tuple[Member, Option
     bounded: "Any" = _Bounded(stream, budget)
     with tarfile.open(fileobj=bounded, mode="r|", bufsize=1 << 20) as archive:
         for info in archive:
-            path = safe(native(info.name))
+            path = refuse_unsafe_path(native(info.name))
             if info.isdir():
                 continue
             member = Member(path, info.size, bool(info.mode & 0o111), int(info.mtime))
@@ -114,44 +122,140 @@ def _tar(stream: "IO[bytes]", budget: _Budget) -> "Iterator[tuple[Member, Option
             elif info.issym():
                 yield member._replace(size=0, link=_inside(path, native(info.linkname))), None
             elif info.islnk():
-                same = safe(native(info.linkname))
+                same = refuse_unsafe_path(native(info.linkname))
                 budget.take(sizes.get(same, 0))  # it is copied
                 yield member._replace(same=same), None
             else:
-                raise Failed("%s is neither file nor link" % path, stage="unpack")
+                raise BuildFailed("%s is neither file nor link" % path, stage="unpack")
 
 
 def _zip(archive: zipfile.ZipFile, budget: _Budget) -> "Iterator[tuple[Member, Optional[IO[bytes]]]]":
     for info in archive.infolist():
-        path = safe(native(info.filename))
+        path = refuse_unsafe_path(native(info.filename))
         if info.filename.endswith("/"):
             continue
         mode = info.external_attr >> 16
         if stat.S_IFMT(mode) not in (0, stat.S_IFREG):
-            raise Failed("%s is no file" % path, stage="unpack")
+            raise BuildFailed("%s is no file" % path, stage="unpack")
         script = ".data/scripts/" in path
         with archive.open(info) as content:
             bounded: "Any" = _Bounded(content, budget)
             yield Member(path, info.file_size, script or bool(mode & 0o111), 0), bounded
 
 
-def zip_size(path: str) -> "tuple[int, int]":
-    """Bytes and files of an unpacked wheel."""
+def unpacked_zip_size(path: str) -> "tuple[int, int]":
+    """Return how many bytes and files an unpacked wheel has."""
     with zipfile.ZipFile(path) as archive:
         sizes = [info.file_size for info in archive.infolist()]
     return sum(sizes), len(sizes)
 
 
-def safe(path: str) -> str:
-    """A path that stays below the folder it is unpacked to; anything else is refused."""
+def refuse_unsafe_path(path: str) -> str:
+    """Return a normalized path below the folder of the archive; refuse any other."""
     clean = os.path.normpath(path) if path else ""
     if not clean or clean.startswith(("/", "../")) or clean == ".." or "\0" in clean:
-        raise Failed("it holds the path %r, which leads out of its folder" % path, stage="unpack")
+        raise BuildFailed("it holds the path %r, which leads out of its folder" % path, stage="unpack")
     return clean
 
 
 def _inside(path: str, target: str) -> str:
-    """The target of a symbolic link: an absolute one leads where it says, a relative one stays in the package."""
+    """Check the target of a symbolic link: a relative one must stay in the package, an absolute one is not resolved."""
     if not target.startswith("/"):
-        safe(os.path.join(os.path.dirname(path), target))
+        refuse_unsafe_path(os.path.join(os.path.dirname(path), target))
     return target
+
+
+def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
+    """Return a function that turns a compressed stream into a readable one.
+
+    Args:
+        wheel: The unpacked `zstandard` wheel, if the client sent one.
+    """
+    program = shutil.which("zstd") or shutil.which("unzstd")
+    module = _standard_module() or _zstandard(_site_packages()) or (_zstandard([wheel]) if wheel else None)
+    if module is not None:
+        return module
+    if program:
+        return lambda stream: io.BufferedReader(_Piped([program, "-dcq", "--long=31"], stream), _BLOCK)
+    raise BuildFailed(
+        "this host cannot read zstd: no module compression.zstd or zstandard, no program zstd", stage="unpack",
+        hint="the lock's zstandard wheel for Python %d.%d must come with the plan" % sys.version_info[:2],
+    )  # fmt: skip
+
+
+def can_read_zstd() -> bool:
+    """Return whether the host can read zstd by itself."""
+    try:
+        return bool(open_zstd())
+    except BuildFailed:
+        return False
+
+
+def _standard_module() -> "Optional[Opener]":
+    try:
+        module: "Any" = importlib.import_module("compression.zstd")
+    except ImportError:
+        return None
+    return lambda stream: module.ZstdFile(stream)
+
+
+def _zstandard(folders: "list[str]") -> "Optional[Opener]":
+    """Import zstandard from one of these folders, which are not in sys.path: the builder runs isolated."""
+    if importlib.machinery.PathFinder.find_spec("zstandard", folders) is None:
+        return None
+    before = list(sys.path)
+    sys.path[:0] = folders
+    try:
+        module: "Any" = importlib.import_module("zstandard")
+    except ImportError:  # built for another interpreter
+        return None
+    finally:
+        sys.path[:] = before
+    return lambda stream: io.BufferedReader(
+        module.ZstdDecompressor(max_window_size=1 << 31).stream_reader(stream, read_size=_BLOCK), _BLOCK
+    )
+
+
+def _site_packages() -> "list[str]":
+    import site
+
+    return list(site.getsitepackages()) if hasattr(site, "getsitepackages") else []
+
+
+class _Piped(io.RawIOBase):
+    """The output of a program whose input is written by a thread."""
+
+    def __init__(self, argv: "list[str]", source: "IO[bytes]") -> None:
+        super().__init__()
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._feeder = threading.Thread(target=self._feed, args=(source,), daemon=True)
+        self._feeder.start()
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "Any") -> int:
+        assert self._process.stdout is not None
+        count = self._process.stdout.readinto(buffer)  # type: ignore[attr-defined]
+        if not count and self._process.wait():
+            assert self._process.stderr is not None
+            raise ValueError("zstd: %s" % self._process.stderr.read().decode("utf-8", "replace").strip())
+        return int(count)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._process.kill()
+            self._feeder.join()
+            self._process.wait()
+            for pipe in (self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        super().close()
+
+    def _feed(self, source: "IO[bytes]") -> None:
+        assert self._process.stdin is not None
+        try:
+            shutil.copyfileobj(source, self._process.stdin, _BLOCK)
+            self._process.stdin.close()
+        except (OSError, ValueError):  # the program has ended; its stderr says why
+            return

@@ -1,6 +1,7 @@
-"""Gets one archive from its address into a file of the host, resumed where it broke off, and checks its SHA-256.
+"""Get one archive onto the host and check its SHA-256: download it with resume and retries, or join its pieces.
 
-Knows nothing of packages' contents.
+The client sends large archives in pieces (`blobs/<sha256>.pieces/<n>-of-<count>`), so that a connection that breaks
+costs one piece. Knows nothing of packages' contents.
 """
 
 import base64
@@ -9,29 +10,32 @@ import http.client
 import io
 import os
 import re
+import shutil
 import time
 import urllib.error
 import urllib.parse
 import urllib.request
 
-from .failure import Failed
+from ..layout import blob, pieces_dir
+from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Optional
 
-    from .plan import Package
+    from .plan import PlannedPackage
 
 _BLOCK = 1 << 18
-_TRIES = 7  # without a byte between them
-_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in all
+_TRIES = 7  # in a row without a byte
+_FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in total
 _SILENT_S = 60.0
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
 _BROKEN = (OSError, http.client.HTTPException)
+_PIECE_BLOCK = 1 << 20
 
 
-def digest(path: str, moved: "Callable[[int], None]") -> str:
-    """The SHA-256 of a file; `moved` is called after each block, to be stopped, with 0."""
+def hash_file(path: str, moved: "Callable[[int], None]") -> str:
+    """Compute the SHA-256 of a file; call `moved` with 0 after each block, which may raise to stop."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(1 << 20), b""):
@@ -40,51 +44,51 @@ def digest(path: str, moved: "Callable[[int], None]") -> str:
     return found.hexdigest()
 
 
-def check(package: "Package", path: str, moved: "Callable[[int], None]") -> None:
-    """Refuse an archive that is not the lock's."""
-    found = digest(path, moved)
+def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], None]") -> None:
+    """Raise unless an archive has the SHA-256 of the lock."""
+    found = hash_file(path, moved)
     if found != package.sha256:
-        raise wrong(package, found, path)
+        raise wrong_hash(package, found, path)
 
 
-def wrong(package: "Package", found: str, where: str) -> Failed:
-    """The error that names the package and both hashes."""
-    return Failed(
+def wrong_hash(package: "PlannedPackage", found: str, where: str) -> BuildFailed:
+    """Make the error that names the package and both hashes."""
+    return BuildFailed(
         "%s is damaged: %s has SHA-256 %s, the lock wants %s" % (package.label, masked(where), found, package.sha256),
-        stage="fetch", hint="call again; if it stays, the channel serves another file: lock anew",
+        stage="fetch", hint="call again; if it stays, the channel serves another file: lock again",
         need=[package.sha256],
     )  # fmt: skip
 
 
 def local_path(url: str) -> str:
-    """The path of a file:// address, else nothing."""
+    """Return the path of a file:// address; "" for others."""
     parts = urllib.parse.urlsplit(url)
     return urllib.request.url2pathname(parts.path) if parts.scheme == "file" else ""
 
 
-def fetch(package: "Package", target: str, moved: "Callable[[int], None]") -> None:
-    """Download into `target`, by way of `<target>.part`.
+def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int], None]") -> None:
+    """Download an archive into `target`, by way of `<target>.part`.
 
     Args:
-        package: What; it has an address.
-        target: Where to; the file appears whole and checked, or not at all.
+        package: What to download; it has an address.
+        target: The file, which appears whole and checked, or not at all.
         moved: Called with the bytes of each block; may raise to stop.
     """
     part = target + ".part"
-    for _ in range(2):  # what was resumed may have been another file: once more from the start
+    for _ in range(2):  # what was resumed may have been another file: retry from the start
         resumed = _size(part) > 0
         _download(package, part, moved)
-        found = digest(part, moved)
+        found = hash_file(part, moved)
         if found == package.sha256:
             os.rename(part, target)
             return
         os.unlink(part)
         if not resumed:
             break
-    raise wrong(package, found, package.url)
+    raise wrong_hash(package, found, package.url)
 
 
-def _download(package: "Package", part: str, moved: "Callable[[int], None]") -> None:
+def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
     failures = 0
     while True:
         before = _size(part)
@@ -107,12 +111,12 @@ def _download(package: "Package", part: str, moved: "Callable[[int], None]") -> 
         _pause(_FIRST_PAUSE_S * 2 ** (failures - 1), moved)
 
 
-def _once(package: "Package", part: str, moved: "Callable[[int], None]") -> None:
-    """One request, from the byte that is there already."""
+def _once(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
+    """Send one request, from the first missing byte."""
     have = _size(part)
     if have and have == package.size:
         return
-    with urllib.request.urlopen(request(package.url, have), timeout=_SILENT_S) as answer:
+    with urllib.request.urlopen(make_request(package.url, have), timeout=_SILENT_S) as answer:
         resumes = have and answer.status == 206
         with _DiskFile(part, "ab" if resumes else "wb") as file:
             expected = answer.headers.get("Content-Length")
@@ -126,7 +130,7 @@ def _once(package: "Package", part: str, moved: "Callable[[int], None]") -> None
 
 
 class _DiskFile:
-    """A file whose errors carry its name, so that they are not taken for the network's."""
+    """A file whose errors carry its name, to tell them from the network's."""
 
     def __init__(self, path: str, mode: str) -> None:
         self._path = path
@@ -149,8 +153,8 @@ class _DiskFile:
             raise
 
 
-def request(url: str, have: int) -> urllib.request.Request:
-    """With a Range for what is missing, and with the address's own name and password as a header."""
+def make_request(url: str, have: int) -> urllib.request.Request:
+    """Make a request, with a Range for what is missing, and the address's user and password as a header."""
     parts = urllib.parse.urlsplit(url)
     user, at, place = parts.netloc.rpartition("@")
     request = urllib.request.Request(urllib.parse.urlunsplit(parts._replace(netloc=place)))
@@ -164,14 +168,14 @@ def request(url: str, have: int) -> urllib.request.Request:
 
 
 def masked(url: str) -> str:
-    """An address that can be shown: without password and without a channel's token."""
+    """Return an address without its password and without the token of a channel, so that it can be shown."""
     return re.sub(r"/t/[^/\s]+/", "/t/***/", re.sub(r"://[^/\s]*@", "://***@", url))
 
 
-def _unreachable(package: "Package", problem: Exception) -> Failed:
+def _unreachable(package: "PlannedPackage", problem: Exception) -> BuildFailed:
     reason = getattr(problem, "reason", None) or problem
     code = "HTTP %s, " % problem.code if isinstance(problem, urllib.error.HTTPError) else ""
-    return Failed(
+    return BuildFailed(
         "%s cannot be fetched from %s: %s%s" % (package.label, masked(package.url), code, reason), stage="fetch",
         hint="let the client fetch (fetch_on: client), or set https_proxy on the host", need=[package.sha256],
     )  # fmt: skip
@@ -189,3 +193,54 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
+
+
+def join_pieces(root: str, sha256: str, token: str, moved: "Callable[[int], None]") -> "Optional[str]":
+    """Return the path of the archive, joined from its pieces if they are complete; None if it is not there.
+
+    Args:
+        root: The root of environments.
+        sha256: The archive's.
+        token: The builder's, for the names of temporary files.
+        moved: Called after each block with 0; may raise to stop.
+    """
+    final, folder = blob(root, sha256), pieces_dir(root, sha256)
+    if os.path.isfile(final):
+        return final
+    names = complete_pieces(folder)
+    if not names:
+        return None
+    aside = "%s.%s" % (final, token)
+    try:
+        _concatenate(aside, [os.path.join(folder, name) for name in names], moved)
+        os.rename(aside, final)
+    except FileNotFoundError:  # another builder was faster
+        return final if os.path.isfile(final) else None
+    finally:
+        if os.path.exists(aside):
+            os.unlink(aside)
+    shutil.rmtree(folder, ignore_errors=True)
+    return final
+
+
+def complete_pieces(folder: str) -> "list[str]":
+    """List the names of all pieces in order; empty if one is missing."""
+    try:
+        found = [name.partition("-of-") for name in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+    counts = {int(count) for number, _, count in found if number.isdecimal() and count.isdecimal()}
+    for count in counts:
+        names = ["%d-of-%d" % (number, count) for number in range(count)]
+        if set(names) <= {"".join(parts) for parts in found}:
+            return names
+    return []
+
+
+def _concatenate(path: str, pieces: "list[str]", moved: "Callable[[int], None]") -> None:
+    with open(path, "wb") as target:
+        for piece in pieces:
+            with open(piece, "rb") as source:
+                for block in iter(lambda: source.read(_PIECE_BLOCK), b""):
+                    target.write(block)
+                    moved(0)

@@ -1,6 +1,6 @@
-"""plan.json: what is to be built, as the client wrote it. Checked here, because its names become paths.
+"""Read plan.json, the client's description of what to build, and check it: its names become paths.
 
-Pure but for reading the file.
+Pure, except that it reads the file.
 """
 
 import json
@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from ..supervisor.text import native
-from .failure import Failed
+from .errors import BuildFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _BUILD = re.compile(r"[^/\s\x00-\x1f]*\Z")
 CONDA, TAR_BZ2, WHEEL = ".conda", ".tar.bz2", ".whl"
 
 
-class Package(NamedTuple):
+class PlannedPackage(NamedTuple):
     """One archive of the lock."""
 
     name: str
@@ -43,32 +43,32 @@ class Package(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name for people."""
+        """The name shown in messages."""
         return "%s %s" % (self.name, self.version)
 
 
-class Plan(NamedTuple):
-    """What a builder does.
+class BuildPlan(NamedTuple):
+    """What to build, and how.
 
     Attributes:
-        fetch: Whether the host may fetch what lies nowhere on it.
+        fetch: Whether the host may download missing archives.
         zstd: A wheel of `zstandard` for the host's Python, if that cannot read zstd.
         verify: Modules that the environment must import.
-        about: What the user named, for people.
+        about: What the user asked for, shown in listings.
         compile: Whether to make byte code.
         purged: Whether files may be missing from an environment that is there.
         timeout_s: How many seconds a post-link script may take, and for how many any program may do nothing.
-        installer: "clusterfn"; "conda", or the path of one: it makes what it can, and our linker the rest.
-        owners: Users and groups whose folders count as one's own.
-        document: The plan as it came.
+        installer: "clusterfn"; "conda", or the path of one: it installs what it can, and our linker the rest.
+        owners: Users and groups whose folders are trusted.
+        document: The plan as it was read.
     """
 
     id: str
     root: str
     python: "tuple[int, int]"
-    packages: "list[Package]"
+    packages: "list[PlannedPackage]"
     fetch: bool
-    zstd: "Optional[Package]"
+    zstd: "Optional[PlannedPackage]"
     verify: "list[str]"
     about: str
     compile: bool
@@ -79,31 +79,31 @@ class Plan(NamedTuple):
     document: "dict[str, Any]"
 
 
-def read(path: str) -> Plan:
-    """The plan in a file."""
+def read_plan(path: str) -> BuildPlan:
+    """Read the plan in a file."""
     try:
         with open(path, encoding="utf-8") as file:
-            return parse(native(json.load(file)))
+            return parse_plan(native(json.load(file)))
     except OSError as error:
-        raise Failed("the plan cannot be read: %s" % error, stage="plan") from error
+        raise BuildFailed("the plan cannot be read: %s" % error, stage="plan") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise Failed("%s is no plan: %s: %s" % (path, type(error).__name__, error), stage="plan") from error
+        raise BuildFailed("%s is no plan: %s: %s" % (path, type(error).__name__, error), stage="plan") from error
 
 
-def parse(given: "dict[str, Any]") -> Plan:
-    """A plan from its document."""
+def parse_plan(given: "dict[str, Any]") -> BuildPlan:
+    """Make a plan from its document."""
     if given["format"] != FORMAT:
         raise ValueError("format %r, this builder knows %d" % (given["format"], FORMAT))
     if not given["root"].startswith("/"):
         raise ValueError("root %r is not absolute" % given["root"])
     major, minor = given["python"]
-    return Plan(
-        id=is_id(given["id"]),
+    return BuildPlan(
+        id=check_id(given["id"]),
         root=given["root"].rstrip("/"),
         python=(int(major), int(minor)),
-        packages=[package(each) for each in given["packages"]],
+        packages=[parse_package(each) for each in given["packages"]],
         fetch=bool(given["fetch"]),
-        zstd=package(given["zstd"]) if given.get("zstd") else None,
+        zstd=parse_package(given["zstd"]) if given.get("zstd") else None,
         verify=[str(name) for name in given.get("verify", ())],
         about=str(given.get("about", "")),
         compile=bool(given.get("compile", True)),
@@ -115,16 +115,16 @@ def parse(given: "dict[str, Any]") -> Plan:
     )
 
 
-def is_id(text: str) -> str:
-    """The id of an environment, which becomes the name of folders."""
+def check_id(text: str) -> str:
+    """Return the id of an environment if it can be the name of a folder; raise ValueError otherwise."""
     if not _ID.match(text):
         raise ValueError("%r is no id of an environment" % text)
     return text
 
 
-def package(given: "dict[str, Any]") -> Package:
-    """One package of a plan."""
-    found = Package(
+def parse_package(given: "dict[str, Any]") -> PlannedPackage:
+    """Read one package of a plan."""
+    found = PlannedPackage(
         _matching(_NAME, given["name"]), _matching(_NAME, given["version"]),
         _matching(_BUILD, given.get("build") or ""), str(given.get("manager", "")), _matching(_NAME, given["file"]),
         str(given.get("url") or ""), _matching(_SHA256, given["sha256"]), int(given.get("size") or 0),

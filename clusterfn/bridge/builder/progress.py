@@ -1,6 +1,6 @@
-"""Lines that say how far a build is: to this process's own output, and to a file that other builders copy.
+"""Report the progress of a build: as lines on stdout, and in a file that waiting builders copy.
 
-Losing them must not matter: the client may be gone, the disk full.
+Losing lines must not matter: the client may be gone, or the disk full.
 """
 
 import json
@@ -18,16 +18,16 @@ _EVERY_S = 0.5
 _LAST = ("done", "failed")
 
 
-def say(line: "dict[str, Any]") -> None:
-    """One line to whoever started this process."""
+def print_line(line: "dict[str, Any]") -> None:
+    """Print one line of JSON."""
     _write(1, (json.dumps(portable(line)) + "\n").encode())
 
 
-class Progress:
-    """What one build tells.
+class ProgressWriter:
+    """Writes the progress of one build.
 
     Args:
-        path: progress.jsonl; what an earlier build told there is replaced.
+        path: progress.jsonl; the lines of an earlier build are replaced.
     """
 
     def __init__(self, path: str) -> None:
@@ -41,7 +41,7 @@ class Progress:
     def tell(
         self, stage: str, done: int = 0, of: int = 0, bytes: "Optional[int]" = None, text: "Optional[str]" = None
     ) -> None:
-        """How far it is; within half a second of this stage's last line it is left out, but for its end."""
+        """Write how far a stage is; skip lines within half a second of the stage's previous one, except its last."""
         with self._lock:
             now = time.monotonic()
             if now < self._next.get(stage, 0.0) and done < of:
@@ -54,8 +54,8 @@ class Progress:
         _write(self._fd, data)
 
 
-class Follower:
-    """Copies what another builder tells to this process's output, but for its last word: that is said anew."""
+class ProgressFollower:
+    """Copies another builder's progress to stdout, except the last line, which each builder prints itself."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -63,7 +63,7 @@ class Follower:
         self._at = 0
 
     def copy(self) -> None:
-        """What was added since the last look."""
+        """Copy what was added since the last call."""
         try:
             with open(self._path, "rb") as file:
                 self._seek(file)
@@ -83,8 +83,8 @@ class Follower:
         file.seek(self._at)
 
 
-def last(path: str) -> "dict[str, Any]":
-    """The last whole line of a progress file; empty if there is none."""
+def last_line(path: str) -> "dict[str, Any]":
+    """Return the last complete line of a progress file; empty if there is none."""
     try:
         with open(path, "rb") as file:
             lines = file.read().split(b"\n")[:-1]
@@ -94,7 +94,7 @@ def last(path: str) -> "dict[str, Any]":
 
 
 def in_words(line: "dict[str, Any]") -> str:
-    """A line for people; "" if it tells of no stage."""
+    """Describe a line for people; "" if it names no stage."""
     if not line.get("stage"):
         return ""
     count = " %d of %d" % (line["done"], line["of"]) if line.get("of") else ""

@@ -1,41 +1,46 @@
-"""Whether what is to be unpacked fits, asked before anything is fetched.
+"""Check, before anything is fetched, that what is to be unpacked fits on the disk and into the user's quota.
 
-A refusal must be right, so unknown sizes are taken from the low end of what was seen: for a wheel of CUDA libraries
-1.6 times its archive, for conda packages 2.5 times, a file for each 100 KB. A disk that fills all the same is told
-where it happens.
+A refusal must be right, so unknown sizes are estimated low: a wheel of CUDA libraries unpacks to 1.6 times its archive,
+a conda package to 2.5 times, with a file for each 100 KB. A disk that fills up all the same is reported where that
+happens. The quota is what `quota` or `lfs quota` prints; without either none is known.
 """
 
 import os
+import subprocess
 import zipfile
 
 from ..supervisor.text import size
-from . import quota
-from .archives import zip_size
-from .failure import ROOM, Failed
+from .archives import unpacked_zip_size
+from .errors import ROOM, BuildFailed
 from .plan import WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Iterable, Optional
 
-    from .plan import Package
+    from .plan import PlannedPackage
+
+    Left = tuple[Optional[int], Optional[int]]
 
 _UNPACKED = {WHEEL: 1.6}
 _UNPACKED_CONDA = 2.5
 _BYTES_A_FILE = 100000
+_PATIENCE_S = 10.0
+_MOUNTS = "/proc/mounts"
+_NONE = (None, None)
 
 
-def needed(package: "Package", archive: "Optional[str]") -> "tuple[int, int]":
-    """At least so many bytes and files does a package take: unpacked, and its archive if that is still to come.
+def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
+    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
 
     Args:
-        package: What is not unpacked yet.
+        package: A package that is not unpacked yet.
         archive: Its archive, if it is there.
     """
     if archive is not None and package.kind == WHEEL:
         try:
-            return zip_size(archive)
-        except (OSError, zipfile.BadZipFile):  # its hash will tell
+            return unpacked_zip_size(archive)
+        except (OSError, zipfile.BadZipFile):  # it is damaged: its hash will show that
             return 0, 0
     there = os.stat(archive).st_size if archive is not None else 0
     total = there or package.size
@@ -43,10 +48,10 @@ def needed(package: "Package", archive: "Optional[str]") -> "tuple[int, int]":
     return unpacked + total - there, total // _BYTES_A_FILE
 
 
-def check(root: str, needs: "Iterable[tuple[int, int]]") -> None:
-    """Refuse what does not fit, naming both numbers."""
+def refuse_too_little(root: str, needs: "Iterable[tuple[int, int]]") -> None:
+    """Raise if the disk or the quota has too little space; name both numbers."""
     wanted_bytes, wanted_files = [sum(each) for each in zip((0, 0), *needs)]
-    disk, (quota_bytes, quota_files) = os.statvfs(root), quota.left(root)
+    disk, (quota_bytes, quota_files) = os.statvfs(root), quota_left(root)
     free = disk.f_bavail * disk.f_frsize
     _refuse(root, "too little room", wanted_bytes, [(free, "are free"), (quota_bytes, "your quota leaves")], size)
     files = disk.f_favail if disk.f_files else None
@@ -60,8 +65,67 @@ def _refuse(
     for left, words in limits:
         if left is not None and wanted > left:
             numbers = "it needs at least %s, and %s" % (shown(wanted), _clause(shown(left), words))
-            raise Failed("%s has %s: %s" % (root, what, numbers), stage="space", hint=ROOM)
+            raise BuildFailed("%s has %s: %s" % (root, what, numbers), stage="space", hint=ROOM)
 
 
 def _clause(number: str, words: str) -> str:
     return "%s %s" % ((words, number) if words.endswith("leaves") else (number, words))
+
+
+def quota_left(root: str) -> "Left":
+    """Return how many bytes and files may still be written below `root`; None where no quota is known."""
+    device, mount, kind = _mounted(root)
+    if kind == "lustre":
+        return parse_quota(_run_quota(["lfs", "quota", "-q", "-u", _user(), mount]), (device, mount))
+    return parse_quota(_run_quota(["quota", "-w", "-p"]), (device, mount))
+
+
+def parse_quota(said: str, names: "tuple[str, ...]") -> "Left":
+    """Read the row of that file system: kilobytes, soft and hard limit, grace; then the same for files."""
+    for line in said.splitlines():
+        words = line.split()
+        if len(words) >= 8 and words[0] in names:
+            files = words[5:] if not words[4].isdecimal() or len(words) >= 9 else words[4:]
+            return _rest(words[1:4], 1024), _rest(files[:3], 1)
+    return _NONE
+
+
+def _rest(numbers: "list[str]", unit: int) -> "Optional[int]":
+    """Return what is left below the hard limit, or below the soft one if there is no other."""
+    try:
+        used, soft, hard = (int(number.rstrip("*")) for number in numbers)
+    except ValueError:
+        return None
+    limit = hard or soft
+    return max(0, limit - used) * unit if limit else None
+
+
+def _mounted(path: str) -> "tuple[str, str, str]":
+    """Return device, mount point and kind of the file system that holds a path."""
+    path, found = os.path.realpath(path), ("", "/", "")
+    try:
+        with open(_MOUNTS, errors="replace") as file:
+            rows = [line.split()[:3] for line in file]
+    except OSError:
+        return found
+    for device, mount, kind in (row for row in rows if len(row) == 3):
+        mount = mount.replace("\\040", " ")
+        if (path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(found[1]):
+            found = (device, mount, kind)
+    return found
+
+
+def _user() -> str:
+    import pwd
+
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
+def _run_quota(argv: "list[str]") -> str:
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PATIENCE_S
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ran.stdout.decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""One archive becomes one folder `pkgs/<sha256>`: its files, dated by now, and their manifest.
+"""Unpack one archive into a folder `pkgs/<sha256>`, which holds its files and their manifest.
 
-Made aside and renamed, so that a package is whole or absent. Symbolic links are made last: nothing is written through
-one.
+A temporary folder is renamed, so a package is whole or absent. Symbolic links are made last, so nothing is written
+through one.
 """
 
 import os
@@ -9,34 +9,36 @@ import shutil
 import zlib
 
 from ..layout import MANIFEST, PACKAGE_FILES, package_dir
-from . import conda, manifest, pyc, wheel
-from .archives import DAMAGED, Member, members
-from .failure import Failed
+from . import bytecode, conda_package, layouts, wheel
+from .archives import DAMAGED, Member, read_members
+from .errors import BuildFailed
 from .plan import WHEEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Callable, Optional
 
-    from .plan import Package
-    from .zstd import Opener
+    from .archives import Opener
+    from .plan import PlannedPackage
 
     Moved = Callable[[int], None]
 
 _BLOCK = 1 << 20
-# One path is a file here and a folder or link there; or the stream is no stream.
+# One path is a file and also a folder or link; or the compressed stream is invalid.
 _CONFUSED = (FileExistsError, NotADirectoryError, IsADirectoryError, zlib.error)
 
 
-def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved") -> None:
-    """Unpack one archive, whose hash is right, unless another builder has done it meanwhile.
+def unpack_package(
+    root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
+) -> None:
+    """Unpack one checked archive, unless another builder has done that meanwhile.
 
     Args:
-        root: The root of all.
-        package: What it is.
+        root: The root of environments.
+        package: The package that it holds.
         archive: Its file.
-        zstd: What reads zstd.
-        token: The builder's, for the name of the folder aside.
+        zstd: Opens a zstd stream.
+        token: The builder's, for the name of the temporary folder.
         moved: Called with the bytes of each block; may raise to stop.
     """
     final = package_dir(root, package.sha256)
@@ -50,39 +52,41 @@ def unpack(root: str, package: "Package", archive: str, zstd: "Optional[Opener]"
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _fill(package: "Package", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
+def _fill(package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved") -> None:
     folder = os.path.join(aside, PACKAGE_FILES)
     try:
-        found = extract(archive, package.kind, zstd, folder, moved)
-        for path in pyc.settle(folder, found):
+        found = extract_archive(archive, package.kind, zstd, folder, moved)
+        for path in bytecode.remove_dates(folder, found):
             os.unlink(os.path.join(folder, path))
             del found[path]
-        described = (wheel if package.kind == WHEEL else conda).describe(package, folder, found)
-    except Failed as error:
+        described = (wheel if package.kind == WHEEL else conda_package).describe(package, folder, found)
+    except BuildFailed as error:
         error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
         raise
     except DAMAGED + _CONFUSED as error:
         message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
-        raise Failed(message, stage="unpack", evidence=[package.file]) from error
-    manifest.write(described, os.path.join(aside, MANIFEST))
+        raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
+    layouts.write_manifest(described, os.path.join(aside, MANIFEST))
 
 
 def _rename(aside: str, final: str) -> None:
     try:
         os.rename(aside, final)
     except OSError:
-        if manifest.read(os.path.join(final, MANIFEST)) is not None:
+        if layouts.read_manifest(os.path.join(final, MANIFEST)) is not None:
             return
         os.rename(final, aside + ".old")  # what a purging file system left of it
         os.rename(aside, final)
         shutil.rmtree(aside + ".old", ignore_errors=True)
 
 
-def extract(archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved") -> "dict[str, Member]":
-    """Every file of an archive into a folder; what they are, by their paths."""
+def extract_archive(
+    archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Moved"
+) -> "dict[str, Member]":
+    """Extract every file of an archive into a folder; return them by their paths."""
     found: "dict[str, Member]" = {}
     made = {folder}
-    for member, stream in members(archive, kind, zstd):
+    for member, stream in read_members(archive, kind, zstd):
         path = os.path.join(folder, member.path)
         if os.path.dirname(path) not in made:
             os.makedirs(os.path.dirname(path), exist_ok=True)

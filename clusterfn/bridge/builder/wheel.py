@@ -1,4 +1,4 @@
-"""Where the files of a wheel go: site-packages, scripts, headers, data; and what pip wants to know of them."""
+"""Place the files of a wheel (site-packages, scripts, headers, data), and write what pip wants to know of them."""
 
 import base64
 import csv
@@ -7,50 +7,51 @@ import io
 import os
 import re
 
-from .failure import Failed
-from .manifest import File, Manifest
-from .place import LINK, SCRIPT, WRITE, Target
-from .scripts import of_wheel, script
+from .errors import BuildFailed
+from .layouts import LINK, SCRIPT, WRITE, Manifest, PackageFile, TargetFile
+from .prefix import entry_point_script, wheel_entry_points
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterable, Mapping
 
     from .archives import Member
-    from .place import Layout
-    from .plan import Package
+    from .layouts import Layout
+    from .plan import PlannedPackage
 
 _INFO = re.compile(r"[^/]+\.dist-info/WHEEL\Z")
 _DATA = re.compile(r"[^/]+\.data/(purelib|platlib|scripts|headers|data)/(.+)\Z")
 _DROPPED = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER")
 
 
-def describe(package: "Package", folder: str, members: "Mapping[str, Member]") -> Manifest:
-    """The manifest of an unpacked wheel."""
+def describe(package: "PlannedPackage", folder: str, members: "Mapping[str, Member]") -> Manifest:
+    """Return the manifest of an unpacked wheel."""
     found = [os.path.dirname(path) for path in members if _INFO.match(path)]
     if len(found) != 1:
-        raise Failed("%s is no wheel: it has %d dist-info folders" % (package.file, len(found)), stage="unpack")
+        raise BuildFailed("%s is no wheel: it has %d dist-info folders" % (package.file, len(found)), stage="unpack")
     info = found[0]
-    points = of_wheel(_read(os.path.join(folder, info, "entry_points.txt")))
-    files = [File(path, each.size, each.executable) for path, each in sorted(members.items())]
+    points = wheel_entry_points(_read(os.path.join(folder, info, "entry_points.txt")))
+    files = [PackageFile(path, each.size, each.executable) for path, each in sorted(members.items())]
     return Manifest(package.name, package.version, "wheel", {"info": info}, None, points, files)
 
 
-def place(layout: "Layout", manifest: Manifest, package: "Package", folder: str) -> None:
-    """Add the wheel's files to an environment, its commands, RECORD and INSTALLER."""
+def place(layout: "Layout", manifest: Manifest, package: "PlannedPackage", folder: str) -> None:
+    """Add the wheel's files, its commands, RECORD and INSTALLER to an environment."""
     info = manifest.facts["info"]
     dropped = {"%s/%s" % (info, name) for name in _DROPPED}
     placed = [_placed(layout, manifest, file, folder) for file in manifest.files if file.path not in dropped]
-    commands = [script(line, layout.python) for line in manifest.entry_points]
-    placed += [Target("bin/" + each[0], WRITE, folder, executable=True, content=each[1]) for each in commands if each]
-    placed.append(Target("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
+    commands = [entry_point_script(line, layout.python) for line in manifest.entry_points]
+    placed += [
+        TargetFile("bin/" + each[0], WRITE, folder, executable=True, content=each[1]) for each in commands if each
+    ]
+    placed.append(TargetFile("%s/%s/INSTALLER" % (layout.site, info), WRITE, folder, content=b"clusterfn\n"))
     for target in placed:
         layout.add(target)
     record = "%s/%s/RECORD" % (layout.site, info)
-    layout.add(Target(record, WRITE, folder, content=_record(placed, record, layout.site, folder, info)))
+    layout.add(TargetFile(record, WRITE, folder, content=_record(placed, record, layout.site, folder, info)))
 
 
-def _placed(layout: "Layout", manifest: Manifest, file: File, folder: str) -> Target:
+def _placed(layout: "Layout", manifest: Manifest, file: PackageFile, folder: str) -> TargetFile:
     source = os.path.join(folder, "files", file.path)
     match = _DATA.match(file.path)
     kind, rest = (match.group(1), match.group(2)) if match else ("purelib", file.path)
@@ -62,20 +63,20 @@ def _placed(layout: "Layout", manifest: Manifest, file: File, folder: str) -> Ta
         "headers": "include/python%d.%d/%s/" % (layout.version + (manifest.name,)),
         "data": "",
     }[kind]
-    return Target(place + rest, how, folder, source, file.size, file.executable)
+    return TargetFile(place + rest, how, folder, source, file.size, file.executable)
 
 
 def _is_python(path: str) -> bool:
-    """Whether a script's first line is the mark that stands for the environment's interpreter."""
+    """Return whether a script begins with `#!python`, which is replaced by the environment's interpreter."""
     try:
         with open(path, "rb") as file:
             return file.read(8) == b"#!python"
-    except FileNotFoundError:  # told where it is linked
+    except FileNotFoundError:  # reported when it is linked
         return False
 
 
-def _record(placed: "Iterable[Target]", record: str, site: str, folder: str, info: str) -> bytes:
-    """RECORD as pip writes it: paths seen from site-packages, hash and size of what is as in the wheel."""
+def _record(placed: "Iterable[TargetFile]", record: str, site: str, folder: str, info: str) -> bytes:
+    """Write RECORD as pip does: paths relative to site-packages, hash and size of unchanged files."""
     before = _hashes(os.path.join(folder, "files", info, "RECORD"))
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")

@@ -1,6 +1,7 @@
 """One call of a session, from its fork to its published end, laid out in `calls/<n>` as a job's only attempt is.
 
-It judges its process as a supervisor does its worker, and leaves none behind: cards and memory are the next call's.
+It classifies how its process ended as a supervisor does for its worker, and leaves no process behind: GPUs and memory
+are the next call's. A process that asks about the GPUs is a child of the session's, and none of the call's.
 """
 
 from __future__ import annotations
@@ -25,18 +26,17 @@ from ..layout import (
     TAKEN,
     WORK,
 )
-from ..supervisor import judge, publish, tree
-from ..supervisor.pump import Pump
+from ..supervisor import classify_exit, gauge, memory, publish, tree
+from ..supervisor.output import Pump
 from ..supervisor.text import last_lines, masked, portable
 from ..supervisor.verdict import Verdict, document
-from .child import Child, Place
-from .measure import Measure, processes
+from .child import CallFolder, ForkedCall
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _ROOM = "make room there, or point root: to another file system"
 
 
-class Call:
+class SessionCall:
     """One call.
 
     Args:
@@ -48,7 +48,7 @@ class Call:
     """
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
-        self._place = Place(folder, os.path.join(folder, ATTEMPTS, "1"), spec)
+        self._place = CallFolder(folder, os.path.join(folder, ATTEMPTS, "1"), spec)
         self._stage = "start"
         self._notes: list[str] = []
         self._done: dict[str, Any] | None = None
@@ -81,8 +81,8 @@ class Call:
         self._event("starting", node=os.uname()[1], pid=os.getpid())
         with open(os.path.join(self._place.folder, CALL), encoding="utf-8") as file:
             own = json.load(file)
-        measure = Measure(self._place.spec["resources"]["gpus"], self._notes)
-        child = Child(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
+        measure = CallUsage(self._place.spec["resources"]["gpus"], self._notes)
+        child = ForkedCall(replace(self._place, spec={**self._place.spec, "sys_path": own["sys_path"]}))
         self._pumps = child.pumps
         verdict = self._verdict(child, measure)
         self._notes += filter(None, map(_ended, child.pumps))
@@ -111,7 +111,7 @@ class Call:
         elif publish.read(self._place.attempt, OUTCOME) is None:
             self.publish(Verdict(LOST, "the session was started anew while the call ran", hint="call again"))
 
-    def _verdict(self, child: Child, measure: Measure) -> Verdict:
+    def _verdict(self, child: ForkedCall, measure: CallUsage) -> Verdict:
         while self._done is None and child.ended is None:
             child.turn()
             self._take(child)
@@ -122,10 +122,11 @@ class Call:
         child.turn()
         self._take(child)
         if self._done is not None:
-            return judge.reported(self._done)
-        return judge.silent(child.ended[0] if child.ended else 0, self._stage, 0, None, None, self._own)
+            return classify_exit.classify_report(self._done)
+        status = child.ended[0] if child.ended else 0
+        return classify_exit.classify_silence(status, self._stage, 0, None, None, self._own)
 
-    def _take(self, child: Child) -> None:
+    def _take(self, child: ForkedCall) -> None:
         """Heed what its process has said."""
         while child.heard:
             said = child.heard.pop(0)
@@ -156,7 +157,7 @@ class Call:
         facts["stage"] = facts.get("stage") or self._stage
         facts["usage"] = usage
         if verdict.kind != RETURNED:
-            facts["hint"] = judge.failed_rank(self._place.attempt) or facts.get("hint")
+            facts["hint"] = classify_exit.failed_rank(self._place.attempt) or facts.get("hint")
             facts["evidence"] = facts.get("evidence") or self._evidence()
         outcome = document(self._place.spec["id"], 1, verdict.kind or LOST, portable(facts))
         os.makedirs(self._place.attempt, mode=0o700, exist_ok=True)
@@ -171,15 +172,15 @@ class Call:
                 return lines
         return []
 
-    def _give_time(self, child: Child) -> None:
+    def _give_time(self, child: ForkedCall) -> None:
         """To its threads and exit functions, after its last word."""
         until = time.monotonic() + self._place.spec["grace_s"]
         while child.ended is None and time.monotonic() < until:
             child.turn()
 
 
-def _end_tree(child: Child) -> None:
-    tree.end(processes, child.turn)
+def _end_tree(child: ForkedCall) -> None:
+    tree.end(call_processes, child.turn)
 
 
 def _ended(pump: Pump) -> str | None:
@@ -191,3 +192,54 @@ def _ended(pump: Pump) -> str | None:
 def _privately(path: str, flags: int) -> int:
     """The function's umask is the user's own, and this is its process's parent."""
     return os.open(path, flags, 0o600)
+
+
+_KIB = 1024  # what wait4 counts in
+
+
+class CallUsage:
+    """One call's use.
+
+    Args:
+        gpus: How many cards the session has.
+        notes: Where it says what it could not measure.
+    """
+
+    def __init__(self, gpus: int, notes: list[str]) -> None:
+        self._began = time.monotonic()
+        self._sampler = memory.Sampler(None)
+        self._gauge = gauge.Gauge(gauge.names_of(None, gpus, dict(os.environ)), notes)
+
+    def look(self) -> None:
+        """Take a sample, if it is time for one."""
+        self._gauge.look()
+        if self._sampler.due():
+            began = time.process_time()
+            self._sampler.over(call_processes(), began)
+
+    def close(self) -> None:
+        """Look no more."""
+        self._gauge.close()
+
+    def usage(self, child: ForkedCall, said_cpu_s: float | None, said_peak: int) -> dict[str, Any]:
+        """As outcome.json has it.
+
+        Args:
+            child: The call's process.
+            said_cpu_s: What it said itself of the time that it used.
+            said_peak: And of its memory, in bytes; 0 if it came to no last word. Nobody else can tell while it exits.
+        """
+        ended = child.ended[1] if child.ended else None
+        cpu_s = ended.ru_utime + ended.ru_stime if ended else 0.0
+        largest = ended.ru_maxrss * _KIB if ended else said_peak or memory.peak_of(child.pid)
+        return {
+            "wall_s": round(time.monotonic() - self._began, 3),
+            "cpu_s": round(cpu_s if said_cpu_s is None else said_cpu_s, 3),
+            "peak_memory_bytes": max(self._sampler.peak, largest),
+            "gpus": self._gauge.usage(),
+        }
+
+
+def call_processes() -> list[int]:
+    """The processes of the call that runs."""
+    return gauge.without_askers(tree.descendants(os.getpid()))

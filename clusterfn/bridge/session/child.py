@@ -13,17 +13,18 @@ import threading
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from .. import children, shipped, worker
 from ..layout import FAILED_RANK, STDERR, STDOUT, WORK
-from ..supervisor import gauge, judge, memory
-from ..supervisor.pump import Pump
-from . import warming
+from ..supervisor import classify_exit, gauge, memory
+from ..supervisor.output import Pump
+from ..worker import children, execute, payload
+from ..worker.report import Report
+from . import preload
 
 _TURN_MS, _BLIND_TURN_MS = 100, 10
 
 
 @dataclass(frozen=True)
-class Place:
+class CallFolder:
     """Where a call lies, and what it needs to run.
 
     Attributes:
@@ -41,7 +42,7 @@ class Place:
         return os.path.join(self.attempt, name)
 
 
-class Child:
+class ForkedCall:
     """The process of one call, as its parent sees it.
 
     Attributes:
@@ -50,7 +51,7 @@ class Child:
         pumps: Of what it prints: stdout and stderr, each up to the limit of the session's job.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CallFolder) -> None:
         self.heard: list[dict[str, Any]] = []
         self.ended: tuple[int, Any] | None = None
         self._partial = b""
@@ -95,7 +96,7 @@ class Child:
             self._report = -1
             return
         *lines, self._partial = (self._partial + data).split(b"\n")
-        self.heard += map(judge.from_worker, lines)
+        self.heard += map(classify_exit.parse_report_line, lines)
 
     def _reap(self) -> None:
         """Collect the dead: the call's process, and orphans that became ours."""
@@ -134,29 +135,29 @@ def _end_of(pid: int) -> int:
         return -1
 
 
-def _live(place: Place, writing: int, printing: list[int]) -> NoReturn:
+def _live(place: CallFolder, writing: int, printing: list[int]) -> NoReturn:
     """The whole life of the forked process."""
     status = 1
     try:
-        report = worker.Report(writing)
-        children.tell_own_end(report.say)
-        os.environ[shipped.FAILED] = place.path(FAILED_RANK)
+        report = Report(writing)
+        children.report_own_signals(report.say)
+        os.environ[payload.FAILED] = place.path(FAILED_RANK)
         known = list(sys.modules)
         _settle(place, printing)
-        value = worker.value_file(place.attempt)
+        value = execute.open_value_file(place.attempt)
         try:
-            facts = worker.perform(place.folder, place.spec, [], report, value)
-        except worker.Refused as refused:
-            facts = refused.facts
-        report.say(loaded=warming.imported_since(known), peak=memory.peak_of(os.getpid()))
-        worker.last_word(report, facts)
+            facts = execute.run_call(place.folder, place.spec, [], report, value)
+        except execute.CallRejected as rejected:
+            facts = rejected.facts
+        report.say(loaded=preload.imported_since(known), peak=memory.peak_of(os.getpid()))
+        execute.report_outcome(report, facts)
         status = 0
         _end_as_python_does()
     finally:
         os._exit(status)
 
 
-def _settle(place: Place, printing: list[int]) -> None:
+def _settle(place: CallFolder, printing: list[int]) -> None:
     """As a process that was just started for this call: its own output, folder, signals and random numbers."""
     for fd, pipe in zip((1, 2), printing):
         os.dup2(pipe, fd)

@@ -6,7 +6,7 @@ import sys
 here = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, here)
 
-from _clusterfn.bridge import worker  # type: ignore[import-not-found] # noqa: E402
+from _clusterfn.bridge.worker import main  # type: ignore[import-not-found] # noqa: E402
 
 sys.path[:] = [folder for folder in sys.path if folder != here]
-worker.main(sys.argv)
+main.main(sys.argv)

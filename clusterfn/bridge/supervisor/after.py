@@ -26,10 +26,11 @@ from ..layout import (
     STDOUT,
     USAGE,
 )
-from ..spooler import launch, machine, marks, names, tickets
-from . import judge, lastuse, publish, retries, tree
+from ..queue import launch, lease_names, machine, tickets
+from ..queue.lease import leases_of_kind
+from . import classify_exit, lastuse, publish, retries, tree
 from .attempt import Attempt, claim, let_in
-from .job import Job, start_time
+from .job import JobFolder, start_time
 from .log import state
 from .syscalls import describe_signal
 from .text import how_to_correct, last_lines, masked, native, shortened
@@ -53,9 +54,9 @@ def after(folder: str, status: str) -> int:
             `module:<name>` if a line before it failed.
     """
     let_in(folder)
-    job = Job(folder)
+    job = JobFolder(folder)
     if status.isdecimal() and _is_left_to_the_queue(job):  # it died on its way out of the door
-        launch.revive(job.root, job.spec["bridge"])
+        launch.revive_spooler(job.root, job.spec["bridge"])
         return EXIT_RETURNED
     if claim(job) is not None:
         return EXIT_RETURNED
@@ -76,23 +77,23 @@ def after(folder: str, status: str) -> int:
     return _state(attempt, won)
 
 
-def _is_left_to_the_queue(job: Job) -> bool:
+def _is_left_to_the_queue(job: JobFolder) -> bool:
     """Whether it waits. The ticket by which the spooler has started it goes before it begins: one since is another."""
     return _waits(job) and (launch.TURN not in os.environ or _has_begun_here(job))
 
 
-def _has_begun_here(job: Job) -> bool:
+def _has_begun_here(job: JobFolder) -> bool:
     return any(Attempt(job, number).owner() == job.start for number in job.attempts())
 
 
-def _may_go_on(job: Job, attempt: Attempt) -> bool:
+def _may_go_on(job: JobFolder, attempt: Attempt) -> bool:
     """Whether the same job.sh tries again: an element as long as each try brings some item to its end."""
     if job.element is not None:
         return attempt.has_told()
     return len(attempt.earlier()) < retries.allowed(job)
 
 
-def _latest_own(job: Job) -> "Optional[Attempt]":
+def _latest_own(job: JobFolder) -> "Optional[Attempt]":
     """The attempt of the supervisor that died: never one that a requeue started elsewhere by the same number."""
     for number in reversed(job.attempts()):
         attempt = Attempt(job, number)
@@ -108,7 +109,7 @@ def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
     return notes + ["could not be ended: %s" % name for name in left]
 
 
-def _why(job: Job, status: str) -> Verdict:
+def _why(job: JobFolder, status: str) -> Verdict:
     if job.cancelled():
         return cancelled()
     found = scheduler_verdict(job)
@@ -116,10 +117,10 @@ def _why(job: Job, status: str) -> Verdict:
         return found
     if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))
-    oom = judge.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
+    oom = classify_exit.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
     if oom is not None:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
-    if status == str(errno.ENOSPC) or judge.disk_is_full(job.folder):
+    if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
         return Verdict(HOST_DISK, "the disk of the host is full", hint="make room there, or point root: elsewhere")
     return lost(status)
 
@@ -158,7 +159,7 @@ def _how(text: str) -> str:
     return "ended by itself with exit code %d" % status
 
 
-def _evidence(job: Job, attempt: Attempt) -> "list[str]":
+def _evidence(job: JobFolder, attempt: Attempt) -> "list[str]":
     secrets = list(job.secrets().values())
     for path in (attempt.path(STDERR), attempt.path(STDOUT), job.path(SCHEDULER_LOG)):
         lines = masked(last_lines(_tail(path)), secrets)
@@ -181,7 +182,7 @@ def _tail(path: str) -> bytes:
 def conclude(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
     let_in(folder)
-    job = Job(folder)
+    job = JobFolder(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
@@ -201,20 +202,20 @@ def conclude(folder: str) -> int:
     return _state(attempt, won)
 
 
-def _waits(job: Job) -> bool:
+def _waits(job: JobFolder) -> bool:
     """Whether it has a ticket in the queue of a machine without a scheduler."""
     return not job.slurm and tickets.Queue(job.root).waits(job.id)
 
 
-def _runs(job: Job) -> bool:
+def _runs(job: JobFolder) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
     if job.slurm or _has_lost_its_script(job):  # what the function has forked holds its names too
         return False
-    own = "%s%d/%s/" % (names.RUN, os.getuid(), job.id)
-    return any(name.startswith(own) for name in marks.of(job.spec["lease"]).names())
+    own = "%s%d/%s/" % (lease_names.RUN, os.getuid(), job.id)
+    return any(name.startswith(own) for name in leases_of_kind(job.spec["lease"]).names())
 
 
-def _has_lost_its_script(job: Job) -> bool:
+def _has_lost_its_script(job: JobFolder) -> bool:
     """Whether it is claimed by a job.sh that is gone."""
     claimed = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace").split(":")
     if len(claimed) != 3:
@@ -223,13 +224,13 @@ def _has_lost_its_script(job: Job) -> bool:
     return boot != machine.boot_id() or not tree.is_alive(int(pid)) or start_time(int(pid)) != start
 
 
-def _withdrawn(job: Job) -> bool:
+def _withdrawn(job: JobFolder) -> bool:
     """Whether the claimed job still waited for cards, and now never starts."""
     numbers = job.attempts()
     return bool(numbers) and Attempt(job, numbers[-1]).withdraw()
 
 
-def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
+def _asked_facts(job: JobFolder, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
     facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
     facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
     # SLURM's job ran on a node, and this is asked on the login node.
@@ -237,7 +238,7 @@ def _asked_facts(job: Job, attempt: Attempt, asked: "dict[str, Any]") -> "dict[s
     return dict(facts, by="conclude", node=node, usage=lastuse.read(attempt.path(USAGE)))
 
 
-def _open_attempt(job: Job) -> Attempt:
+def _open_attempt(job: JobFolder) -> Attempt:
     """The attempt whose outcome decides: one that is final, else the last, else a new one after a preempted one."""
     numbers = job.attempts()
     for number in numbers:

@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .job import Job
+    from .job import JobFolder
 
 
 class Attempt:
@@ -44,7 +44,7 @@ class Attempt:
         overtook: Whether one before it may still run somewhere, and sees only now that it is fenced.
     """
 
-    def __init__(self, job: "Job", number: int) -> None:
+    def __init__(self, job: "JobFolder", number: int) -> None:
         self.job = job
         self.overtook = False
         self.number = number
@@ -56,7 +56,7 @@ class Attempt:
         self._beats = 0
 
     @classmethod
-    def new(cls, job: "Job") -> "Attempt":
+    def new(cls, job: "JobFolder") -> "Attempt":
         """The next free attempt, its owner written first."""
         make_folder(job.path(ATTEMPTS))
         number = 1 + max(job.attempts() or [0])
@@ -218,7 +218,7 @@ def make_folder(path: str) -> None:
         return
 
 
-def unclaim(job: "Job") -> None:
+def unclaim(job: "JobFolder") -> None:
     """Give the claim back: the job waits for whoever starts it next."""
     try:
         os.unlink(os.path.join(job.folder, CLAIM))
@@ -248,7 +248,7 @@ def _let_in(path: str) -> None:
         return
 
 
-def claim(job: "Job", holder: "Optional[str]" = None) -> "Optional[str]":
+def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
     """Claim the job for this submission; None if it holds it now, else who does."""
     holder = holder or job.submission
     if publish.publish(job.folder, CLAIM, holder.encode()):

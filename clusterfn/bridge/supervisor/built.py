@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-from ..builder import group, leases, progress
-from ..builder.failure import Failed, of_system
+from ..builder import leases, permissions, progress
+from ..builder.errors import BuildFailed, from_os_error
 from ..layout import BUILD, BUILDER_LOG, ENVIRONMENT, PLAN, READY, build_dir, environment_dir
 from .verdict import Verdict
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from typing import Any, Callable
 
     from .attempt import Attempt
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
 
 _LOOK_S = 0.1
 _TELL_S = 1.0
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 
-def ready(job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+def ready(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
     """See that the environment is there, and learn what activating it sets.
 
     Raises:
@@ -57,7 +57,7 @@ def needs(wanted: "dict[str, Any]") -> "list[str]":
     return [_marker(root, wanted["id"]) for root in (wanted["root"], wanted["node_root"]) if root]
 
 
-def prepare(job: "Job", look: "Callable[[], None]") -> None:
+def prepare(job: "JobFolder", look: "Callable[[], None]") -> None:
     """Make the environment of a job that waits in the queue of a machine, and has no attempt yet.
 
     Args:
@@ -70,11 +70,11 @@ def prepare(job: "Job", look: "Callable[[], None]") -> None:
     _have(job, _Builder(job, os.path.join(job.folder, BUILDER_LOG), look, lambda now, begins: None))
 
 
-def _have(job: "Job", builder: "_Builder") -> str:
+def _have(job: "JobFolder", builder: "_Builder") -> str:
     """The READY of the environment that the job will use."""
     wanted = job.spec["building"]
     _refuse_others(wanted)
-    leases.add(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
+    leases.add_lease(wanted["root"], wanted["id"], job.home)  # before the look: what is held is not removed
     marker = _marker(wanted["root"], wanted["id"])
     if wanted["purged"] or not os.path.exists(marker):
         plan = os.path.join(build_dir(wanted["root"], wanted["id"]), PLAN)
@@ -88,8 +88,8 @@ def _have(job: "Job", builder: "_Builder") -> str:
 
 def _refuse_others(wanted: "dict[str, Any]") -> None:
     try:
-        group.refuse_others(wanted["root"], wanted.get("owners") or (), wanted["id"])
-    except Failed as failed:
+        permissions.refuse_untrusted(wanted["root"], wanted.get("owners") or (), wanted["id"])
+    except BuildFailed as failed:
         raise _failed(failed.document(), 1) from failed
 
 
@@ -100,12 +100,12 @@ def _marker(root: str, env_id: str) -> str:
 def _have_on_node(wanted: "dict[str, Any]", marker: str, builder: "_Builder", home: str) -> None:
     """Unpacked into this node's own disk, from one archive that the first job makes."""
     try:
-        group.own(wanted["node_root"])  # before the look: what stands there may be an attacker's
-    except Failed as failed:
+        permissions.make_private_folder(wanted["node_root"])  # before the look: what stands there may be an attacker's
+    except BuildFailed as failed:
         raise _failed(failed.document(), 1) from failed
     except OSError as error:
-        raise _failed(of_system(error, wanted["node_root"]).document(), 1) from error
-    leases.add(wanted["node_root"], wanted["id"], home)
+        raise _failed(from_os_error(error, wanted["node_root"]).document(), 1) from error
+    leases.add_lease(wanted["node_root"], wanted["id"], home)
     if os.path.exists(marker):
         return
     place = [wanted["root"], wanted["id"], wanted["node_root"]]
@@ -130,7 +130,7 @@ class _Builder:
     """
 
     def __init__(
-        self, job: "Job", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
+        self, job: "JobFolder", said: str, look: "Callable[[], None]", tell: "Callable[[str, bool], None]"
     ) -> None:  # fmt: skip
         self._said, self._job, self._look, self._tell = said, job, look, tell
         self._told, self._due = "", 0.0
@@ -155,13 +155,13 @@ class _Builder:
                 process.terminate()
                 process.wait()
         if process.returncode:
-            raise _failed(progress.last(self._said), process.returncode)
+            raise _failed(progress.last_line(self._said), process.returncode)
 
     def _show(self) -> None:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _TELL_S
-        now = progress.in_words(progress.last(self._said))
+        now = progress.in_words(progress.last_line(self._said))
         if now and now != self._told:
             self._told = now
             self._tell(now, False)

@@ -13,13 +13,14 @@ from .verdict import Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .job import Job
-    from .watch import Watch
+    from typing import Callable
+
+    from .job import JobFolder
 
 _PIECE = 16 << 20
 
 
-def holds_something(job: "Job") -> bool:
+def holds_something(job: "JobFolder") -> bool:
     """Whether the job has left a checkpoint."""
     try:
         return bool(os.listdir(job.path(CHECKPOINT)))
@@ -27,8 +28,12 @@ def holds_something(job: "Job") -> bool:
         return False
 
 
-def resume(job: "Job", watch: "Watch") -> "list[str]":
-    """Let the job begin with the checkpoint of the one that it resumes, unless an attempt of it has begun before.
+def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
+    """Copy the checkpoint of the job that this one resumes, unless an attempt of this one has begun before.
+
+    Args:
+        job: The job that begins.
+        look: Called again and again while files are copied; may raise what ends the job.
 
     Returns:
         Notes about what was not copied.
@@ -40,7 +45,7 @@ def resume(job: "Job", watch: "Watch") -> "list[str]":
     if not resumed or holds_something(job):
         return []
     theirs, aside = os.path.join(job.root, JOBS, resumed, CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
-    copying = _Copying(theirs, watch)
+    copying = _Copying(theirs, look)
     try:
         copying.folder(theirs, aside)
         os.rename(aside, own)  # an empty folder gives way; one that another element has brought meanwhile stays
@@ -64,10 +69,10 @@ class _Copying:
         skipped: Paths below the checkpoint of what cannot be copied, such as a FIFO or a socket.
     """
 
-    def __init__(self, top: str, watch: "Watch") -> None:
+    def __init__(self, top: str, look: "Callable[[], None]") -> None:
         self.skipped: "list[str]" = []
         self._top = top
-        self._watch = watch
+        self._look = look
 
     def folder(self, source: str, target: str) -> None:
         os.mkdir(target, 0o700)
@@ -99,7 +104,7 @@ class _Copying:
             with open(copy, "wb") as target:
                 piece = source.read(_PIECE)
                 while piece:
-                    self._watch.look()
+                    self._look()
                     target.write(piece)
                     piece = source.read(_PIECE)
         shutil.copystat(path, copy, follow_symlinks=False)

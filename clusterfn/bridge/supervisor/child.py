@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _RESET = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE)
 
 
-class Child:
+class WorkerProcess:
     """The worker's process.
 
     Attributes:
@@ -47,7 +47,7 @@ class Start:
         self.has_secrets = bool(spec.get("secrets"))
 
 
-def start(wanted: Start) -> Child:
+def start(wanted: Start) -> WorkerProcess:
     """Start the worker, its stdin empty.
 
     A program that cannot be started is said on the report pipe, as the worker itself would say it.
@@ -60,7 +60,7 @@ def start(wanted: Start) -> Child:
     for pipe in (out, err, report):
         os.close(pipe[1])
         os.set_blocking(pipe[0], False)
-    return Child(pid, out[0], err[0], report[0])
+    return WorkerProcess(pid, out[0], err[0], report[0])
 
 
 def _become(wanted: Start, parent: int, pipes: "tuple[int, int, int]") -> None:

@@ -8,9 +8,9 @@ import json
 import os
 import subprocess
 
-from ..builder import group
+from ..builder import permissions
 from ..layout import CARDS, CARDS_STAGE, DEFAULT, ENVIRONMENT, build_dir
-from . import nvidia, publish
+from . import gpus, publish
 from .text import last_lines
 from .verdict import Verdict
 
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-    from .job import Job
+    from .job import JobFolder
 
 STAGE = CARDS_STAGE
 _PATIENCE_S = 300.0  # a cold import of torch from a shared file system takes minutes
@@ -47,7 +47,7 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 """.replace("MARK", repr(_MARK))
 
 
-def check(job: "Job", environ: "Mapping[str, str]") -> None:
+def check(job: "JobFolder", environ: "Mapping[str, str]") -> None:
     """See that a kernel runs.
 
     Args:
@@ -68,7 +68,7 @@ def check(job: "Job", environ: "Mapping[str, str]") -> None:
     _write(job.spec["building"]["root"], marker, driver)
 
 
-def _marker(job: "Job") -> str:
+def _marker(job: "JobFolder") -> str:
     wanted = job.spec["building"]
     return os.path.join(build_dir(wanted["root"], wanted["id"]), "runs-on-%s" % job.node)
 
@@ -82,13 +82,13 @@ def _driver() -> str:
 def _cards() -> "Optional[dict[str, Any]]":
     """What nvidia-smi says here; None if it says nothing."""
     try:
-        rows = nvidia.query("--query-gpu=driver_version,compute_cap", 2)
+        rows = gpus.query_nvidia_smi("--query-gpu=driver_version,compute_cap", 2)
     except Verdict:
         return None
     return {"driver": rows[0][0], "capabilities": sorted({row[1] for row in rows})} if rows else None
 
 
-def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
+def _ask(job: "JobFolder", environ: "Mapping[str, str]") -> "dict[str, Any]":
     argv = [job.spec["python"], "-I", "-c", _PROGRAM]
     try:
         ran = subprocess.run(
@@ -104,7 +104,7 @@ def _ask(job: "Job", environ: "Mapping[str, str]") -> "dict[str, Any]":
     return {"problem": "it ended with exit status %d" % ran.returncode, "lines": last_lines(ran.stdout)}
 
 
-def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
+def _does_not_run(job: "JobFolder", found: "dict[str, Any]", cards: "Optional[dict[str, Any]]") -> Verdict:
     if "torch" not in found:
         return Verdict(
             ENVIRONMENT, "PyTorch cannot be imported on %s: %s" % (job.node, found["problem"]), stage="environment",
@@ -126,7 +126,7 @@ def _does_not_run(job: "Job", found: "dict[str, Any]", cards: "Optional[dict[str
     )  # fmt: skip
 
 
-def _remember(job: "Job", cards: "Optional[dict[str, Any]]") -> None:
+def _remember(job: "JobFolder", cards: "Optional[dict[str, Any]]") -> None:
     """What the cards of this node are, for the next choice on its partition."""
     root = job.spec["building"]["root"]
     partition = os.environ.get("SLURM_JOB_PARTITION") or DEFAULT
@@ -145,7 +145,7 @@ def _read(path: str) -> str:
 def _write(root: str, path: str, text: str) -> None:
     """Whole or not at all; not at all is no harm."""
     try:
-        with group.opened(root):
+        with permissions.use_group_umask(root):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             publish.replace(path, text.encode(), sync=False, mode=0o666)
     except OSError:

@@ -9,28 +9,26 @@ import errno
 import os
 import time
 
-from ..layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, LOST, PREEMPTED, RETURNED
-from . import item, place, retries
-from .chunks import NOBODY, Chunks
-from .journal import Journal
+from ..layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, PREEMPTED, RETURNED
+from . import group, item, place
+from .chunks import NOBODY
+from .group import SETTLE_S, ItemRecorder
 from .log import say, state
 from .run import look_at_bridge
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, Optional
+    from typing import Any, Optional
 
     from .attempt import Attempt
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
 
 _EXIT_LEFT_TO_AFTER = 143
-_SETTLE_S = 2.0  # who was fenced looks for that every second
 _TURN_S = 0.1
 _SPARE_S = 30.0  # of the minute that SLURM is asked for in addition
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_NEVER_SAID = "the process that watched over the item is gone, and left no word"
 
 
 class GaveWay(Verdict):
@@ -41,14 +39,12 @@ class GaveWay(Verdict):
         super().__init__(PREEMPTED, message, stage="queue")
 
 
-def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
+def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     """Pull until nothing is left for it, and publish how that went; the exit code of the process."""
-    from . import grouped
-
     try:
         attempt.prepare()
         attempt.event("starting", pid=os.getpid(), **place.facts(job))
-        verdict = Element(job, attempt, watch).pull()
+        verdict = ElementRun(job, attempt, watch).pull()
     except Verdict as found:
         verdict = found
     except OSError as error:
@@ -60,105 +56,17 @@ def see_through(job: "Job", attempt: "Attempt", watch: "Watch") -> int:
         say(verdict.facts["message"])
         return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER
     won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
-    grouped.conclude_if_complete(job)
+    group.conclude_if_complete(job)
     state(attempt.number, verdict.kind, won)
     if isinstance(verdict, GaveWay):
         return EXIT_QUEUED
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
 
 
-class Teller:
-    """Gives each item of the chunks that it pulls its line."""
-
-    def __init__(self, job: "Job", attempt: "Attempt", sync: bool) -> None:
-        self.job = job
-        self.attempt = attempt
-        self.chunks = Chunks(job.home, job.spec["group"])
-        self.journal = Journal(attempt.folder, sync)
-        self.told = 0
-        self.before: "dict[int, list[str]]" = {}
-
-    def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
-        """Its chunks of an earlier start, then those that nobody has, `most` of them, then those of the dead."""
-        number: "int" = self.job.element or 0
-        if self.attempt.number > 1:
-            self.settle()
-            yield from self.chunks.held_by(number)
-        taken = 0
-        while most is None or taken < most:
-            chunk = self.chunks.take(number, self.share())
-            if chunk is None:
-                break
-            yield chunk
-            taken += 1
-        chunk = self.chunks.take_over(number)
-        while chunk is not None:
-            if self._may_linger(chunk):
-                self.settle()
-            yield chunk
-            chunk = self.chunks.take_over(number)
-
-    def share(self) -> int:
-        """How many items to claim next, at most."""
-        return int(self.job.spec["group"]["chunk"])
-
-    def _may_linger(self, chunk: int) -> bool:
-        """Whether the element that had it was concluded by others, and may not have noticed yet."""
-        before = self.chunks.holders(chunk)[-2]
-        if before == NOBODY:
-            return False
-        end = self.chunks.end_of(before)
-        return not end or end.get("by") not in ("supervisor", "after")
-
-    def settle(self) -> None:
-        """Let whoever had it notice that he is fenced."""
-        time.sleep(_SETTLE_S)
-
-    def left(self, chunk: int) -> "Iterator[int]":
-        """Its items that have not begun, or may run again; else those that have begun get their line here."""
-        ended, begun = self._past(chunk)
-        for index in self.chunks.items(chunk):
-            if index not in ended and (index not in begun or self._runs_again(index, begun[index], chunk)):
-                yield index
-
-    def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
-        """Whether `retries=` has an item run again that was not heard of; `before`: what was said of each time."""
-        death, of = self._death(chunk), retries.allowed(self.job)
-        why = death.facts["message"]
-        said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
-        if death.kind not in retries.LOSSES or len(before) > of:
-            usage = self.chunks.usage_of(chunk, index)
-            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1], usage=usage)))
-            return False
-        self.before[index] = said
-        return True
-
-    def _past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
-        if self.attempt.number == 1 and self.chunks.holders(chunk) == [self.job.element]:
-            return set(), {}
-        return self.chunks.past(chunk)
-
-    def tell(self, index: int, verdict: Verdict) -> None:
-        """Give an item that does not run the line that this verdict is."""
-        self.journal.end(index, verdict.kind or LOST, verdict.facts)
-        self.told += 1
-
-    def _death(self, chunk: int) -> Verdict:
-        """What became of whoever had it before."""
-        ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
-        known = [end for end in ends if end and end["kind"] != RETURNED]
-        if not known:
-            own = [each["message"] for each in self.attempt.outcomes_before() if each["by"] == "after"]
-            said = own[-1] if own else _NEVER_SAID
-            return Verdict(LOST, said, stage="supervisor", hint="call it again: group.retry_failed()")
-        facts = {name: known[-1].get(name) for name in ("message", "stage", "evidence", "hint", "node", "signal")}
-        return Verdict(known[-1]["kind"], facts.pop("message") or "", **facts)
-
-
-class Element(Teller):
+class ElementRun(ItemRecorder):
     """One attempt of an element."""
 
-    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, sync=job.slurm)
         self.watch = watch
         self._ends = self.chunks.ends()
@@ -179,17 +87,17 @@ class Element(Teller):
 
     def share(self) -> int:
         """As many as fill the time that one is to have by what those before took; one to see how long it takes."""
-        group = self.job.spec["group"]
-        if group["aim_s"] is None:
-            return int(group["chunk"])
+        spec = self.job.spec["group"]
+        if spec["aim_s"] is None:
+            return int(spec["chunk"])
         if not self._took:
             return 1
         mean_s = sum(self._took) / len(self._took)
-        return max(1, min(int(group["chunk"]), int(group["aim_s"] / mean_s)))
+        return max(1, min(int(spec["chunk"]), int(spec["aim_s"] / mean_s)))
 
     def settle(self) -> None:
         """The same, with an eye on what may end this one."""
-        until = time.monotonic() + _SETTLE_S
+        until = time.monotonic() + SETTLE_S
         while time.monotonic() < until:
             self.watch.look()
             time.sleep(_TURN_S)
@@ -215,7 +123,7 @@ class Element(Teller):
     def _give_way(self, chunk: int) -> None:
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
         held, number = self.job.held, self.job.element or NOBODY
-        if self.told and held is not None and held.gives_way(lambda: self.chunks.give_back(chunk, number)):
+        if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
             raise GaveWay(self.told)
 
     def _give_up(self, chunk: int, verdict: Verdict) -> None:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
-    from .job import Job
+    from .job import JobFolder
 
 _LEAKS = (
     "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUNBUFFERED", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV",
@@ -33,7 +33,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEX
 
 
 def worker_environment(
-    job: "Job", attempt: int, host: "Mapping[str, str]", cards: "Optional[list[str]]"
+    job: "JobFolder", attempt: int, host: "Mapping[str, str]", cards: "Optional[list[str]]"
 ) -> "dict[str, str]":
     """Everything the worker's process finds in os.environ.
 
@@ -59,7 +59,7 @@ def worker_environment(
     return values
 
 
-def redirect_caches(job: "Job", values: "dict[str, str]") -> "list[str]":
+def redirect_caches(job: "JobFolder", values: "dict[str, str]") -> "list[str]":
     """Point caches below root if the home directory cannot hold them; what to say about it, if anything.
 
     What the host or the job sets stays. So do caches that exist and an existing login to Hugging Face.

@@ -37,7 +37,7 @@ from ..layout import (
 )
 from . import tree
 from .attempt import Attempt
-from .job import DAMAGED, Job, job_folders, start_time
+from .job import DAMAGED, JobFolder, job_folders, start_time
 from .log import say
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ _ASIDE = ".unused-"
 _SQUEUE_S = 20
 
 
-def once_a_day(job: Job) -> None:
+def once_a_day(job: JobFolder) -> None:
     """Remove what was due at the look before this one: once a day, and more often for jobs that are kept for less.
 
     A clock that jumps ahead for a moment makes everything look old. So something goes only once two looks, in order and
@@ -72,7 +72,7 @@ def once_a_day(job: Job) -> None:
     _on_this_node(job)
 
 
-def _on_this_node(job: Job) -> None:
+def _on_this_node(job: JobFolder) -> None:
     """Remove copies of environments that no job has used here for as long as this one is kept."""
     node_root = (job.spec.get("building") or {}).get("node_root")
     if node_root and os.path.isdir(node_root) and _look(os.path.join(node_root, _STAMP), _DAY_S) is not None:
@@ -110,7 +110,7 @@ def clean(root: str, keep_s: str, older_s: str, dry: str) -> int:
     return 0
 
 
-class Found:
+class CleanupReport:
     """What there is, and what of it goes.
 
     Attributes:
@@ -137,7 +137,7 @@ class Found:
 def tidy(
     root: str, when: float, keep_s: float, *, older_s: "Optional[float]" = None, longest_s: "Optional[float]" = None,
     dry: bool = False, measure: bool = False,
-) -> Found:  # fmt: skip
+) -> CleanupReport:  # fmt: skip
     """Remove what was due at a time.
 
     Args:
@@ -149,13 +149,13 @@ def tidy(
         dry: Remove nothing.
         measure: Measure everything.
     """
-    found, living = Found(dry, measure), _Living(root)
+    found, living = CleanupReport(dry, measure), _Living(root)
     relied_on = [when]
     resumed: "set[Optional[str]]" = set()
     ended = []
     for folder in job_folders(root):
         try:
-            job = Job(folder)
+            job = JobFolder(folder)
             kept_s = job.spec["keep_days"] * _DAY_S if older_s is None else older_s
             lives, over = living.has(job), _over_since(job)
             relied_on += [os.stat(job.path(SPEC)).st_mtime] if lives else []
@@ -182,7 +182,7 @@ def tidy(
     return found
 
 
-def _stored(root: str, unused_since: float, due: float, found: Found) -> None:
+def _stored(root: str, unused_since: float, due: float, found: CleanupReport) -> None:
     """Remove what was not used since a time; what was used since, but before it was due, is counted as recent."""
     own = os.path.dirname(os.path.abspath(sys.argv[0]))
     for kind in STORED:
@@ -201,7 +201,7 @@ class _Living:
         self._queued = {os.path.basename(path).partition(".")[0] for path in tickets}
         self._looks: "dict[tuple[str, int], Optional[set[str]]]" = {}
 
-    def has(self, job: Job) -> bool:
+    def has(self, job: JobFolder) -> bool:
         """Whether somebody may still need what this job was sent with."""
         if _final(job) is not None:
             return False
@@ -215,7 +215,7 @@ class _Living:
         os.utime(job.home)  # a sign of it: one later look that misses it cannot remove it
         return True
 
-    def _is_listed(self, job: Job) -> bool:
+    def _is_listed(self, job: JobFolder) -> bool:
         """Whether one of two answers of SLURM names it; without both answers every job may be there."""
         clusters = job.spec.get("clusters") or ""
         for look in (clusters, 1), (clusters, 2):
@@ -258,25 +258,25 @@ def _runs(started: str) -> bool:
         return False
 
 
-def _each(job: Job, *names: str) -> "list[str]":
+def _each(job: JobFolder, *names: str) -> "list[str]":
     """The files of that name of a job, and of the elements of a group."""
     home = glob.escape(job.home)
     patterns = (os.path.join(home, *names), os.path.join(home, ELEMENTS, "*", *names))
     return [path for pattern in patterns for path in glob.glob(pattern)]
 
 
-def _was_started(job: Job) -> bool:
+def _was_started(job: JobFolder) -> bool:
     return bool(_each(job, STARTED) or _each(job, CLAIM) or _each(job, ATTEMPTS))
 
 
-def _last_sign(job: Job) -> float:
+def _last_sign(job: JobFolder) -> float:
     """When something was last heard of a job."""
     paths = [job.home, job.path(SPEC)] + _each(job, STARTED) + _each(job, ATTEMPTS, "*")
     paths += _each(job, ATTEMPTS, "*", HEARTBEAT) + _each(job, ATTEMPTS, "*", OUTCOME)
     return max(_date(path) or 0.0 for path in paths)
 
 
-def _final(job: Job) -> "Optional[str]":
+def _final(job: JobFolder) -> "Optional[str]":
     """Its final outcome's path."""
     for number in job.attempts():
         attempt = Attempt(job, number)
@@ -286,7 +286,7 @@ def _final(job: Job) -> "Optional[str]":
     return None
 
 
-def _over_since(job: Job) -> "Optional[float]":
+def _over_since(job: JobFolder) -> "Optional[float]":
     """When it ended; of one without an end when something was last heard of it."""
     final = _final(job)
     return _last_sign(job) if final is None else _date(final)

@@ -27,7 +27,7 @@ _askers: "set[int]" = set()  # children of this process that are none of the job
 _hung: "list[str]" = []  # after that it is not asked again, for no item of a group
 
 
-class Card:
+class GpuSamples:
     """What was seen of one card."""
 
     def __init__(self, uuid: str) -> None:
@@ -68,7 +68,7 @@ class Gauge:
     def __init__(self, names: "list[str]", notes: "list[str]") -> None:
         self._names = names
         self._notes = notes
-        self._cards = {name: Card(name) for name in names if name.startswith(_UUIDS)}
+        self._cards = {name: GpuSamples(name) for name in names if name.startswith(_UUIDS)}
         self._asking: "Optional[subprocess.Popen[bytes]]" = None
         self._answer = b""
         self._next = time.monotonic() + _FIRST_S
@@ -149,7 +149,7 @@ class Gauge:
         rows = [[cell.strip() for cell in line.split(",")] for line in answer.splitlines()]
         good = [row for row in rows if len(row) == 4 and row[0].startswith(_UUIDS)]
         for uuid, name, used, use in good:
-            self._cards.setdefault(uuid, Card(uuid)).see(name, used, use)
+            self._cards.setdefault(uuid, GpuSamples(uuid)).see(name, used, use)
         return bool(good)
 
 

@@ -5,8 +5,7 @@ import os
 
 from ..layout import OUTCOME, STDERR, STDOUT, USAGE, VALUE, WORK, item_usage
 from . import lastuse, retries
-from .run import Run
-from .through import run_through
+from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .job import Job
-    from .journal import Journal
-    from .watch import Watch
+    from .job import JobFolder
+    from .journal import ItemJournal
+    from .watch import EndWatch
 
 
 class ItemAttempt:
@@ -31,7 +30,7 @@ class ItemAttempt:
     """
 
     def __init__(
-        self, attempt: "Attempt", journal: "Journal", index: int, place: "tuple[int, int]", before: "list[str]"
+        self, attempt: "Attempt", journal: "ItemJournal", index: int, place: "tuple[int, int]", before: "list[str]"
     ) -> None:
         self.number = attempt.number
         self.folder = attempt.folder
@@ -112,13 +111,13 @@ def _size(path: str) -> int:
         return 0
 
 
-def run(job: "Job", item: ItemAttempt, watch: "Watch") -> "Optional[Verdict]":
+def run(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optional[Verdict]":
     """See one item through to its line; the verdict that stands there, None if it is to run again.
 
     Raises:
         Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
     """
-    work = Run(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
+    work = AttemptRun(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
     try:
         return _see_through(work, item)
     finally:
@@ -128,7 +127,7 @@ def run(job: "Job", item: ItemAttempt, watch: "Watch") -> "Optional[Verdict]":
         item.tidy()
 
 
-def _see_through(work: Run, item: ItemAttempt) -> "Optional[Verdict]":
+def _see_through(work: AttemptRun, item: ItemAttempt) -> "Optional[Verdict]":
     verdict, alive = run_through(work)
     if verdict.kind is None:
         raise verdict
@@ -142,7 +141,7 @@ def _see_through(work: Run, item: ItemAttempt) -> "Optional[Verdict]":
     return verdict
 
 
-def _leave(work: Run, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
+def _leave(work: AttemptRun, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
     """End what is to be run again."""
     item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
     work.finish()

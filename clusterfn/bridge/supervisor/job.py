@@ -24,9 +24,22 @@ from .text import native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Callable, Optional, Protocol, Sequence
 
-    from ..spooler.admission import Held
+    class HeldResources(Protocol):
+        """What a job has of a machine without a scheduler: `queue.admission.Held`."""
+
+        uuids: "list[str]"
+
+        def cards(self, failed: "Sequence[str]" = ()) -> "list[str]": ...
+        def refuse(self) -> None: ...
+        def in_words(self) -> str: ...
+        def worker_fds(self) -> "list[int]": ...
+        def touch(self) -> None: ...
+        def confirm(self) -> None: ...
+        def yield_to_other_users(self, first: "Callable[[], None]") -> bool: ...
+        def release(self) -> None: ...
+
 
 # What reading a job raises whose files hold something else: a function may write anything into its own folder.
 DAMAGED = (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
@@ -35,7 +48,7 @@ _IS_ID = re.compile(r"[0-9a-f]{16}\Z")
 _SHARED = frozenset([SPEC, PAYLOAD, SCRIPT, CANCEL, SECRETS, CHECKPOINT])
 
 
-class Job:
+class JobFolder:
     """One job's folder, or that of an element of a group, which is a job in all but what belongs to the group.
 
     Attributes:
@@ -57,7 +70,7 @@ class Job:
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"
-        self.held: "Optional[Held]" = None
+        self.held: "Optional[HeldResources]" = None
         self.submission = submission_id(self.slurm)
         self.failed_cards: "list[str]" = []
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0") if self.slurm else "0"

@@ -21,7 +21,7 @@ _TRY_FOR_S = 30.0
 _PIECE = 1 << 20
 
 
-class Journal:
+class ItemJournal:
     """What one attempt of an element writes.
 
     Args:

@@ -11,9 +11,9 @@ import sys
 import time
 
 from ..layout import CANCELLED, ELEMENTS, EVENTS, HEARTBEAT, RAISED, RETURNED, SPEC, STALE_AFTER_S, VERDICT
-from ..spooler import status
+from ..queue import report
 from .attempt import Attempt
-from .job import DAMAGED, Job, job_folders
+from .job import DAMAGED, JobFolder, job_folders
 from .text import portable, shortened
 
 TYPE_CHECKING = False
@@ -57,19 +57,19 @@ def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
 
 
 def _told(folder: str) -> "dict[str, Any]":
-    job = Job(folder)
+    job = JobFolder(folder)
     started = os.stat(os.path.join(folder, SPEC)).st_mtime
     state, message = _state(job)
     name, host = job.spec["name"], job.spec["host"]
     return {"id": job.id, "name": name, "host": host, "state": state, "message": message, "started": started}
 
 
-def _state(job: Job) -> "tuple[str, str]":
+def _state(job: JobFolder) -> "tuple[str, str]":
     numbers = job.attempts()
     if not numbers and job.spec.get("group"):
         return _of_items(job)
     if not numbers:
-        return "PENDING", status.reason(job.root, job.id) or "has not started"
+        return "PENDING", report.reason_of(job.root, job.id) or "has not started"
     attempts = [Attempt(job, number) for number in numbers]
     for attempt in attempts:
         outcome = attempt.outcome()
@@ -78,14 +78,14 @@ def _state(job: Job) -> "tuple[str, str]":
     return _of_events(attempts[-1])
 
 
-def _of_items(job: Job) -> "tuple[str, str]":
-    from . import grouped
+def _of_items(job: JobFolder) -> "tuple[str, str]":
+    from .group import in_words, kinds
 
     group = job.spec["group"]
-    counts = grouped.in_words(grouped.kinds(job.home), group["count"])
+    counts = in_words(kinds(job.home), group["count"])
     begun = [each for each in _elements(job) if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if not _has_ended(element)]
-    waits = {element.id: status.reason(element.root, element.id) for element in going}
+    waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
     if running and all(_of_events(Attempt(each, each.attempts()[-1]))[0] == "UNKNOWN" for each in running):
         return "UNKNOWN", counts + "; nothing is heard of those that run them since more than %d s" % STALE_AFTER_S
@@ -100,13 +100,13 @@ def _of_items(job: Job) -> "tuple[str, str]":
     return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"
 
 
-def _elements(job: Job) -> "list[Job]":
+def _elements(job: JobFolder) -> "list[JobFolder]":
     folder = job.path(ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [Job(os.path.join(folder, name)) for name in names if name.isdecimal()]
+    return [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
 
 
-def _has_ended(job: Job) -> bool:
+def _has_ended(job: JobFolder) -> bool:
     outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
     return any(outcome is not None and outcome["final"] for outcome in outcomes)
 

@@ -14,18 +14,18 @@ import time
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, syscalls
 from .attempt import Attempt, claim
-from .job import Job
+from .job import JobFolder
 from .log import full, say, state
-from .through import run_through
+from .run import run_through
 from .verdict import Fenced, Verdict
-from .watch import Signals, Watch
+from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from ..spooler.admission import Held
-    from .run import Run
+    from .job import HeldResources
+    from .run import AttemptRun
 
 _EXIT_LEFT_TO_AFTER = 143
 _SETTLE_S = 2.0  # who was fenced looks for that every second
@@ -53,9 +53,9 @@ def _command(argv: "list[str]") -> int:
 
         return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
     if len(argv) == 2 and argv[0] == "bury":
-        from .grouped import bury
+        from .group import fail_unfinished_items
 
-        return bury(argv[1])
+        return fail_unfinished_items(argv[1])
     if len(argv) == 3 and argv[0] == "node":
         from .node import run as run_node
 
@@ -65,9 +65,9 @@ def _command(argv: "list[str]") -> int:
 
         return listing(argv[1], argv[2] if argv[2:] else "")
     if len(argv) == 3 and argv[0] == "gpus":
-        from ..spooler.showing import gpus
+        from ..queue.report import print_gpus
 
-        return gpus(argv[1], argv[2])
+        return print_gpus(argv[1], argv[2])
     if len(argv) == 5 and argv[0] == "clean":
         from .expire import clean
 
@@ -82,12 +82,12 @@ def _command(argv: "list[str]") -> int:
 
 def _about_queue(argv: "list[str]") -> int:
     if len(argv) == 2:
-        from ..spooler import status
+        from ..queue import report
 
-        return status.queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
-    from ..spooler import spool
+        return report.print_queue(argv[1], os.path.dirname(os.path.abspath(sys.argv[0])))
+    from ..queue import spooler
 
-    return spool.spool(argv[1], argv[2], int(argv[3]), *argv[4:])
+    return spooler.run_spooler(argv[1], argv[2], int(argv[3]), *argv[4:])
 
 
 def run(folder: str, status: "Optional[str]" = None) -> int:
@@ -100,12 +100,12 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     signals = Signals()
     syscalls.die_with_parent(signal.SIGUSR1, os.getppid())
     syscalls.become_subreaper()
-    job = Job(folder)
+    job = JobFolder(folder)
     if not job.slurm:
-        from ..spooler import admission
+        from ..queue import admission
 
         try:
-            job.held = admission.ask(job, signals, waits=status is None)
+            job.held = admission.request_admission(job, signals, waits=status is None)
         except admission.NotNow as not_now:
             say(str(not_now))
             return not_now.status
@@ -118,17 +118,17 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     return ended
 
 
-def _let_go(job: Job, held: "Held") -> None:
-    from ..spooler import launch
+def _let_go(job: JobFolder, held: "HeldResources") -> None:
+    from ..queue import launch
 
     held.release()
-    launch.revive(job.root, job.spec["bridge"])
+    launch.revive_spooler(job.root, job.spec["bridge"])
 
 
-def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
+def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) -> int:
     holder = claim(job)
     if job.held is not None:
-        job.held.stays()
+        job.held.confirm()
     if holder is not None:
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
         state(None, None, False)
@@ -141,10 +141,10 @@ def _claim_and_run(job: Job, status: "Optional[str]", signals: Signals) -> int:
         return EXIT_RETURNED
     if attempt.overtook and job.element is None:
         time.sleep(_SETTLE_S)
-    return _see_through(job, attempt, Watch(job, attempt, signals))
+    return _see_through(job, attempt, EndWatch(job, attempt, signals))
 
 
-def _lost(job: Job, attempt: Attempt, status: str) -> "dict[str, Any]":
+def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":
     from .after import lost
 
     if job.element is not None:  # items count their own tries
@@ -153,7 +153,7 @@ def _lost(job: Job, attempt: Attempt, status: str) -> "dict[str, Any]":
     return retries.lost(attempt.number - 1, lost(status), used, retries.allowed(job))
 
 
-def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
+def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
     if job.element is not None:
         from .element import see_through
 
@@ -170,9 +170,9 @@ def _see_through(job: Job, attempt: Attempt, watch: Watch) -> int:
         attempt, watch = following, watch.of(following)
 
 
-def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verdict, bool]":
+def _run(job: JobFolder, attempt: Attempt, watch: EndWatch) -> "tuple[Optional[AttemptRun], Verdict, bool]":
     """One attempt to its end: its verdict, and whether that is the worker's own last word."""
-    work: "Optional[Run]" = None
+    work: "Optional[AttemptRun]" = None
     try:
         attempt.prepare()
         work = _run_of(job)(job, attempt, watch)
@@ -185,7 +185,7 @@ def _run(job: Job, attempt: Attempt, watch: Watch) -> "tuple[Optional[Run], Verd
         return work, verdict, False
 
 
-def _follow(attempt: Attempt, work: "Run", verdict: Verdict) -> "Optional[Attempt]":
+def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional[Attempt]":
     """End an attempt that is to be tried again; the one after it, None if another has concluded or taken the job.
 
     The next one is there before this one says that it was followed: whoever dies in between leaves a job that can be
@@ -214,14 +214,14 @@ def _following(attempt: Attempt) -> "Optional[Attempt]":
         return None
 
 
-def _run_of(job: Job) -> "type[Run]":
+def _run_of(job: JobFolder) -> "type[AttemptRun]":
     if job.spec["resources"].get("nodes", 1) > 1:
         from .nodes import Head
 
         return Head
-    from .run import Run
+    from .run import AttemptRun
 
-    return Run
+    return AttemptRun
 
 
 def _refused_by_disk(error: OSError, attempt: Attempt) -> Verdict:
@@ -232,7 +232,7 @@ def _refused_by_disk(error: OSError, attempt: Attempt) -> Verdict:
     return Verdict(HOST_DISK, message, stage="start", hint="make room there, or point root: to another file system")
 
 
-def _conclude(attempt: Attempt, work: "Optional[Run]", verdict: Verdict, alive: bool) -> int:
+def _conclude(attempt: Attempt, work: "Optional[AttemptRun]", verdict: Verdict, alive: bool) -> int:
     """Publish: the worker's own last word before what it left is ended."""
     if work is None:
         won = attempt.publish(verdict.kind or "", dict(verdict.facts, by="supervisor", node=attempt.job.node))

@@ -12,13 +12,12 @@ import time
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
 from . import publish, rendezvous, syscalls, tree
 from .attempt import Attempt
-from .job import Job
+from .job import JobFolder
 from .log import say
-from .run import Run
+from .run import AttemptRun, run_through
 from .text import portable
-from .through import run_through
 from .verdict import document
-from .watch import Signals, Watch
+from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 _EXIT_NO_WORD = 143
 
 
-class NodeJob(Job):
+class NodeJob(JobFolder):
     """The job, but for what is asked of the first node alone, and the log of what started this one."""
 
     def __init__(self, folder: str, attempt: int, rank: int) -> None:
@@ -127,7 +126,7 @@ def _reap() -> None:
 def _supervise(folder: str, attempt: str, signals: Signals) -> int:
     job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
     os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
-    work = Run(job, NodeAttempt(job), Watch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
     verdict, alive = run_through(work)
     if verdict.kind is None:
         say("on %s: %s" % (job.node, verdict.facts["message"]))

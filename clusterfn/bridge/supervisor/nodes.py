@@ -12,7 +12,7 @@ import time
 
 from ..layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
 from . import publish, rendezvous, syscalls, tree
-from .run import Run
+from .run import AttemptRun
 from .text import last_lines, masked
 from .verdict import Verdict
 from .watch import scheduler_verdict
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
 
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
@@ -33,10 +33,10 @@ _CAUSE_S = 1.0  # an error here may follow from one on another node, whose word 
 _TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient")
 
 
-class Head(Run):
+class Head(AttemptRun):
     """The attempt on the first node, and through it the others."""
 
-    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, watch)
         self._others = Others(job, attempt, self._secrets)
         self._looks = False
@@ -119,7 +119,7 @@ class Head(Run):
 class Others:
     """The job on its other nodes."""
 
-    def __init__(self, job: "Job", attempt: "Attempt", secrets: "list[str]") -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", secrets: "list[str]") -> None:
         self._job = job
         self._attempt = attempt
         self._secrets = secrets

@@ -11,13 +11,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .job import Job
+    from .job import JobFolder
 
 _DRIVER = "/sys/module/nvidia/version"
 _LIBC = "CS_GNU_LIBC_VERSION"
 
 
-def facts(job: "Job") -> "dict[str, Any]":
+def facts(job: "JobFolder") -> "dict[str, Any]":
     """Of this machine and of the environment; None for what there is not."""
     made = job.spec.get("building")
     return {

@@ -12,14 +12,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterable, Mapping
 
-    from .job import Job
+    from .job import JobFolder
 
 LOSSES = (LOST, NODE, PREEMPTED)  # of whoever ran an item of a group
 _SHOWN = 300
 TERMINATED = "143"  # somebody wanted the supervisor to end: the shell's status of SIGTERM
 
 
-def allowed(job: "Job") -> int:
+def allowed(job: "JobFolder") -> int:
     """How often it may be run again."""
     return int(job.spec.get("retries") or 0)
 

@@ -1,6 +1,6 @@
 """One attempt from its start to its published end: starts the worker, listens to it, ends what it leaves behind.
 
-What a death means is said by `judge`, what ends a job from outside by `watch`.
+What a death means is decided by `classify_exit`, what ends a job from outside by `watch`.
 """
 
 import os
@@ -22,10 +22,9 @@ from ..layout import (
     WORK,
     WORKER,
 )
-from . import checkpoint, child, environ, gauge, judge, lastuse, memory, place, stacks, stall, tree
+from . import checkpoint, child, classify_exit, environ, gauge, lastuse, memory, place, stacks, stall, tree
 from .attempt import let_in
-from .left import files_in
-from .pump import Pump, copy
+from .output import Pump, copy, list_files_left
 from .text import last_lines, masked
 from .verdict import Verdict
 
@@ -35,27 +34,30 @@ if TYPE_CHECKING:
 
     from .attempt import Attempt
     from .cores import Cores
-    from .job import Job
-    from .watch import Watch
+    from .job import JobFolder
+    from .watch import EndWatch
+
+
 
 _TICK_MS = 100
 _TERM_ECHO_S = 0.5
 _PUBLISH_FOR_S = 30.0
 _LINE_LIMIT = 4 << 20
 # Of the bridge, by the worker, before it can say anything.
-_NEEDED = (WORKER, "_clusterfn_wire/container.py", *(
-    "_clusterfn/bridge/%s.py" % name for name in ("layout", "worker", "shipped", "children", "descriptors", "devices")
+_WORKER_MODULES = ("__init__", "main", "execute", "report", "payload", "children", "descriptors", "devices")
+_NEEDED = (WORKER, "_clusterfn_wire/container.py", "_clusterfn/bridge/layout.py", *(
+    "_clusterfn/bridge/worker/%s.py" % name for name in _WORKER_MODULES
 ))  # fmt: skip
 
 
-class Run:
+class AttemptRun:
     """One attempt.
 
     Attributes:
         stage: How far it came.
     """
 
-    def __init__(self, job: "Job", attempt: "Attempt", watch: "Watch") -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         self.job = job
         self.attempt = attempt
         self.watch = watch
@@ -76,7 +78,7 @@ class Run:
         self._gauge = gauge.Gauge([], self.notes)
         self._cores: "Optional[Cores]" = None
         self.notes += self._stall.note()
-        self._child: "Optional[child.Child]" = None
+        self._child: "Optional[child.WorkerProcess]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
@@ -85,7 +87,7 @@ class Run:
     def start(self) -> None:
         """Take what it needs and start the worker."""
         self._have_environment()
-        self.notes += checkpoint.resume(self.job, self.watch)
+        self.notes += checkpoint.resume(self.job, self.watch.look)
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
@@ -171,7 +173,7 @@ class Run:
                 break
         self._drain()
         if self._done is not None:
-            return judge.reported(self._done)
+            return classify_exit.classify_report(self._done)
         return self._judge_silence()
 
     def _turn(self) -> None:
@@ -214,7 +216,7 @@ class Run:
         return data
 
     def _heard(self, line: bytes) -> None:
-        said = judge.from_worker(line)
+        said = classify_exit.parse_report_line(line)
         if "done" in said and self._done is None:
             self._done = said
         elif "note" in said:
@@ -248,7 +250,7 @@ class Run:
         began = time.process_time()
         pids = self._tree()
         if self._sampler.over(pids, began) and self._done is None:
-            raise judge.too_much_memory(self._sampler.peak, self._limit or 0)
+            raise classify_exit.too_much_memory(self._sampler.peak, self._limit or 0)
         self._stacks.answer(pids)
         printed = sum(pump.seen for pump in self._pumps)
         if self._done is None and self._stall.over(pids, self._cpu_s, printed):
@@ -275,7 +277,9 @@ class Run:
             self._await_own_sigterm()
         if self.stage == "start":
             self._look_at_bridge(status)
-        verdict = judge.silent(status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own)
+        verdict = classify_exit.classify_silence(
+            status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own
+        )
         if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
             verdict.facts["message"] += ", and the disk is full"
             verdict.kind = DISK
@@ -295,7 +299,8 @@ class Run:
             raise self.watch.terminated()
 
     def _oom(self) -> "Optional[str]":
-        return self._killer.seen() or (judge.scheduler_saw_oom(self._scheduler_log()) if self.job.slurm else None)
+        seen = self._killer.seen()
+        return seen or (classify_exit.scheduler_saw_oom(self._scheduler_log()) if self.job.slurm else None)
 
     def _scheduler_log(self) -> bytes:
         try:
@@ -306,7 +311,7 @@ class Run:
             return b""
 
     def _disk_is_full(self) -> bool:
-        return any(pump.full for pump in self._pumps) or judge.disk_is_full(self.job.folder)
+        return any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what would not go."""
@@ -349,13 +354,13 @@ class Run:
         daemons = self._daemons() if verdict.kind == RETURNED else []
         facts = dict(verdict.facts, node=self.job.node, by="supervisor")
         facts["stage"] = facts.get("stage") or self.stage
-        rank = judge.failed_rank(self.attempt.folder)
+        rank = classify_exit.failed_rank(self.attempt.folder)
         if verdict.kind in (RAISED, SIGNAL, EXITED):
             facts["hint"] = rank or facts.get("hint")
         facts["notes"] = self.notes + [line for line in closing if line] + daemons
         facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self.evidence())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
-            facts["left"] = files_in(self.attempt.path(WORK))
+            facts["left"] = list_files_left(self.attempt.path(WORK))
         facts["usage"] = self._usage([])
         return facts
 
@@ -424,9 +429,19 @@ class Run:
             self._cores.release()
 
 
-def look_at_bridge(job: "Job") -> None:
+def look_at_bridge(job: "JobFolder") -> None:
     """Raise a Verdict if no worker can start, as files of clusterfn's own are gone."""
     bridge: "str" = job.spec["bridge"]
     gone = [name for name in _NEEDED if not os.path.exists(os.path.join(bridge, name))]
     if gone:
-        raise judge.damaged_bridge(bridge, gone[0])
+        raise classify_exit.damaged_bridge(bridge, gone[0])
+
+
+def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
+    """The verdict, and whether that is the worker's own last word; after any other its tree has been ended."""
+    try:
+        work.start()
+        return work.result(), True
+    except Verdict as found:
+        work.end_tree()
+        return found, False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .job import Job
+    from .job import JobFolder
 
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
@@ -57,7 +57,7 @@ class Signals:
             return
 
 
-class Watch:
+class EndWatch:
     """What may end one attempt from outside.
 
     Attributes:
@@ -65,7 +65,7 @@ class Watch:
         time_s: What the function has of it when it starts; None without a limit.
     """
 
-    def __init__(self, job: "Job", attempt: "Attempt", signals: Signals) -> None:
+    def __init__(self, job: "JobFolder", attempt: "Attempt", signals: Signals) -> None:
         self.signals = signals
         self.deadline: "Optional[float]" = None
         self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
@@ -74,10 +74,10 @@ class Watch:
         self._script_dead = False
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
 
-    def of(self, attempt: "Attempt") -> "Watch":
+    def of(self, attempt: "Attempt") -> "EndWatch":
         """The same for the attempt after this one, whose function has the time that is left."""
         self.stop_clock()
-        following = Watch(self._job, attempt, self.signals)
+        following = EndWatch(self._job, attempt, self.signals)
         following.time_s, following._script_dead = self.time_s, self._script_dead
         return following
 
@@ -154,7 +154,7 @@ def cancelled() -> Verdict:
     return Verdict(CANCELLED, "the job was stopped on request")
 
 
-def scheduler_verdict(job: "Job") -> "Optional[Verdict]":
+def scheduler_verdict(job: "JobFolder") -> "Optional[Verdict]":
     """Why SLURM ends this job, as far as it says so; None on a bare host or when it does not."""
     facts = _ask_slurm() if job.slurm else {}
     state = facts.get("JobState", "")
@@ -172,7 +172,7 @@ def scheduler_verdict(job: "Job") -> "Optional[Verdict]":
     return None
 
 
-def _state_by_log(job: "Job") -> str:
+def _state_by_log(job: "JobFolder") -> str:
     """The state that a job which SLURM is ending will have; "" if its log does not say."""
     try:
         with open(job.path(SCHEDULER_LOG), "rb") as file:

@@ -1,4 +1,4 @@
-"""The file format of payload.pkl and value.pkl: one JSON line, a pickle, and the buffers that stand beside it.
+"""Read and write payload.pkl and value.pkl: one JSON line, a pickle, and its large buffers.
 
 The versions in the JSON line are compared before anything is unpickled: byte code of another minor version can end the
 process without a word. Knows nothing of jobs.
@@ -69,7 +69,7 @@ class Packed:
     as_text: bool = False
 
     def pieces(self) -> list[bytes | memoryview]:
-        """The whole file: header, pickle and the buffers that do not travel by themselves."""
+        """Return the whole file: header, pickle and the buffers that are not blobs."""
         own = [buffer for index, buffer in enumerate(self.buffers) if index not in self.blobs]
         body: list[bytes | memoryview] = [self.pickle, *own]
         return [self._header(_crc(body)), *body]
@@ -89,12 +89,12 @@ class Packed:
 
 
 def _sealed(facts: bytes, crc: int) -> bytes:
-    """The JSON line: `facts`, an object without its last brace, and the check sum over the body and these facts."""
+    """Complete the JSON line: add to `facts`, which lacks its last brace, the checksum of the body and these facts."""
     return b'%s, "crc": %d}\n' % (facts, zlib.crc32(facts, crc))
 
 
 def pack(obj: object, on_object: Callable[[object], Any] | None = None, target: pickler.Version = None) -> Packed:
-    """`obj` as bytes; `on_object` sees each object that is not plain data and may give its reduction.
+    """Pickle `obj`; `on_object` sees each object that is not plain data and may return its reduction.
 
     Args:
         obj: What to pickle.
@@ -127,7 +127,7 @@ def _pack(obj: object, on_object: Callable[[object], Any] | None, make: Callable
 
 
 def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[str, int]:
-    """Write `obj` as a whole value file; return its size in bytes and the check sum of what follows its header."""
+    """Write `obj` as a whole value file; return its size in bytes and the checksum of what follows its header."""
     pieces = pack(obj, target=target).pieces()
     for piece in pieces:
         file.write(piece)
@@ -135,7 +135,7 @@ def dump(obj: object, file: BinaryIO, target: pickler.Version = None) -> dict[st
 
 
 def read_header(path: str) -> dict[str, Any]:
-    """The JSON line of a file, without reading further."""
+    """Read the JSON line of a file, and nothing else."""
     with open(path, "rb") as file:
         return _parse_header(file.readline())
 
@@ -147,14 +147,14 @@ def load(
     part: Sequence[int] | None = None,
     read_blob: ReadBlob | None = None,
 ) -> Any:
-    """The object in a file; buffers that are blobs are read from `blob_path(sha256)`.
+    """Load the object in a file; buffers that are blobs are read from `blob_path(sha256)`.
 
     Args:
         path: The file.
-        blob_path: Where a blob lies.
+        blob_path: The path of a blob, by its SHA-256.
         on_header: Called with the header once it is known to be whole, before anything is unpickled.
-        part: Offset and size of what stands in a file with others; None for all of it.
-        read_blob: What gives a blob's content; None for what reads and checks all of it.
+        part: Offset and size of a part of the file; None for all of it.
+        read_blob: Returns a blob's content; None reads and checks all of it.
 
     Raises:
         Damaged: The file is cut short or altered.
@@ -176,7 +176,7 @@ def _blob(path: Callable[[str], str], read: ReadBlob, digest: str, size: int) ->
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
-    """The object in the bytes of a whole file; with a bytearray, arrays share its memory.
+    """Load the object in the bytes of a whole file; arrays share the memory of a bytearray.
 
     Args:
         data: The file's content, without blobs.
@@ -231,7 +231,7 @@ def _load_body(
 
 
 def _makes_sense(header: Mapping[str, Any]) -> bool:
-    """Whether each field that is read has its type."""
+    """Whether each field has its type."""
     python, buffers, sources = header.get("python"), header.get("buffers"), header.get("sources")
     if not (isinstance(python, list) and isinstance(buffers, list) and isinstance(sources, dict)):
         return False
@@ -272,7 +272,7 @@ def _read_blob(path: str, digest: str, size: int) -> bytearray:
 
 
 def map_blob(path: str, digest: str, size: int) -> Any:
-    """A blob that this machine has read and checked before: pages are shared with others until they are written to."""
+    """Map a blob that this machine has checked before: processes share its pages until they write to them."""
     import mmap  # here: only spawned children use it
 
     with open(path, "rb") as file:
@@ -280,7 +280,7 @@ def map_blob(path: str, digest: str, size: int) -> Any:
 
 
 def register_sources(sources: Mapping[str, str]) -> None:
-    """Let tracebacks show the lines of files that exist only where the call was made."""
+    """Let tracebacks show the lines of files that exist only on the caller's machine."""
     for name, text in sources.items():
         if name not in linecache.cache:
             linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)

@@ -39,7 +39,7 @@ class Cycle(Exception):
 
 
 def dumps(obj: object, target: Version = None) -> bytes:
-    """`obj` as one pickle, nothing apart.
+    """Pickle `obj` for that version, with all its buffers in the pickle.
 
     Raises:
         NoSource: It holds code that cannot go to that version.
@@ -56,19 +56,19 @@ def _dumps(obj: object, make: Callable[..., pickler.Pickler]) -> bytes:
 
 
 def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
-    """What `work` does with a maker of picklers: of those that are not late, or, after a cycle, of late ones."""
+    """Return `work(make_pickler)`: first with picklers that are not late; after a cycle, with late ones."""
     try:
-        return work(functools.partial(Pickler, target))
+        return work(functools.partial(TextPickler, target))
     except Cycle:
         return work(pickler_for(target))
 
 
 def pickler_for(target: Version) -> Callable[..., pickler.Pickler]:
-    """What makes a pickler for that version, from a file, a callback for buffers, and one for objects."""
-    return pickler.Pickler if target is None or target == HERE else functools.partial(Pickler, target, late=True)
+    """Return what makes a pickler for that version, from a file, a callback for buffers and one for objects."""
+    return pickler.Pickler if target is None or target == HERE else functools.partial(TextPickler, target, late=True)
 
 
-class Pickler(pickler.Pickler):
+class TextPickler(pickler.Pickler):
     """Pickles for a Python of another minor version.
 
     Args:
@@ -109,7 +109,7 @@ class Pickler(pickler.Pickler):
         return make_function, (code, scope), (attributes, slots), None, None, fill_function
 
     def _not_begun(self, names: Mapping[str, Any], scope: Mapping[str, Any]) -> dict[str, Any]:
-        """Without classes whose statements put them there: one of them may be what is being sent."""
+        """Leave out classes whose own statements define them there: one of them may be what is being pickled."""
 
         def begun(name: str, value: Any) -> bool:
             known = isinstance(value, type) and value.__qualname__ == name
@@ -146,14 +146,14 @@ class Pickler(pickler.Pickler):
         return make_class, (known, snippet, shared, before, outer), state, None, None, fill_class
 
     def _shared(self, scope: Mapping[str, Any]) -> dict[str, Any]:
-        """What stands there for the globals here; the same for all functions and classes that have these."""
+        """Return the globals that all functions and classes with these globals will share when loaded."""
         shared: dict[str, Any] = self.globals_ref.setdefault(id(scope), {})
         if not shared:
             shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
         return shared
 
     def _look_at_functions(self, cls: type, snippet: Snippet) -> None:
-        """They are not pickled by themselves, but what they import is needed all the same."""
+        """Pass the methods to `on_object`: they are not pickled by themselves, but need what they import."""
         for function in statement.functions(cls):
             if self._look is not None and function.__code__.co_filename == snippet.file:
                 self._look(function)
@@ -170,7 +170,7 @@ _LOST = (
 
 
 def _by_public_name(cls: type) -> Any:
-    """A class that one version keeps in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`."""
+    """Reduce a class that one version keeps in a private module: `pathlib._local.PosixPath` is `pathlib.PosixPath`."""
     public, private, _ = cls.__module__.partition("._")
     if private and getattr(sys.modules.get(public), cls.__qualname__, None) is cls:
         return stand_ins.by_name, (public, cls.__qualname__)
@@ -178,7 +178,7 @@ def _by_public_name(cls: type) -> Any:
 
 
 def _around(cls: type) -> type | None:
-    """The class whose attribute this one is."""
+    """Return the class that has this one as an attribute."""
     first, *rest = cls.__qualname__.split(".")
     found = statement.home(cls).get(first)
     for name in rest[:-1]:
@@ -187,7 +187,7 @@ def _around(cls: type) -> type | None:
 
 
 def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A class that a call made: what it was called with, or the functions of the class one by one."""
+    """Reduce a class that a call made to the call's arguments, or else to its functions one by one."""
     tracker = _core._get_or_create_tracker_id(cls)
     made = (cls.__module__, cls.__qualname__)
     if issubclass(cls, tuple) and cls.__bases__ == (tuple,) and hasattr(cls, "_field_defaults"):
@@ -206,7 +206,7 @@ def _without_statement(cls: Any, plain: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _registered(cls: Any) -> list[type]:
-    """Classes that were registered with an abstract one."""
+    """Return the classes that were registered with an abstract one."""
     if not isinstance(cls, abc.ABCMeta):
         return []
     found = (reference() for reference in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
@@ -217,19 +217,19 @@ def _registered(cls: Any) -> list[type]:
 
 
 def union(*members: Any) -> Any:
-    """`X | Y`, which Python 3.9 cannot say."""
+    """Make `X | Y`, which Python 3.9 does not have."""
     return typing.Union[members] if _UNION is None else functools.reduce(operator.or_, members)
 
 
 def make_function(code: types.CodeType, scope: dict[str, Any]) -> types.FunctionType:
-    """A function without its content; its variables of functions around it are those that this Python wants."""
+    """Make a function without its content, with the closure variables that this Python's code wants."""
     cells = tuple(types.CellType() for _ in code.co_freevars)
     scope["__builtins__"] = __builtins__
     return types.FunctionType(code, scope, code.co_name, None, cells)
 
 
 def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    """Give a function its attributes, globals and the variables of functions around it."""
+    """Give a function its attributes, globals and closure variables."""
     cells = state[1]["__closure__"]
     ordered = [cells.get(name, types.CellType()) for name in function.__code__.co_freevars]
     state[1]["__closure__"] = tuple(ordered) or None
@@ -246,7 +246,7 @@ def make_class(
     names: Mapping[str, Any],
     outer: Mapping[str, Any],
 ) -> type:
-    """The caller's own class, or the one made before, or the one that the statement makes."""
+    """Return the caller's own class, or the one made before, or the one that the statement makes."""
     module, qualname, tracker = known
     cls = pickler.known_class(module, qualname, tracker)
     if cls is None:
@@ -261,7 +261,7 @@ def make_class(
 
 
 def fill_class(cls: type, state: tuple[dict[str, Any], dict[str, Any], dict[str, Any], list[type]]) -> None:
-    """What follows a class that `make_class` has just made."""
+    """Give a class that `make_class` made its globals and attributes, once."""
     scope, names, attributes, registered = state
     scope.update(names)
     if cls not in _unfilled:
@@ -276,7 +276,7 @@ def fill_class(cls: type, state: tuple[dict[str, Any], dict[str, Any], dict[str,
 def named_tuple(
     name: str, fields: tuple[str, ...], defaults: Mapping[str, Any], module: str, tracker: str, extra: None
 ) -> Any:
-    """What collections.namedtuple made."""
+    """Make a class as collections.namedtuple does."""
     import collections
 
     make: Callable[..., type] = collections.namedtuple
@@ -287,5 +287,5 @@ def named_tuple(
 def enumeration(
     name: str, base: Any, members: Mapping[str, Any], module: str, qualname: str, tracker: str, extra: None
 ) -> Any:
-    """What a call such as Enum("Color", "RED BLUE") made."""
+    """Make a class as a call such as Enum("Color", "RED BLUE") does."""
     return _core._lookup_class_or_track(tracker, base(name, dict(members), module=module, qualname=qualname))

@@ -1,4 +1,4 @@
-"""An exception with its whole chain as plain records, and back.
+"""Turn an exception with its whole chain into plain records, and back.
 
 Each exception of the chain (cause, context, members of a group) is one record, so that one odd constructor does not
 lose the others.
@@ -26,7 +26,7 @@ _NOT_KEPT = frozenset(["__suppress_context__", "message", "exceptions", "obj", "
 
 
 class CannotRebuild(Exception):
-    """The exception's type does not exist here, or refuses to be made."""
+    """The exception's type does not exist in this environment, or cannot be constructed."""
 
 
 _Dumps = Callable[[object], bytes]
@@ -35,7 +35,7 @@ _Dumps = Callable[[object], bytes]
 def to_records(
     error: BaseException, target: pickler.Version = None, secrets: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """The chain as records for a Python of the version `target`; the first is `error` itself.
+    """Turn the chain into records for a Python of the version `target`; the first is `error` itself.
 
     A record refers to others by their place in the list. Past a hundred exceptions the rest is left out.
 
@@ -52,7 +52,7 @@ def to_records(
 
 
 def masked(value: Any, secrets: Sequence[str]) -> Any:
-    """`value` with `***` for each secret, in texts and bytes and in lists, tuples and dicts of them.
+    """Replace each secret by `***`, in strings and bytes and in lists, tuples and dicts of them.
 
     Example:
         >>> masked({"message": ["no sesame-open"]}, ["sesame-open"])
@@ -87,12 +87,12 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 
 def summary(error: BaseException) -> dict[str, str]:
-    """Type, message and traceback of `error` as text, for people and for logs."""
+    """Return type, message and traceback of `error` as text, for people and for logs."""
     return {"type": _name(type(error)), "message": message(error), "traceback": _traceback(error)}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
-    """The same for an exception whose description raised `broken`."""
+    """Return the same for an exception whose description raised `broken`."""
     name = "%s.%s" % (type(error).__module__, type(error).__qualname__)
     message = "<no message: its __str__ raised %s>" % type(broken).__name__
     lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
@@ -100,7 +100,7 @@ def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
 
 
 def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
-    """The exception that `to_records` saw, with its own causes, contexts, notes and group members.
+    """Rebuild the exception that `to_records` saw, with its causes, contexts, notes and group members.
 
     Raises:
         CannotRebuild: The first record's exception cannot be made here; says why.
@@ -114,7 +114,7 @@ def from_records(records: Sequence[dict[str, Any]]) -> BaseException:
 
 
 def _keep_from_guessing(error: BaseException) -> None:
-    """Python seeks "Did you mean" among the names of the frame where an error is caught, and here that is our own.
+    """Prevent Python's "Did you mean": it looks among the names of the frame that catches the error, which is ours.
 
     The traceback from the host has what its Python (3.12 and up) found in the right frame.
     """
@@ -159,13 +159,13 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
 
 
 def _pickles_itself(cls: type) -> bool:
-    """Whether the class has its own way to be pickled, written in Python."""
+    """Whether the class has a method of its own for pickling, written in Python."""
     ways = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__")
     return any(isinstance(getattr(cls, way, None), types.FunctionType) for way in ways)
 
 
 def _state(error: BaseException) -> dict[str, Any]:
-    """Its attributes: in its __dict__, in slots, and those that built-in types keep beside `args`, such as filename."""
+    """Collect its attributes: its __dict__, its slots, and what built-in types keep beside `args`, such as filename."""
     state = {name: value for name, value in vars(error).items() if name != "__notes__"}
     for cls in type(error).__mro__:
         for name, slot in cls.__dict__.items():
@@ -183,7 +183,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> bytes:
-    """The pickled value; what cannot travel, or is very large, is stood in for by its repr.
+    """Pickle the value, or its repr if it cannot be pickled or is very large.
 
     Plain bytes always travel: a UnicodeDecodeError holds all that it should decode, and is nothing without it.
     """
@@ -195,12 +195,12 @@ def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> byte
 
 
 def message(error: BaseException) -> str:
-    """What an exception says; its `__str__` may itself raise."""
+    """Return the text of an exception, whose `__str__` may itself raise."""
     return _text(error)
 
 
 def _text(value: object) -> str:
-    """The text of a value; str of it may raise, or be of a class of the user's."""
+    """Return the text of a value; str() may raise, or return a subclass of str."""
     text, broken = attempt(str, value)
     return f"<no message: its __str__ raised {type(broken).__name__}>" if broken else str.__str__(text)
 
@@ -257,7 +257,7 @@ def _rebuild(records: Sequence[dict[str, Any]], place: int, made: dict[int, Base
 
 
 def _without_constructor(record: dict[str, Any], args: list[Any]) -> BaseException:
-    """An exception of which no constructor written in Python is called: it may want other arguments, or print."""
+    """Rebuild an exception without calling a constructor written in Python: it may want other arguments, or print."""
     cls = _load_class(record)
     error, reason = attempt(_built_in(cls, "__new__"), cls, *args)
     if not isinstance(error, BaseException):
@@ -274,7 +274,7 @@ _set = object.__setattr__
 
 
 def _built_in(cls: type, method: str) -> Any:
-    """The nearest method of that name, in a class or those above it, that is not written in Python."""
+    """Return the nearest method of that name, in a class or its bases, that is not written in Python."""
     found = (base.__dict__[method] for base in cls.__mro__ if method in base.__dict__)
     bare = (getattr(method, "__func__", method) for method in found)
     return next(method for method in bare if not isinstance(method, types.FunctionType))
@@ -309,4 +309,4 @@ def _link(
 
 
 class StandIn(Exception):
-    """Takes the place, in a chain, of an exception whose type does not exist here."""
+    """Takes the place, in a chain, of an exception whose type does not exist in this environment."""

@@ -1,7 +1,6 @@
-"""The one place that calls code of the user's which may raise anything: constructors, __reduce__, __repr__, __str__.
+"""Call code of the user's that may raise anything: constructors, __reduce__, __repr__, __str__.
 
-Such a failure is an answer, not an accident: the caller has another way, or reports it. Used by the rest of `wire`,
-and by `outcome`.
+Such a failure is expected: the caller has another way, or reports it.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 
 def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
-    """What `call(*args)` returned and None, or None and what it raised; Ctrl-C alone passes."""
+    """Return what `call(*args)` returned and None, or None and what it raised; let Ctrl-C pass."""
     try:
         return call(*args), None
     except KeyboardInterrupt:

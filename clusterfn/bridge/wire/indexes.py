@@ -1,6 +1,6 @@
-"""How indexes of FAISS travel: as faiss itself writes them; those that it cannot write, as flat ones.
+"""Pickle FAISS indexes as faiss itself writes them; those that it cannot write, as flat ones.
 
-An index on a card is written as its copy in the processor's memory.
+An index on a GPU is written as its copy in main memory.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Note = Callable[[str], None]
 
 
 def reduce(obj: Any, note: Note) -> Any:
-    """The reduction of an object whose class is faiss's; NotImplemented if it is no index.
+    """Reduce an object whose class is faiss's; return NotImplemented if it is not an index.
 
     Args:
         obj: The object.
-        note: Is told in a sentence what will be different where it is loaded.
+        note: Takes a sentence that says what will be different where it is loaded.
 
     Raises:
         pickle.PicklingError: faiss can neither write the index nor give its vectors back.
@@ -38,8 +38,8 @@ def _written(obj: Any, note: Note) -> Any:
     except RuntimeError as refused:
         reason = refused
     try:
-        return faiss.serialize_index(_from_card(obj, "index_gpu_to_cpu", note))
-    except (AttributeError, RuntimeError):  # faiss without cards, or an index that is on none
+        return faiss.serialize_index(_from_gpu(obj, "index_gpu_to_cpu", note))
+    except (AttributeError, RuntimeError):  # faiss without GPUs, or an index that is on none
         return faiss.serialize_index(_as_flat(obj, reason, note))
 
 
@@ -50,19 +50,19 @@ def _binary_written(obj: Any, note: Note) -> Any:
     except RuntimeError as refused:
         reason = refused
     try:
-        return faiss.serialize_index_binary(_from_card(obj, "index_binary_gpu_to_cpu", note))
+        return faiss.serialize_index_binary(_from_gpu(obj, "index_binary_gpu_to_cpu", note))
     except (AttributeError, RuntimeError):
         return faiss.serialize_index_binary(_as_flat(obj, reason, note))
 
 
-def _from_card(obj: Any, how: str, note: Note) -> Any:
+def _from_gpu(obj: Any, how: str, note: Note) -> Any:
     copy = getattr(sys.modules["faiss"], how)(obj)
     note("a faiss %s was on a card: it travelled as one in the processor's memory" % type(obj).__name__)
     return copy
 
 
 def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
-    """A flat index of its vectors, with its metric and its ids."""
+    """Make a flat index of its vectors, with its metric and its ids."""
     name = type(obj).__name__
     try:
         made = _rebuilt(obj) if isinstance(obj, sys.modules["faiss"].Index) else _binary_rebuilt(obj)
@@ -75,7 +75,7 @@ def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:
 
 
 def _last(error: RuntimeError) -> str:
-    """The end of faiss's message, which begins with the signature of a C++ function."""
+    """Return the end of faiss's message, which begins with the signature of a C++ function."""
     return str(error).rpartition(": ")[2]
 
 
@@ -100,7 +100,7 @@ def _binary_rebuilt(obj: Any) -> Any:
 
 
 def _binary_vectors(obj: Any) -> Any:
-    """Of shards one after another; of anything else as faiss gives them back, one by one."""
+    """Return the vectors: of shards one shard after another, of other indexes one by one."""
     faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexBinaryShards) and obj.successive_ids:
         parts = (faiss.downcast_IndexBinary(obj.at(number)) for number in range(obj.count()))
@@ -109,7 +109,7 @@ def _binary_vectors(obj: Any) -> Any:
 
 
 def _vectors(obj: Any) -> Any:
-    """One by one: reconstruct_n works in several threads, and ends the process where it is not implemented."""
+    """Return the vectors one by one: reconstruct_n uses threads, and ends the process where it is not implemented."""
     faiss, numpy = sys.modules["faiss"], sys.modules["numpy"]
     if isinstance(obj, faiss.IndexShards) and obj.successive_ids:
         return numpy.concatenate([_vectors(faiss.downcast_index(obj.at(number))) for number in range(obj.count())])
@@ -120,7 +120,7 @@ def _vectors(obj: Any) -> Any:
 
 
 def index(buffer: Any) -> Any:
-    """The index that was written."""
+    """Rebuild an index."""
     import faiss
     import numpy
 
@@ -128,7 +128,7 @@ def index(buffer: Any) -> Any:
 
 
 def binary_index(buffer: Any) -> Any:
-    """The binary index that was written."""
+    """Rebuild a binary index."""
     import faiss
     import numpy
 

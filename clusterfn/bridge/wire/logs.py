@@ -1,7 +1,7 @@
-"""The caller's logging inside a job: what its root logger would show on a terminal is shown on the job's stderr.
+"""Configure logging in a job as it is where the call was made, writing to the job's stderr.
 
-Handlers do not travel, only a level and a format. Imports `logging` for nobody who has not: it costs a job that logs
-nothing some milliseconds.
+Handlers do not travel, only a level and a format. `logging` is imported only if the caller had imported it: a job that
+logs nothing would lose some milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def describe() -> dict[str, Any] | None:
-    """The level and the format of this process's root logger; None if nobody has set it up."""
+    """Return the level and the format of this process's root logger; None if it was not configured."""
     logging = sys.modules.get("logging")
     if logging is None:
         return None
@@ -28,14 +28,14 @@ def describe() -> dict[str, Any] | None:
 
 
 def _for_people(handlers: list[logging.Handler]) -> logging.StreamHandler[Any] | None:
-    """The handler that writes to a terminal, if there is one."""
+    """Return the handler that writes to a terminal, if there is one."""
     logging = sys.modules["logging"]
     streams = [each for each in handlers if isinstance(each, logging.StreamHandler)]
     return next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
 
 
 def _format(handler: logging.Handler | None) -> dict[str, Any]:
-    """What makes its formatter again, if that is logging's own and needs nothing that a filter adds to a record."""
+    """Describe its formatter, if that is logging's own and needs nothing that a filter adds to a record."""
     logging = sys.modules["logging"]
     formatter = handler.formatter if handler else None
     if handler is not None and formatter is None:
@@ -59,10 +59,10 @@ def _formats(facts: dict[str, Any]) -> bool:
 
 
 def show(facts: dict[str, Any]) -> None:
-    """Write what is logged to stderr as `describe` said, until the function sets logging up itself.
+    """Write log records to stderr as `describe` said, until the function configures logging itself.
 
-    `basicConfig` does nothing where the root logger has a handler: told something, it must not find this one. It is
-    still to be found when nothing is told, as `logging.info()` does, which else would add a handler of its own.
+    `basicConfig` does nothing where the root logger has a handler: called with options, it must not find this one.
+    Called without, as by `logging.info()`, it must find it, or it would add a handler of its own.
     """
     import logging
 

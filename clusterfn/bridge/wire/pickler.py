@@ -1,4 +1,4 @@
-"""cloudpickle, with the few types that must travel in their own way.
+"""Extend cloudpickle by the types that must travel in their own way.
 
 numpy arrays travel as dtype, shape and buffer, because a pickle of numpy 2 does not load under numpy 1; for torch and
 faiss see `tensors` and `indexes`; classes of the caller's `__main__` come back as the caller's own.
@@ -63,7 +63,7 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         return super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, func: types.FunctionType) -> tuple[Any, ...]:
-        """As cloudpickle does it, which overlooks globals that only the body of a class in the function reads."""
+        """Add the globals that only a class body in the function reads, which cloudpickle overlooks."""
         reduction: tuple[Any, ...] = super()._dynamic_function_reduce(func)
         scope = func.__globals__
         for name in (name for body in class_bodies(func.__code__) for name in global_names(body)):
@@ -72,15 +72,15 @@ class Pickler(_core.Pickler):  # type: ignore[misc]
         return (*reduction[:5], fill_function)
 
     def reduce_class(self, cls: type, reduction: Any) -> Any:
-        """How a class is pickled, of which cloudpickle would do `reduction`."""
+        """Reduce a class, for which cloudpickle returns `reduction`."""
         return _by_value(cls, reduction)
 
 
-_OPTIMIZED = 1  # a flag of the code of functions; what lacks it runs where it stands
+_OPTIMIZED = 1  # a flag of the code of functions; other code runs in place
 
 
 def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
+    """Yield the bodies of classes in a code; Python 3.12 puts that of a generic class into a code of its own."""
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
             if not part.co_flags & _OPTIMIZED or part.co_name.startswith("<generic"):
@@ -89,26 +89,26 @@ def class_bodies(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def global_names(code: types.CodeType) -> Iterator[str]:
-    """The names that a code looks for among its globals."""
+    """Yield the names that a code looks up among its globals."""
     for instruction in dis.get_instructions(code):
         if "GLOBAL" in instruction.opname or instruction.opname == "LOAD_NAME":
             yield instruction.argval
 
 
 def dumps(obj: object) -> bytes:
-    """`obj` as one pickle, nothing apart."""
+    """Pickle `obj`, with all its buffers in the pickle."""
     out = io.BytesIO()
     Pickler(out).dump(obj)
     return out.getvalue()
 
 
 def loads(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
-    """The object in a pickle made by `Pickler`."""
+    """Load a pickle made by `Pickler`."""
     return pickle.loads(data, buffers=buffers)
 
 
 def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) -> Any:
-    """The object in a pickle of another minor version, whose byte code could end this process.
+    """Load a pickle of another minor version, whose byte code could crash this process.
 
     Raises:
         pickle.UnpicklingError: There is byte code in it.
@@ -136,13 +136,13 @@ _functions: weakref.WeakSet[types.FunctionType] = weakref.WeakSet()  # those tha
 
 
 def fill_function(function: types.FunctionType, state: Any) -> None:
-    """Give a function that has just been made its globals and attributes."""
+    """Give a new function its globals and attributes."""
     _core._function_setstate(function, state)
     _functions.add(function)
 
 
 def of_main() -> dict[str, Any]:
-    """The functions and classes that came by value from the top level of the caller's __main__, by name."""
+    """Return the functions and classes that came by value from the top level of the caller's `__main__`, by name."""
     classes = [each for each in _core._DYNAMIC_CLASS_TRACKER_BY_ID.values() if isinstance(each, type)]
     came: list[Any] = [*_functions, *classes]
     return {each.__name__: each for each in came if each.__module__ == "__main__" and each.__qualname__.isidentifier()}
@@ -161,7 +161,7 @@ def _by_value(cls: type, reduction: Any) -> Any:
 
 
 def _set_on_members(cls: Any) -> dict[str, dict[str, Any]]:
-    """What an enumeration's own `__init__` gave its members: it is not there yet when they are made again."""
+    """Return what an enumeration's own `__init__` set on its members: it does not exist when they are rebuilt."""
     found = {
         name: {key: value for key, value in getattr(member, "__dict__", {}).items() if not key.startswith("_")}
         for name, member in cls.__members__.items()
@@ -170,7 +170,7 @@ def _set_on_members(cls: Any) -> dict[str, dict[str, Any]]:
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
-    """The class of that name in this process's __main__, or the one that was made before, or a new and empty one."""
+    """Return the class of that name in this process's `__main__`, or the one made before, or a new and empty one."""
     known = known_class(module, qualname, args[-2])
     if known is None:
         known = make(*args)
@@ -180,13 +180,13 @@ def remake_class(module: str | None, qualname: str, make: Callable[..., type], a
 
 
 def known_class(module: str | None, qualname: str, tracker: str) -> type | None:
-    """The class of that name in this process's __main__, or the one that came or went under that mark before."""
+    """Return the class of that name in this process's `__main__`, or the one pickled or loaded under that id."""
     own = _own_class(module, qualname)
     return own if own is not None else _core._DYNAMIC_CLASS_TRACKER_BY_ID.get(tracker)
 
 
 def fill_class(cls: type, state: Any) -> None:
-    """Give a class that `remake_class` has just made its attributes."""
+    """Give a class that `remake_class` made its attributes, once."""
     if cls in _unfilled:
         _unfilled.discard(cls)
         _core._class_setstate(cls, state)
@@ -196,7 +196,7 @@ def fill_class(cls: type, state: Any) -> None:
 
 
 def _own_class(module: str | None, qualname: str) -> type | None:
-    """A class of the same name in this process's __main__; inside a worker __main__ is empty, so there is none."""
+    """Return a class of the same name in this process's `__main__`; a worker's `__main__` is empty."""
     if module != "__main__" or "<locals>" in qualname:
         return None
     found: Any = sys.modules.get("__main__")
@@ -209,7 +209,7 @@ _SPECIAL_TYPES = {"NewType": ("__name__", "__supertype__"), "ParamSpec": ("__nam
 
 
 def _reduce_named(obj: Any) -> Any:
-    """Objects that pickle knows by name alone, and that have none there: those made in the caller's __main__."""
+    """Reduce objects that pickle knows only by name, if they have none that can be imported."""
     kind = type(obj)
     if kind.__name__ == "Inside" and kind.__module__ == f"{__package__}.stand_ins":
         reduction: tuple[Any, ...] = obj.on_its_way_back()
@@ -247,12 +247,12 @@ def _has_a_home(obj: Any) -> bool:
 
 
 def cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> Any:
-    """The function with an empty cache of its own."""
+    """Wrap the function by lru_cache, with an empty cache."""
     return functools.lru_cache(maxsize, typed)(function)
 
 
 def _reduce_array(obj: Any) -> Any:
-    """Objects of libraries that hold their content elsewhere; the library is imported already, as the object exists."""
+    """Reduce objects of numpy, torch and faiss; the library is imported already, as the object exists."""
     home = type(obj).__module__ or ""  # a class may have none
     numpy = sys.modules.get("numpy")
     if home in ("numpy", "numpy.dtypes") or isinstance(obj, getattr(numpy, "ndarray", ())):
@@ -269,7 +269,7 @@ def _reduce_array(obj: Any) -> Any:
 
 
 def note(sentence: str) -> None:
-    """Remember what a pickle changes, once."""
+    """Remember what a pickle changes; each sentence once."""
     if sentence not in notes:
         notes.append(sentence)
 
@@ -293,20 +293,20 @@ def _reduce_numpy(obj: Any) -> Any:
 
 
 def _reduce_aligned(dtype: Any) -> Any:
-    """By its fields: numpy 1 cannot read the flags that numpy 2 pickles, and numpy 2 misreads those of numpy 1."""
+    """Reduce a dtype to its fields: numpy 1 and 2 misread the flags that the other one pickles."""
     fields = [dtype.fields[name] for name in dtype.names]
-    told = {
+    layout = {
         "names": list(dtype.names),
         "formats": [field[0] for field in fields],
         "offsets": [field[1] for field in fields],
         "titles": [field[2] if len(field) > 2 else None for field in fields],
         "itemsize": dtype.itemsize,
     }
-    return aligned, (told, dict(dtype.metadata or {}))
+    return aligned, (layout, dict(dtype.metadata or {}))
 
 
 def _reduce_other_array(obj: Any, numpy: Any) -> Any:
-    """Arrays of objects and of numpy's subclasses: as numpy does it, but for a name that numpy 1 does not know."""
+    """Reduce arrays of objects and numpy's subclasses as numpy does, but for a name that numpy 1 lacks."""
     if type(obj).__reduce_ex__ is not numpy.ndarray.__reduce_ex__:
         return NotImplemented
     reduction = obj.__reduce__()
@@ -314,7 +314,7 @@ def _reduce_other_array(obj: Any, numpy: Any) -> Any:
 
 
 def _portable(dtype: Any, numpy: Any) -> Any:
-    """What makes this dtype again under any numpy; None if only numpy's own pickle can tell."""
+    """Return what makes this dtype again under any numpy; None if only numpy's own pickle does."""
     if dtype.hasobject or not dtype.itemsize:
         return None
     if dtype.names or dtype.subdtype:
@@ -323,7 +323,7 @@ def _portable(dtype: Any, numpy: Any) -> Any:
 
 
 def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
-    """A numpy array over `buffer`; one over read-only bytes is copied, so that it can be written to."""
+    """Rebuild a numpy array over `buffer`, or over a copy of read-only bytes: the array must be writable."""
     import numpy
 
     flat = numpy.frombuffer(buffer, numpy.dtype(dtype))
@@ -331,28 +331,28 @@ def array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: str) -> Any:
 
 
 def aligned(fields: Any, metadata: Any) -> Any:
-    """An aligned structure of numpy."""
+    """Rebuild an aligned structure of numpy."""
     import numpy
 
     return numpy.dtype(fields, align=True, **({"metadata": metadata} if metadata else {}))
 
 
 def unfilled_array(cls: Any, shape: tuple[int, ...], kind: Any) -> Any:
-    """A numpy array whose content comes as its state."""
+    """Make a numpy array whose content comes as its state."""
     import numpy
 
     return numpy.ndarray.__new__(cls, shape, kind)
 
 
 def class_of_numpy(name: str) -> Any:
-    """The class that numpy has under this name."""
+    """Return the class that numpy has under this name."""
     import numpy
 
     return getattr(numpy, name)
 
 
 def scalar(data: bytes, dtype: Any) -> Any:
-    """A numpy scalar."""
+    """Rebuild a numpy scalar."""
     import numpy
 
     return numpy.frombuffer(data, numpy.dtype(dtype))[0]

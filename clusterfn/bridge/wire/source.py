@@ -1,4 +1,4 @@
-"""The text of functions, for a call between two minor versions of Python: found, proved to be what runs, and compiled.
+"""Find and compile the source of functions, for a call between two minor versions of Python.
 
 A text counts only if compiling it here gives the very byte code of the function: that tells the lambdas of one line
 apart, and sees a file that was changed since. Nothing around the function is compiled with it, or run. Knows nothing
@@ -44,7 +44,7 @@ class Snippet:
         futures: What was imported from `__future__`.
         free: Variables of the functions around it that it uses.
         inside: The name of the nearest class around it.
-        scope: What stands before its name in its qualified name, such as "outer.<locals>.".
+        scope: What precedes its name in its qualified name, such as "outer.<locals>.".
         imported: Names that the file imports at its top level: Python compiles calls of their attributes differently.
     """
 
@@ -61,7 +61,7 @@ class Snippet:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundDefinition:
     """A function or class in a text, with the classes and functions around it."""
 
     node: Definition
@@ -90,7 +90,7 @@ class Text:
         self.found = list(_definitions(tree, whole.inside, whole.scope))
 
     def cut(self, node: Definition, first: int) -> str:
-        """The text of a node from the line `first` on, in its own columns."""
+        """Return the source of a node from the line `first` on, in its own columns."""
         lines = self._lines[first - self._line : (node.end_lineno or first) - self._line + 1]
         lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
         if isinstance(node, ast.Lambda):
@@ -98,16 +98,16 @@ class Text:
         return "\n".join(lines)
 
 
-def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[Found]:
+def _definitions(tree: ast.AST, inside: str | None, scope: str) -> Iterator[FoundDefinition]:
     functions: tuple[Definition, ...] = ()
     waiting = collections.deque([(tree, inside, scope, functions)])
     while waiting:
         node, inside, scope, functions = waiting.popleft()
         if isinstance(node, ast.ClassDef):
-            yield Found(node, inside, scope, functions)
+            yield FoundDefinition(node, inside, scope, functions)
             inside, scope = node.name, "%s%s." % (scope, node.name)
         elif isinstance(node, _FUNCTIONS):
-            yield Found(node, inside, scope, functions)
+            yield FoundDefinition(node, inside, scope, functions)
             scope = "%s%s.<locals>." % (scope, getattr(node, "name", _LAMBDA))
             functions = (*functions, node)
         waiting.extend((child, inside, scope, functions) for child in ast.iter_child_nodes(node))
@@ -117,7 +117,7 @@ _arrived: dict[str, dict[Snippet, Text]] = {}
 
 
 def texts(file: str) -> Iterator[Text]:
-    """What is known here of a file: the whole, if it can be read, then the parts that arrived."""
+    """Yield what is known of a file: the whole, if it can be read, then the parts that arrived."""
     linecache.checkcache(file)
     text = "".join(linecache.getlines(file))
     whole = _whole(file, text) if text else None
@@ -144,7 +144,7 @@ def _imports(tree: ast.AST) -> Iterator[str]:
 
 
 def files() -> list[str]:
-    """Texts that lie in no file: cells of a notebook, lines of a prompt, and what arrived; the newest first."""
+    """List sources without a file: cells of a notebook, lines of a prompt, and parts that arrived; newest first."""
     virtual = [file for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None]
     return [*reversed(_arrived), *reversed(virtual)]
 
@@ -161,14 +161,14 @@ _filters = threading.Lock()  # two threads that change and restore them at once 
 
 
 def quietly(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """`work(*args, **options)` without the compiler's warnings, which were given when the file was loaded."""
+    """Call `work` without the compiler's warnings, which were given when the file was loaded."""
     with _filters, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return work(*args, **options)
 
 
 def of_code(code: types.CodeType) -> Snippet:
-    """The text whose compiling gives this code.
+    """Find the source that compiles to this code.
 
     Raises:
         NoSource: There is none, or what is there is not what runs.
@@ -192,8 +192,8 @@ def _named(code: types.CodeType) -> str:
     return "%s (%s, line %d)" % (getattr(code, "co_qualname", code.co_name), code.co_filename, code.co_firstlineno)
 
 
-def _snippet(text: Text, found: Found, code: types.CodeType) -> Snippet | None:
-    """The text of a function, if compiling it gives this code."""
+def _snippet(text: Text, found: FoundDefinition, code: types.CodeType) -> Snippet | None:
+    """Return the source of a function, if it compiles to this code."""
     line, first, names = found.node.lineno, first_line(found.node), set(names_of(code))
     try:
         snippet = Snippet(
@@ -201,23 +201,23 @@ def _snippet(text: Text, found: Found, code: types.CodeType) -> Snippet | None:
             found.inside, found.scope, tuple(name for name in text.imported if name in names),
         )  # fmt: skip
         return snippet if same(_compile(snippet), code) else None
-    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
         return None
 
 
 def first_line(node: Definition) -> int:
-    """The line of the first decorator, or of the definition itself."""
+    """Return the line of the first decorator, or of the definition itself."""
     decorators = getattr(node, "decorator_list", ())
     return decorators[0].lineno if decorators else node.lineno
 
 
 def futures_of(code: types.CodeType) -> tuple[str, ...]:
-    """The names that were imported from `__future__` where the code stands."""
+    """Return the names that the code's file imports from `__future__`."""
     return tuple(name for name in _FUTURES if code.co_flags & _FUTURES[name])
 
 
 def future_flags(names: Sequence[str]) -> int:
-    """What to compile with, so that these count."""
+    """Return the compiler flags for these names."""
     return sum(_FUTURES[name] for name in names)
 
 
@@ -227,7 +227,7 @@ _FUTURES: Mapping[str, int] = {
 
 
 def compiled(snippet: Snippet) -> types.CodeType:
-    """The code of the function, as this Python compiles it.
+    """Compile the function by this Python.
 
     Raises:
         SyntaxError: It is not of this Python; the line is that of the file.
@@ -237,7 +237,7 @@ def compiled(snippet: Snippet) -> types.CodeType:
 
 
 def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definition:
-    """The definition alone, at the lines of its file.
+    """Parse the definition alone, with the line numbers of its file.
 
     Args:
         snippet: Which.
@@ -268,7 +268,7 @@ def _at_its_place(error: SyntaxError, snippet: Snippet) -> SyntaxError:
 
 
 def _compile(snippet: Snippet) -> types.CodeType:
-    """The code of one function, compiled within a function and a class that stand for what was around it."""
+    """Compile one function within a function and a class that replace what was around it."""
     around = ast.parse(_frame(snippet))
     body: Any = around.body[-1]
     if snippet.inside:
@@ -285,7 +285,7 @@ def _compile(snippet: Snippet) -> types.CodeType:
 
 
 def inner(code: types.CodeType, name: str) -> types.CodeType:
-    """The code of that name which stands directly in another.
+    """Return the code of that name directly inside another.
 
     Raises:
         LookupError: There is none.
@@ -297,7 +297,7 @@ def inner(code: types.CodeType, name: str) -> types.CodeType:
 
 
 def _frame(snippet: Snippet) -> str:
-    """What is defined here is found by its name where it was: as a global, unless it was a variable of a function."""
+    """Return source to compile the snippet in: its name is a global, unless it was a variable of a function."""
     named = snippet.inside or snippet.name
     free = [name for name in snippet.free if name.isidentifier() and not (snippet.inside and name == "__class__")]
     lines = [imports_of(snippet), "def %s(%s):" % (_AROUND, ", ".join(free))]
@@ -308,12 +308,12 @@ def _frame(snippet: Snippet) -> str:
 
 
 def imports_of(snippet: Snippet) -> str:
-    """Imports that are seen by the compiler and never run."""
+    """Return imports that the compiler sees and that never run."""
     return "if 0:\n pass\n" + "".join(" import %s\n" % name for name in snippet.imported if name != "*")
 
 
 def _strip(node: Any, snippet: Snippet) -> None:
-    """Leave what becomes the function's own code: decorators, defaults and annotations are evaluated around it."""
+    """Remove decorators, defaults and annotations: they are evaluated outside the function's own code."""
     given = node.args
     for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
         if each is not None:
@@ -330,7 +330,7 @@ _COMPARED = (
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two constants, or codes with all that is in them, are the same wherever they stand."""
+    """Whether two constants, or codes with all that is in them, are the same, whatever their position."""
     if type(one) is not type(other):
         return False
     if isinstance(one, types.CodeType) and isinstance(other, types.CodeType):
@@ -344,26 +344,26 @@ def same(one: object, other: object) -> bool:
 
 
 def _constants(code: types.CodeType) -> tuple[object, ...]:
-    """What the code uses; not the qualified name that Python up to 3.10 puts after each code in it."""
+    """Return the code's constants, without the qualified names that Python up to 3.10 puts after nested codes."""
     before = (None, *code.co_consts)
     old = sys.version_info < (3, 11)
     return tuple(each for last, each in zip(before, code.co_consts) if not (old and isinstance(last, types.CodeType)))
 
 
 def names_of(code: types.CodeType) -> Iterator[str]:
-    """Every name in a code and in those inside it: globals, attributes and imports."""
+    """Yield every name in a code and in those inside it: globals, attributes and imports."""
     yield from code.co_names
     for part in parts(code):
         yield from names_of(part)
 
 
 def parts(code: types.CodeType) -> list[types.CodeType]:
-    """The codes that stand directly in another: its functions, and bodies of its classes."""
+    """Return the codes directly inside another: its functions, and bodies of its classes."""
     return [each for each in code.co_consts if isinstance(each, types.CodeType)]
 
 
 def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
-    """Refuse what is too new for that version.
+    """Reject syntax that is too new for that version.
 
     Raises:
         NoSource: It uses syntax that the version does not have; names the line.
@@ -380,7 +380,7 @@ def check_syntax(snippet: Snippet, version: tuple[int, int]) -> None:
 
 
 def _line_of_newer(tree: ast.AST) -> int | None:
-    """The line of the first statement that an older Python does not have; its parser names the line after it."""
+    """Return the line of the first statement that an older Python lacks; its parser names the line after it."""
     for node in ast.walk(tree):
         if type(node).__name__ in _NEWER or getattr(node, "type_params", None):
             return getattr(node, "lineno", None)

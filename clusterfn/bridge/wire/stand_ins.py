@@ -15,7 +15,7 @@ from typing import Any
 
 
 def by_name(module: str, qualname: str) -> Any:
-    """The object of that name in a module that travelled as source."""
+    """Return the object of that name in a module that travelled as source."""
     found: Any = importlib.import_module(module)
     for part in qualname.split("."):
         found = getattr(found, part)
@@ -23,18 +23,18 @@ def by_name(module: str, qualname: str) -> Any:
 
 
 def plain_by_name(module: str, qualname: str) -> Any:
-    """The function behind a decorated name in a module that travelled as source."""
+    """Return the function behind a decorated name in a module that travelled as source."""
     found = by_name(module, qualname)
     return getattr(found, "__wrapped__", found)
 
 
 def with_keywords(function: Callable[..., Any], keywords: dict[str, Any]) -> Any:
-    """What `function` gives for one configuration of a sweep."""
+    """Call `function` with one configuration of a sweep."""
     return function(**keywords)
 
 
 def come_back(module: str, qualname: str) -> Any:
-    """The decorated function of that name where the call was made; anywhere else one without content, for `fill`."""
+    """Return the decorated function of that name on the caller's machine; elsewhere an empty one, for `fill`."""
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = getattr(found, part, None)
@@ -42,7 +42,7 @@ def come_back(module: str, qualname: str) -> Any:
 
 
 def fill(decorated: Any, state: dict[str, Any]) -> None:
-    """Give what `come_back` found its content, unless it is the caller's own."""
+    """Fill what `come_back` returned, unless it is the caller's own."""
     if isinstance(decorated, Inside):
         decorated.__setstate__(state)
 
@@ -53,7 +53,7 @@ class Inside:
     function: Callable[..., Any]
 
     def on_its_way_back(self) -> tuple[Any, ...]:
-        """How `pickler` pickles it; for copies and for children of the job it is an object like any other."""
+        """Reduce it for `pickler`; copies and child processes of the job pickle it as any other object."""
         named = (getattr(self.function, "__module__", None) or "", getattr(self.function, "__qualname__", ""))
         return come_back, named, {"function": self.function}, None, None, fill
 
@@ -62,7 +62,7 @@ class Inside:
         functools.update_wrapper(self, self.function, assigned=("__module__",), updated=())
 
     def __getattr__(self, name: str) -> Any:
-        """Its name and what was hung on it are the function's, which may get them only after this was made."""
+        """Take its name and attributes from the function, which may get them only later."""
         if name == "function":  # not yet: it is being loaded
             raise AttributeError(name)
         return getattr(self.function, name)
@@ -105,5 +105,5 @@ class Inside:
 
 
 def path_of(digest: str, name: str) -> pathlib.Path:
-    """The path, inside a job, of a File or Directory that the caller passed."""
+    """Return the path, inside a job, of a File or Directory that the caller passed."""
     return pathlib.Path(os.environ["CLUSTERFN_FILES"], digest, name)

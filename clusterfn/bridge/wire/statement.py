@@ -1,4 +1,4 @@
-"""The statements of classes, for a call between two minor versions of Python: found, compared with the class, executed.
+"""Find and execute the source of classes, for a call between two minor versions of Python.
 
 A class is more than its functions: what `@dataclass`, `Enum` and `NamedTuple` make of it is another thing in each
 version. So its statement travels and is executed there, decorators and all; nothing else of the file is. Knows nothing
@@ -19,13 +19,13 @@ from dataclasses import replace
 from typing import Any
 
 from . import pickler, source
-from .source import Found, Snippet, Text
+from .source import FoundDefinition, Snippet, Text
 
 _homes: weakref.WeakKeyDictionary[type, dict[str, Any]] = weakref.WeakKeyDictionary()
 
 
 def home(cls: type) -> dict[str, Any]:
-    """The globals of the statement."""
+    """Return the globals of the class statement."""
     if cls in _homes:
         return _homes[cls]
     own = [
@@ -36,13 +36,13 @@ def home(cls: type) -> dict[str, Any]:
 
 
 def functions(cls: type) -> Iterator[types.FunctionType]:
-    """Every function among the attributes of a class, taken out of what wraps it."""
+    """Yield every function among the attributes of a class, without its decorators."""
     for value in list(vars(cls).values()):
         yield from _within(value)
 
 
 def _within(value: Any) -> Iterator[types.FunctionType]:
-    """A function's decorators hide it in an attribute of one of these names."""
+    """Yield the functions inside an attribute, wherever their decorators keep them."""
     seen: set[int] = set()
     waiting = [value]
     while waiting:
@@ -61,7 +61,7 @@ _WRAPPERS = ("builtins", "functools", "clusterfn.api.decorator", "%s.stand_ins" 
 
 
 def of_class(cls: type) -> Snippet | None:
-    """The statement that made a class; None if none is found, or none that this class can come from."""
+    """Find the statement that made a class; None if there is none that this class can come from."""
     codes = [function.__code__ for function in functions(cls)]
     module = sys.modules.get(cls.__module__)
     files = [*(code.co_filename for code in codes), getattr(module, "__file__", None), *source.files()]
@@ -75,7 +75,7 @@ def of_class(cls: type) -> Snippet | None:
     return None
 
 
-def _snippet(text: Text, found: Found, cls: type, codes: list[types.CodeType]) -> Snippet | None:
+def _snippet(text: Text, found: FoundDefinition, cls: type, codes: list[types.CodeType]) -> Snippet | None:
     first = source.first_line(found.node)
     own = [code for code in codes if code.co_filename == text.file]
     futures = {name for code in own for name in source.futures_of(code)} | _annotations(cls, found.node)
@@ -86,12 +86,12 @@ def _snippet(text: Text, found: Found, cls: type, codes: list[types.CodeType]) -
         )  # fmt: skip
         snippet = replace(snippet, free=_outer_names(snippet, found.functions), scope=found.scope)
         return snippet if _fits(snippet, found.node, cls, own) else None
-    except (SyntaxError, ValueError, LookupError):  # it stands where its text alone means something else
+    except (SyntaxError, ValueError, LookupError):  # its text alone means something else
         return None
 
 
 def _annotations(cls: type, node: Any) -> set[str]:
-    """Whether annotations were left as text, which shows in those of the class."""
+    """Return whether annotations were left as text, as a set of `__future__` names."""
     kept = vars(cls).get("__annotations__", {})
     names = [each.target.id for each in _annotated(node) if not isinstance(each.annotation, ast.Constant)]
     return {"annotations"} if any(type(kept.get(name)) is str for name in names) else set()
@@ -149,7 +149,7 @@ def _all_parts(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str, ...]:
-    """Variables of the functions around a class that its statement may use."""
+    """Return variables of the enclosing functions that a class statement may use."""
     code = compiled(snippet)
     used = {name for part in (code, *_all_parts(code)) for name in pickler.global_names(part)}
     bound = {name for function in functions for child in ast.iter_child_nodes(function) for name in _bound(child)}
@@ -157,7 +157,7 @@ def _outer_names(snippet: Snippet, functions: tuple[ast.AST, ...]) -> tuple[str,
 
 
 def _bound(node: ast.AST) -> Iterator[str]:
-    """The names that a part of a function makes variables of that function."""
+    """Yield the names that a node binds as variables of its function."""
     name = getattr(node, "name", None)
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
         yield node.id
@@ -173,7 +173,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def compiled(snippet: Snippet) -> types.CodeType:
-    """The code that executes a class statement, and nothing else.
+    """Compile a class statement, and nothing else.
 
     Raises:
         SyntaxError: It is not of this Python; the line is that of the file.
@@ -192,12 +192,12 @@ def compiled(snippet: Snippet) -> types.CodeType:
 
 
 def _around(snippet: Snippet) -> str:
-    """The name of the function around a class, so that its methods have their qualified names."""
+    """Return the name of the function around a class, which its methods' qualified names contain."""
     return snippet.scope.split(".")[-3] if snippet.scope.endswith(".<locals>.") else "around"
 
 
 def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -> type:
-    """The class that a statement makes, in these globals, with these variables of the functions around it."""
+    """Execute a class statement in these globals, with these variables of enclosing functions."""
     source.arrive(snippet)
     own: dict[str, Any] = {}
     exec(compiled(snippet), scope, own)
@@ -207,7 +207,7 @@ def execute(snippet: Snippet, scope: dict[str, Any], outer: Mapping[str, Any]) -
 
 
 def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The globals that a statement uses while it is executed, and all that it and its functions use."""
+    """Return the globals that a statement uses while it is executed, and all that it and its functions use."""
     code = compiled(snippet)
     code = source.inner(code, _around(snippet)) if snippet.scope else code
     at_once = {name for part in (code, *_at_once(code)) for name in pickler.global_names(part)}
@@ -218,7 +218,7 @@ def needed(snippet: Snippet, scope: Mapping[str, Any]) -> tuple[dict[str, Any], 
 
 
 def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The codes in a statement that run with it: bodies of classes, and comprehensions and the like in these."""
+    """Yield the codes that run with a statement: bodies of classes, and comprehensions in these."""
     for part in source.parts(code):
         if part in list(pickler.class_bodies(code)) or (part.co_name[0] == "<" and part.co_name != "<lambda>"):
             yield part
@@ -226,7 +226,7 @@ def _at_once(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def outer_values(cls: type, names: tuple[str, ...]) -> dict[str, Any] | None:
-    """Variables of the functions around a class: kept by its methods, or found among its bases; None if one is not."""
+    """Return variables of enclosing functions, from the methods' closures and the bases; None if one is missing."""
     known = {base.__name__: base for base in cls.__bases__}
     for function in functions(cls):
         known.update(zip(function.__code__.co_freevars, map(_content, function.__closure__ or ())))
@@ -241,12 +241,12 @@ def _content(cell: Any) -> Any:
 
 
 def is_generated(cls: type) -> bool:
-    """Whether other code than its own made the class what it is, so that without its statement it cannot be."""
+    """Whether a decorator or metaclass made the class, so that it cannot be rebuilt without its statement."""
     return issubclass(cls, (enum.Enum, tuple)) or "__dataclass_fields__" in vars(cls)
 
 
 def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
-    """What the statement may not give again: values and functions that were put there, or in its place, later."""
+    """Return attributes that the statement may not recreate: values and functions that were set later."""
     if issubclass(cls, (enum.Enum, tuple)):
         return {}
     said, codes = set(_stored(snippet)), list(_all_parts(compiled(snippet)))
@@ -260,7 +260,7 @@ def attributes(cls: type, snippet: Snippet) -> dict[str, Any]:
 
 
 def _is_value(value: object) -> bool:
-    """Whether it is neither a class nor something that acts when it is looked up, which the statement makes anew."""
+    """Whether it is neither a class nor a descriptor, which the statement makes again."""
     return not isinstance(value, type) and not hasattr(type(value), "__get__")
 
 

@@ -1,7 +1,7 @@
-"""How torch's tensors travel: as dtype, shape and the bytes of their memory, and always to the processor's memory.
+"""Pickle torch's tensors as dtype, shape and the bytes of their memory; they are always loaded into main memory.
 
-A tensor on a card would not load where there is none, and another process's card is nobody's to fill. Modules,
-parameters and optimisers need nothing of their own: pickle takes them apart to tensors.
+A tensor on a GPU would not load where there is none, and must not fill the GPU of another process. Modules, parameters
+and optimisers need nothing of their own: pickle takes them apart to tensors.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SPARSE = ("torch.sparse_coo", "torch.sparse_csr", "torch.sparse_csc", "torch.sp
 
 
 def reduce(obj: Any, note: Note) -> Any:
-    """The reduction of an object whose class is torch's; NotImplemented if pickle's own will do.
+    """Reduce an object whose class is torch's; return NotImplemented if pickle's own way will do.
 
     Args:
         obj: The object.
-        note: Is told in a sentence what will be different where it is loaded.
+        note: Takes a sentence that says what will be different where it is loaded.
 
     Raises:
         pickle.PicklingError: A tensor of a layout that torch itself cannot write.
@@ -51,7 +51,7 @@ def _reduce_storage(obj: Any, note: Note) -> Any:
 def _reduce_tensor(obj: Any, note: Note) -> Any:
     if obj.device.type == "meta":
         return NotImplemented
-    local = _here(obj, note)
+    local = _to_cpu(obj, note)
     layout = str(local.layout)
     if layout in _SPARSE or local.is_quantized or local.is_nested or any(getattr(local, "names", ())):
         return local.__reduce_ex__(5)
@@ -60,8 +60,8 @@ def _reduce_tensor(obj: Any, note: Note) -> Any:
     return _reduce_dense(local, vars(obj))
 
 
-def _here(obj: Any, note: Note) -> Any:
-    """The same in the processor's memory."""
+def _to_cpu(obj: Any, note: Note) -> Any:
+    """Return the same tensor in main memory."""
     if obj.device.type in _STAYS:
         return obj
     _say(obj, note)
@@ -73,7 +73,7 @@ def _say(obj: Any, note: Note) -> None:
 
 
 def _reduce_dense(obj: Any, attributes: dict[str, Any]) -> tuple[Any, ...]:
-    """Its elements in the order in which they lie in memory, so that transposing costs no copy."""
+    """Reduce its elements in the order that they have in memory, so that a transposed tensor costs no copy."""
     order = sorted(range(obj.dim()), key=lambda axis: -obj.stride(axis))
     packed = obj.detach().permute(order).contiguous().resolve_conj().resolve_neg()
     dtype = str(obj.dtype).partition(".")[2]
@@ -91,7 +91,7 @@ def _memory(packed: Any) -> Any:
 
 
 def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ...], requires_grad: bool) -> Any:
-    """A tensor over `buffer`; over read-only bytes, or at an address that its type does not allow, over a copy."""
+    """Rebuild a tensor over `buffer`, or over a copy of read-only or misaligned bytes."""
     import torch
 
     kind = getattr(torch, dtype)
@@ -106,5 +106,5 @@ def tensor(buffer: Any, dtype: str, shape: tuple[int, ...], order: tuple[int, ..
 
 
 def set_attributes(made: Any, attributes: dict[str, Any]) -> None:
-    """What was hung on a tensor; its own `__setstate__` reads something else."""
+    """Set the attributes that a user gave a tensor; its own `__setstate__` reads something else."""
     made.__dict__.update(attributes)

@@ -1,6 +1,6 @@
-"""Finds what inside a value cannot be pickled, and says it as a path: `result['model'].lock`.
+"""Find the part of a value that cannot be pickled, and name it by a path: `result['model'].lock`.
 
-Called only after pickling has failed, by the worker and by `payload`.
+Needed only after pickling has failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHOWN = 60
 
 
 def where(value: object, name: str, target: pickler.Version = None) -> str:
-    """The innermost part of `value` that cannot be pickled, as an expression, and why.
+    """Describe the innermost part of `value` that cannot be pickled, as an expression, and why.
 
     Args:
         value: What could not be pickled.
@@ -35,7 +35,7 @@ def where(value: object, name: str, target: pickler.Version = None) -> str:
 
 
 def find(value: object, name: str, target: pickler.Version = None) -> tuple[str, object]:
-    """What `where` says, and the part itself."""
+    """Return what `where` returns, and the part itself."""
     failure = functools.partial(_failure, target)
     path, reason = name, failure(value)
     deadline = time.monotonic() + _LIMIT_S

@@ -15,6 +15,7 @@ from importlib import resources
 from pathlib import Path
 
 from clusterfn.cli import check, trust
+from clusterfn.cli.check.step import CheckState
 from clusterfn.cli.init import address, choices, login, pythons
 from clusterfn.cli.init.address import Begun
 from clusterfn.cli.init.answers import Answers, say
@@ -35,7 +36,7 @@ umask 077; mkdir -p -- "$1" && [ -w "$1" ]
 
 
 class Done:
-    """What was written so far, for whoever is stopped in the middle."""
+    """What was written so far, for the message after Ctrl-C."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -143,11 +144,9 @@ def _by_name(host: Host, there: str) -> str:
 
 
 def _check(host: Host, command: str) -> int:
-    from clusterfn.cli.parser import make_parser  # here: it imports this module
-
     say()
     say(f"clusterfn check {host.name}")
-    code = check.check(make_parser().read(["check", host.name]))
+    code = check.check_host(CheckState(host.name))
     if code == 0:
         say(f"Now: {command}")
     else:

@@ -16,8 +16,8 @@ from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config import Config, writing
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import sshfile
-from clusterfn.hosts.transports.sshconfig import Settings, parse_address, resolve
+from clusterfn.hosts.transports import ssh_config_file
+from clusterfn.hosts.transports.ssh_config import Settings, parse_address, resolve
 
 _SHOWN_ALIASES = 12
 # A login node is better called by the name of its cluster.
@@ -104,11 +104,11 @@ def _proposed(address: str) -> str:
 
 
 def _say_aliases() -> None:
-    """The names of ~/.ssh/config, for whoever does not remember them."""
-    names = sshfile.aliases()
+    """The names of ~/.ssh/config, for a person who does not remember them."""
+    names = ssh_config_file.aliases()
     if names:
         more = ", …" if len(names) > _SHOWN_ALIASES else ""
-        say(f"{sshfile.config_file()} knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
+        say(f"{ssh_config_file.config_file()} knows {', '.join(names[:_SHOWN_ALIASES])}{more}")
 
 
 def say_way(host: Host) -> Settings:

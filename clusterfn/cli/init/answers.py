@@ -1,6 +1,6 @@
 """Asking a person, a line at a time: each question has an option that answers it in advance, and most have a default.
 
-The only module of `clusterfn init` that reads what is typed; a password is asked for by `transport.asking` alone.
+The only module of `clusterfn init` that reads what is typed; a password is asked for by `transports.prompts` alone.
 Questions go to stderr. Without a terminal a missing answer is an error that names the option.
 """
 
@@ -39,7 +39,7 @@ class Answers:
             check: Raises ConfigError where the answer cannot be used; then it is asked again.
 
         Raises:
-            ConfigError: There is nobody to ask, and no default is to be taken.
+            ConfigError: No person can be asked, and no default is to be taken.
         """
         if self._yes and default is not None:
             return default
@@ -68,7 +68,7 @@ class Answers:
         """Yes or no; yes is the default.
 
         Raises:
-            ConfigError: There is nobody to ask, or it was neither.
+            ConfigError: No person can be asked, or it was neither.
         """
         if self._yes:
             return True

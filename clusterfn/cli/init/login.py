@@ -14,12 +14,12 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, HostDiskFull, HostError
 from clusterfn.hosts import connection as hosts
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.transports import asking, auto, transport_for
-from clusterfn.hosts.transports.asking import Asker
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports import auto, prompts, transport_for
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 if TYPE_CHECKING:
-    from clusterfn.hosts.transports.newkey import Key
+    from clusterfn.hosts.transports.ssh_keys import KeyPair
 
 Note = Callable[[str], None]
 _UNWRITABLE = ("full", "denied", "io")
@@ -37,7 +37,7 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
         say("Login by your key: works")
         return hosts.connection_for(host)
     settings = resolve(host)
-    asker = asking.person()
+    asker = prompts.person()
     if asker is None:
         raise refused
     if not no_key and _can_take_a_key(host, settings) and _wants_one(settings, answers):
@@ -55,7 +55,7 @@ def connected(host: Host, answers: Answers, no_key: bool, note: Note) -> HostCon
 
 
 def _refusal(host: Host) -> AuthenticationError | None:
-    """Why nobody gets in there without being asked; None if it works."""
+    """Why a login without a person is refused; None if it works."""
     try:
         transport_for(host).open("exit 0").close()
     except AuthenticationError as refused:
@@ -65,9 +65,9 @@ def _refusal(host: Host) -> AuthenticationError | None:
 
 def _can_take_a_key(host: Host, settings: Settings) -> bool:
     """Where paramiko can go, and a password alone lets one in; else a key is there, or only others can put it there."""
-    from clusterfn.hosts.transports import newkey
+    from clusterfn.hosts.transports import ssh_keys
 
-    return not auto.needs_ssh(settings) and newkey.takes_passwords(host)
+    return not auto.needs_ssh(settings) and ssh_keys.takes_passwords(host)
 
 
 def _wants_one(settings: Settings, answers: Answers) -> bool:
@@ -75,24 +75,24 @@ def _wants_one(settings: Settings, answers: Answers) -> bool:
     return answers.agree("Put one there? Your password is asked for once, and not kept", "--yes, or --no-key")
 
 
-def _key(settings: Settings, note: Note) -> Key:
+def _key(settings: Settings, note: Note) -> KeyPair:
     """The person's own, or a new one."""
-    from clusterfn.hosts.transports import newkey
+    from clusterfn.hosts.transports import ssh_keys
 
-    there = newkey.usable(settings)
+    there = ssh_keys.usable(settings)
     if there is not None:
         say(f"Your key: {there.path}")
         return there
-    made = newkey.make(newkey.new_path(settings))
+    made = ssh_keys.make(ssh_keys.new_path(settings))
     note(f"made a key: {made.path}")
     say(f"It has no passphrase; to set one: ssh-keygen -p -f {made.path}")
     return made
 
 
-def _put_there(host: Host, settings: Settings, key: Key, asker: Asker, note: Note) -> None:
-    from clusterfn.hosts.transports import newkey
+def _put_there(host: Host, settings: Settings, key: KeyPair, asker: Asker, note: Note) -> None:
+    from clusterfn.hosts.transports import ssh_keys
 
-    put = newkey.install(host, key.line, asker)
+    put = ssh_keys.install(host, key.line, asker)
     where = f"~/.ssh/authorized_keys of {settings.user} on {settings.hostname}"
     note(f"put the key into {where}" if put.added else f"found the key in {where} already")
     if put.open_home:

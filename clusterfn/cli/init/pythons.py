@@ -12,11 +12,11 @@ from pathlib import Path
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.config.advice import names_a_file
 from clusterfn.environment import existing
-from clusterfn.environment.existing import CALLER, Existing
+from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.environment_choice import Wanted
-from clusterfn.hosts.host_state import Session
+from clusterfn.hosts.environment_choice import EnvironmentRequest
+from clusterfn.hosts.host_state import HostState
 
 NONE = "none"
 PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
@@ -45,7 +45,7 @@ exit 0
 """
 
 
-def environment(session: Session, given: str | None, answers: Answers) -> str | None:
+def environment(session: HostState, given: str | None, answers: Answers) -> str | None:
     """What to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
@@ -55,7 +55,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
     if given == NONE:
         return None
     if given:
-        say(f"Functions run under {session.environment(Wanted(given)).interpreter.path}.")
+        say(f"Functions run under {session.environment(EnvironmentRequest(given)).interpreter.path}.")
         return given
     own = _own(session.connection)
     if own is None:
@@ -66,7 +66,7 @@ def environment(session: Session, given: str | None, answers: Answers) -> str | 
 
 def _own(connection: HostConnection) -> str | None:
     """The one that is used where none is named, if it is there; nothing is made."""
-    environment = Existing(existing.parse(None, "bare"))
+    environment = ExistingEnvironment(existing.parse_existing(None, "bare"))
     answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     try:
         return environment.verification(answer.rc, answer.out, answer.err).path
@@ -74,7 +74,7 @@ def _own(connection: HostConnection) -> str | None:
         return None
 
 
-def _elsewhere(session: Session, answers: Answers) -> str | None:
+def _elsewhere(session: HostState, answers: Answers) -> str | None:
     found = find(session.connection)
     if not found:
         say(f"There is no {PYTHON} there: one is made for what a function imports, when it is first called.")
@@ -97,19 +97,19 @@ def _meant(typed: str, found: Sequence[str]) -> str:
     return f"python:{typed}" if typed.startswith(("/", "~/")) and not names_a_file(typed) else typed
 
 
-def _try(session: Session, text: str) -> None:
+def _try(session: HostState, text: str) -> None:
     """Raises ConfigError where that is no environment, or is not there."""
     if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
         return
-    existing.parse(text, "bare")
+    existing.parse_existing(text, "bare")
     try:
-        session.environment(Wanted(text))
+        session.environment(EnvironmentRequest(text))
     except EnvironmentBuildError as error:
         raise ConfigError(error.message, hint=error.hint) from error
 
 
 def find(connection: HostConnection) -> list[str]:
-    """Their absolute paths, each once, the likeliest first: into the system's own nobody may install."""
+    """Their absolute paths, each once, the likeliest first: users cannot install into the system's own."""
     argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python")]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()

@@ -1,4 +1,4 @@
-"""The user's .condarc, as far as a solver needs it: which channels, and where they are.
+"""Read the user's .condarc, as far as a solver needs it: the channels and their addresses.
 
 PyYAML is imported late.
 """
@@ -16,7 +16,7 @@ DEFAULTS = ("https://repo.anaconda.com/pkgs/main", "https://repo.anaconda.com/pk
 
 
 def _places() -> Iterator[Path]:
-    """Where conda looks, the strongest last."""
+    """Yield the files that conda reads, the strongest last."""
     system = Path("C:/ProgramData/conda") if sys.platform == "win32" else Path("/etc/conda")
     home = Path("~").expanduser()
     config = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
@@ -30,7 +30,7 @@ def _places() -> Iterator[Path]:
 
 
 def settings(places: Iterable[Path] | None = None) -> dict[str, Any]:
-    """All files together; a key of a later one counts. What cannot be read as YAML is left to conda to complain of."""
+    """Merge all files; a later one wins. Conda itself complains about a file that is not YAML."""
     import yaml
 
     found: dict[str, Any] = {}
@@ -44,12 +44,12 @@ def settings(places: Iterable[Path] | None = None) -> dict[str, Any]:
 
 
 def channels(found: Mapping[str, Any]) -> tuple[str, ...]:
-    """The channels that are configured; none if there are none."""
+    """Return the configured channels; empty if there are none."""
     return tuple(str(name) for name in found.get("channels") or () if name != "nodefaults")
 
 
 def urls(name: str, found: Mapping[str, Any]) -> list[str]:
-    """Where a channel is. Several places have the name `defaults` and those of custom_multichannels.
+    """Return the addresses of a channel; `defaults` and those of custom_multichannels have several.
 
     Example:
         >>> urls("conda-forge/label/dev", {"channel_alias": "https://mirror.example"})
@@ -75,6 +75,6 @@ def _base(name: str, found: Mapping[str, Any]) -> str:
 
 
 def proxies(found: Mapping[str, Any]) -> dict[str, str]:
-    """The variables that say the same as proxy_servers."""
+    """Return the variables that mean the same as proxy_servers."""
     told = found.get("proxy_servers") or {}
     return {f"{kind.upper()}_PROXY": str(told[kind]) for kind in ("http", "https") if told.get(kind)}

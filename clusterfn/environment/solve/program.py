@@ -13,7 +13,7 @@ The job:
 The answer is {"solved": {platform: python's version}}, or {"failed": the solver's own sentences}, or {"unreachable":
 the same} where a channel or an index does not answer; all else goes to stderr.
 
-The cures of conda-lock's and py-rattler's faults stand here and in `standin`; docs/upstream.md lists them.
+The workarounds for faults of conda-lock and py-rattler are here and in `stand_in_conda`; docs/upstream.md lists them.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from . import condarc, shelf
+from . import condarc, local_index
 
 _MINORS = range(8, 20)
-_DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # what the resolver of wheels calls the job
+_DUMMY = re.compile("[-_]dummy[-_]package[-_]")  # the resolver's name of the specification
 
 
 # What conda, mamba, py-rattler and requests say of a server that does not answer, or not as one should.
@@ -49,12 +49,12 @@ _NO_ANSWER = re.compile(
 )
 
 
-class Failed(Exception):
+class NoSolution(Exception):
     """There is no solution; the message is the solver's."""
 
 
-class Unreachable(Exception):
-    """A channel or an index does not answer, so it is not known whether there is one; the message is the solver's."""
+class ChannelUnreachable(Exception):
+    """A channel or an index does not answer, so it is unknown whether there is a solution."""
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
     answers = os.dup(1)
     os.dup2(2, 1)
     if job.get("attended"):
-        _end_with_the_caller(job["folder"])
+        _watch_caller(job["folder"])
     with tempfile.TemporaryDirectory(prefix="clusterfn-solve-") as folder:
         told = _done(job, Path(folder))
     os.write(answers, json.dumps(told).encode() + b"\n")
@@ -71,8 +71,8 @@ def main() -> None:
     os._exit(0)
 
 
-def _end_with_the_caller(folder: str) -> None:
-    """A caller that was killed could not end what would compute for minutes: watch the pipe that it holds open."""
+def _watch_caller(folder: str) -> None:
+    """End this process with its caller, even if that was killed: watch the pipe that it holds open."""
     line = os.dup(0)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)  # what is started below must not read it
@@ -91,54 +91,54 @@ def _end_with_the_caller(folder: str) -> None:
 
 
 def _done(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    _cure(job, folder)
+    _apply_workarounds(job, folder)
     try:
         return {"solved": solve(job, folder)}
-    except Failed as failure:
+    except NoSolution as failure:
         return {"failed": str(failure)}
-    except Unreachable as failure:
+    except ChannelUnreachable as failure:
         return {"unreachable": str(failure)}
 
 
 def solve(job: dict[str, Any], folder: Path) -> dict[str, str]:
-    """The lock for the wanted Python, or else for the nearest: platform -> version of Python.
+    """Solve for the wanted Python, or else for the nearest; return platform -> version of Python.
 
     Raises:
-        Failed: Nothing solves, with any Python.
-        Unreachable: That cannot be told.
+        NoSolution: Nothing solves, with any Python.
+        ChannelUnreachable: That cannot be told.
     """
     wanted = job["python"]
     try:
         return _attempt(job, folder, f"python {wanted}.*" if wanted else None)
-    except Failed as failure:
+    except NoSolution as failure:
         if wanted is None:
             raise
         try:
             found = _attempt(job, folder, "python")
-        except Failed:
+        except NoSolution:
             raise failure from None
         return _nearest(job, folder, int(wanted.split(".")[1]), found)
 
 
 def _nearest(job: dict[str, Any], folder: Path, wanted: int, found: dict[str, str]) -> dict[str, str]:
-    """A lock for a Python that is nearer than the one `found`, if there is one."""
+    """Solve for a Python nearer than the one `found`, if that is possible."""
     distance = min((abs(int(version.split(".")[1]) - wanted) for version in found.values()), default=0)
     for minor in sorted(_MINORS, key=lambda each: (abs(each - wanted), -each)):
         if 0 < abs(minor - wanted) <= distance:
             try:
                 return _attempt(job, folder, f"python 3.{minor}.*")
-            except Failed:
+            except NoSolution:
                 continue
     return found
 
 
 def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str, str]:
-    """conda-lock itself."""
+    """Run conda-lock once."""
     from conda_lock.conda_lock import run_lock
 
     environment = folder / "environment.yml"
     environment.write_text(environment_yml(job, python), encoding="utf-8")
-    _doing(job, "conda's packages")
+    _report_progress(job, "conda's packages")
     with _failures():
         run_lock(
             [environment],
@@ -150,21 +150,21 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
             strip_auth=True,
             mapping_url=str(_written(folder / "names.json", _names())),
         )
-    return _finished(job)
+    return _complete_lock(job)
 
 
-def _doing(job: dict[str, Any], what: str) -> None:
-    """Say what is waited for, to a caller that reads it when it has waited long."""
+def _report_progress(job: dict[str, Any], what: str) -> None:
+    """Write what is waited for, for a caller that shows it after a while."""
     if job.get("folder"):
         Path(job["folder"], "doing").write_text(what, encoding="utf-8")
 
 
 def environment_yml(job: dict[str, Any], python: str | None) -> str:
-    """The job as a file for conda-lock. JSON's strings are YAML's."""
+    """Write the job as a file for conda-lock. JSON's strings are YAML's."""
     conda = [*([[python, ""]] if python else []), *job["conda"]]
     pip = ["  - pip:", *(f"    {_item(line)}" for line in job["pip"])] if job["pip"] else []
-    places = [shelf.index_address(number) if _is_shelved(url) else url for number, url in enumerate(job["indexes"])]
-    places += [shelf.index_address(len(places) + number) for number in range(len(job["find_links"]))]
+    places = [local_index.index_address(number) if _is_local(url) else url for number, url in enumerate(job["indexes"])]
+    places += [local_index.index_address(len(places) + number) for number in range(len(job["find_links"]))]
     return "\n".join([
         f"channels: {json.dumps(job['channels'])}",
         f"platforms: {json.dumps(job['platforms'])}",
@@ -179,7 +179,7 @@ def _item(line: list[str]) -> str:
     return f"  - {json.dumps(text)}" + (f"  # [{selector}]" if selector else "")
 
 
-def _is_shelved(url: str) -> bool:
+def _is_local(url: str) -> bool:
     return url.startswith("file:")
 
 
@@ -188,7 +188,7 @@ def _subdirs(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _names() -> dict[str, Any]:
-    """The map that conda-lock would fetch, in its form."""
+    """Make the map of names that conda-lock would fetch."""
     pairs = json.loads(Path(__file__).with_name("pypi_names.json").read_text(encoding="utf-8"))
     return {pypi: {"pypi_name": pypi, "conda_name": conda, "conda_forge": conda} for pypi, conda in pairs.items()}
 
@@ -199,8 +199,8 @@ def _written(path: Path, content: dict[str, Any]) -> Path:
 
 
 def _stand_in(folder: Path) -> str:
-    """An executable that is our conda."""
-    code = Path(__file__).with_name("standin.py")
+    """Write an executable that runs our stand-in for conda."""
+    code = Path(__file__).with_name("stand_in_conda.py")
     if os.name == "nt":
         path = folder / "conda.bat"
         path.write_text(f'@"{sys.executable}" "{code}" %*\n', encoding="utf-8")
@@ -213,7 +213,7 @@ def _stand_in(folder: Path) -> str:
 
 @contextmanager
 def _failures() -> Iterator[None]:
-    """Every way in which a solver says that there is no solution, as `Failed`; or why it cannot tell."""
+    """Turn every way in which a solver reports no solution into `NoSolution`, or `ChannelUnreachable`."""
     import requests
     from conda_lock._vendor.poetry.puzzle.exceptions import SolverProblemError
     from conda_lock._vendor.poetry.repositories.exceptions import PackageNotFoundError, RepositoryError
@@ -223,17 +223,17 @@ def _failures() -> Iterator[None]:
     except subprocess.CalledProcessError as error:
         raise _failure(_message(error)) from error
     except requests.RequestException as error:
-        raise Unreachable(str(error)) from error
+        raise ChannelUnreachable(str(error)) from error
     except (SolverProblemError, PackageNotFoundError, RepositoryError, RuntimeError) as error:
         raise _failure(_DUMMY.sub("the specification", str(error))) from error
 
 
-def _failure(message: str) -> Failed | Unreachable:
-    return (Unreachable if _NO_ANSWER.search(message) else Failed)(message)
+def _failure(message: str) -> NoSolution | ChannelUnreachable:
+    return (ChannelUnreachable if _NO_ANSWER.search(message) else NoSolution)(message)
 
 
 def _message(error: subprocess.CalledProcessError) -> str:
-    """What conda, mamba or the stand-in says."""
+    """Extract the message of conda, mamba or the stand-in."""
     output = error.output or ""
     try:
         told = json.loads(output[output.index("{") : output.rindex("}") + 1])
@@ -243,8 +243,8 @@ def _message(error: subprocess.CalledProcessError) -> str:
     return str(told.get("message") or "\n".join(map(str, problems)) or told.get("error") or output).strip()
 
 
-def _finished(job: dict[str, Any]) -> dict[str, str]:
-    """The lock with our metadata and the files' own addresses."""
+def _complete_lock(job: dict[str, Any]) -> dict[str, str]:
+    """Write our metadata and the files' own addresses into the lock."""
     from conda_lock.lockfile import parse_conda_lock_file, write_conda_lock_file
 
     path = Path(job["lock"])
@@ -252,27 +252,27 @@ def _finished(job: dict[str, Any]) -> dict[str, str]:
     lock.metadata.sources = [job["source"]]
     lock.metadata.custom_metadata = job["custom"]
     for package in lock.package:
-        package.url = shelf.own_address(package.url)
+        package.url = local_index.own_address(package.url)
     write_conda_lock_file(lock, path, metadata_choices=set())
     return {package.platform: package.version for package in lock.package if package.name == "python"}
 
 
-def _cure(job: dict[str, Any], folder: Path) -> None:
-    """What must be so before conda-lock does its work."""
-    os.environ["POETRY_CACHE_DIR"] = str(folder / "wheels")  # else it believes for ever what an index once said
+def _apply_workarounds(job: dict[str, Any], folder: Path) -> None:
+    """Work around faults of conda-lock before it starts."""
+    os.environ["POETRY_CACHE_DIR"] = str(folder / "wheels")  # else it caches the answers of an index for ever
     if not job["executable"]:
         found = condarc.settings()
         os.environ["CLUSTERFN_CHANNELS"] = json.dumps({name: condarc.urls(name, found) for name in job["channels"]})
         for name, value in condarc.proxies(found).items():
             os.environ.setdefault(name, value)
-    _know_manylinux()
-    places = [shelf.Index(url) for url in job["indexes"]]
-    everything = shelf.Shelf([*places, *(shelf.Links(place) for place in job["find_links"])])
-    shelf.put_up(everything, lambda file, server: _doing(job, f"{file} from {server}"))
+    _add_manylinux_tags()
+    places = [local_index.Index(url) for url in job["indexes"]]
+    everything = local_index.LocalIndexes([*places, *(local_index.Links(place) for place in job["find_links"])])
+    local_index.serve_local_indexes(everything, lambda file, server: _report_progress(job, f"{file} from {server}"))
 
 
-def _know_manylinux() -> None:
-    """conda-lock 4.0 knows 8 of the tags; wheels of CUDA have one that it does not know."""
+def _add_manylinux_tags() -> None:
+    """Add the manylinux tags that conda-lock 4.0 lacks; wheels of CUDA have one of them."""
     from conda_lock import pypi_solver
 
     known = pypi_solver.MANYLINUX_TAGS

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.rpc.failures import error_of
 from clusterfn.hosts.rpc.frames import CHUNK, FrameReader, Header, no_frame, pack
+from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.transports import Asker, Stream, Transport
 
 MARKER_S = 10.0
@@ -83,7 +83,7 @@ def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Aske
     stream = transport.open(COMMAND, asker)
     try:
         return _start(stream, host, wanted, have)
-    except BaseException:  # Ctrl-C too: nobody else has the stream
+    except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
 
@@ -144,8 +144,8 @@ def loader(marker: str) -> bytes:
         "        os._exit(1)\n"
         "    data += piece\n"
         "sources = json.loads(zlib.decompress(base64.b64decode(data)).decode())\n"
-        "space = {'__name__': 'clusterfn_arrive'}\n"
-        "exec(compile(sources['arrive.py'], 'clusterfn-agent/arrive.py', 'exec'), space)\n"
+        "space = {'__name__': 'clusterfn_bootstrap'}\n"
+        "exec(compile(sources['bootstrap.py'], 'clusterfn-agent/bootstrap.py', 'exec'), space)\n"
         f"space['start'](sources, '{marker[:8]}' '{marker[8:]}')\n"
     )
     return f"exec({program!r})\n".encode() + line

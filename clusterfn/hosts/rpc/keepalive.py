@@ -1,6 +1,12 @@
-"""Whether the other end of a stream still lives, judged by what was heard and when. Pure."""
+"""Whether the other end of a stream is alive: when to ping, when to give it up, and the thread that looks."""
 
 from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from typing import Protocol
 
 QUIET_S = 15.0  # without a word, ask for one
 DEAD_S = 45.0  # without an answer, the stream is dead
@@ -11,8 +17,8 @@ IDLE_PING_S = 240.0  # an agent leaves after 20 minutes of silence
 WELL, ASK, DEAD = "well", "ask", "dead"
 
 
-class Pulse:
-    """What was heard of one stream. Times are those of time.monotonic().
+class Keepalive:
+    """When one stream last carried something, and what follows from that. Times are those of time.monotonic().
 
     Attributes:
         heard: When something last came.
@@ -23,17 +29,17 @@ class Pulse:
         self.hear(now)
 
     def hear(self, now: float) -> None:
-        """Something came: all is well."""
+        """Record that something came."""
         self.heard = self.moved = now
         self._unanswered = 0
         self._asked: float | None = None  # when a sign of life was asked for that has not come
 
     def send(self, size: int) -> None:
-        """So many bytes went out, and may delay an answer."""
+        """Record that so many bytes went out, which may delay an answer."""
         self._unanswered = min(self._unanswered + size, BUFFERED)
 
     def look(self, now: float, busy: bool) -> str:
-        """WELL; or ASK, once, for a sign of life; or DEAD.
+        """Return WELL; or ASK, once, when a ping is due; or DEAD.
 
         Args:
             busy: Whether an answer is waited for.
@@ -46,3 +52,52 @@ class Pulse:
         late = self._unanswered / SLOWEST
         dead = now - max(self.heard, self.moved) >= DEAD_S + late and now - self._asked >= ANSWER_S + late
         return DEAD if dead else WELL
+
+
+PERIOD_S = 3.0
+
+
+class WatchedLink(Protocol):
+    """A link whose stream is checked every few seconds."""
+
+    def check(self, now: float) -> None:
+        """Ping or give up the stream if it was quiet for too long; `now` is time.monotonic()."""
+
+
+class _Watchdog:
+    """Checks all links of a process every few seconds, in one thread."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Start afresh in a forked child: the links are the parent's, and its lock may be held for ever."""
+        self._links: weakref.WeakSet[WatchedLink] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._pid = 0
+
+    def add(self, link: WatchedLink) -> None:
+        with self._lock:
+            self._links.add(link)
+            if self._pid != os.getpid():
+                self._pid = os.getpid()
+                threading.Thread(target=self._run, name="clusterfn-watchdog", daemon=True).start()
+
+    def _run(self) -> None:
+        sleep = threading.Event()
+        while True:
+            sleep.wait(PERIOD_S)
+            with self._lock:
+                links = list(self._links)
+            for link in links:
+                link.check(time.monotonic())
+
+
+_watchdog = _Watchdog()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_watchdog.forget)
+
+
+def watch_link(link: WatchedLink) -> None:
+    """Check this link every few seconds for as long as it exists."""
+    _watchdog.add(link)

@@ -1,6 +1,6 @@
 """The link to one host: open requests over one stream, sent again when the stream has broken.
 
-A reader thread gives answers to their requests, and connects anew when the stream ends; a writer thread sends.
+A reader thread gives answers to their requests, and reconnects when the stream ends; a writer thread sends.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
-from clusterfn.hosts.rpc import reconnect, watchdog
+from clusterfn.hosts.rpc import keepalive, reconnect
 from clusterfn.hosts.rpc.boot import Opened
-from clusterfn.hosts.rpc.failures import error_of
 from clusterfn.hosts.rpc.frames import Header, no_frame
+from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc.line import Line
-from clusterfn.hosts.rpc.pending import Register
-from clusterfn.hosts.rpc.requests import Request, Senseless
-from clusterfn.hosts.rpc.sending import Sender
-from clusterfn.hosts.rpc.standing import Standing, State
-from clusterfn.hosts.transports import asking, is_held
+from clusterfn.hosts.rpc.link_state import ConnectionState, LinkStream, StateListeners
+from clusterfn.hosts.rpc.request_queue import PendingRequests, RequestSender
+from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
+from clusterfn.hosts.transports import is_held, prompts
 
 PING_ID = 2**31
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
@@ -36,7 +34,7 @@ _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
 
 
 class Link:
-    """See the module.
+    """The link to one host.
 
     Args:
         opener: Makes a stream whose agent has said hello.
@@ -51,24 +49,24 @@ class Link:
         self, host: Host, opener: Callable[[], Opened], opened: Opened, on_hello: Callable[[Header], None]
     ) -> None:
         self.host = host
-        self.line = Line(host.name, opened)
+        self.line = LinkStream(host.name, opened)
         self._opener = opener
         self._on_hello = on_hello
         self._answering: set[int] = set()  # the threads on which no answer can be waited for
-        self._requests = Register()
-        self._sender = Sender(self.line, self._requests.__contains__, self._give_up)
-        self._standing = Standing(host.name)
+        self._requests = PendingRequests()
+        self._sender = RequestSender(self.line, self._requests.__contains__, self._give_up)
+        self._standing = StateListeners(host.name)
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
             threading.Thread(target=loop, name=name, daemon=True).start()
-        watchdog.add(self)
+        keepalive.watch_link(self)
 
-    # whoever asks
+    # any thread that asks
 
-    def send(self, request: Request[Any]) -> None:
+    def send(self, request: OpenRequest[Any]) -> None:
         """Register the request and have it sent; waits for nothing.
 
         Raises:
@@ -118,11 +116,11 @@ class Link:
         return threading.get_ident() in self._answering
 
     @property
-    def state(self) -> State:
+    def state(self) -> ConnectionState:
         """How it stands."""
         return self._standing.state
 
-    def on_state(self, listener: Callable[[State], None]) -> Callable[[], None]:
+    def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
         """Tell `listener` each change, on the reader thread, until the function that this returns is called."""
         return self._standing.listen(listener)
 
@@ -144,7 +142,7 @@ class Link:
         self._answering.add(threading.get_ident())
         try:
             self._sender.run()
-        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: whoever waits must hear of it
+        except BaseException as error:  # noqa: BLE001 - the thread's outermost frame: waiting callers must get the error
             self._die(error)
 
     # the reader thread: answers
@@ -164,7 +162,7 @@ class Link:
                     self._die(broken)
                 if self.line.over is None:
                     self._connect_again(cause, max(0, brief - 1))
-        except BaseException as error:  # noqa: BLE001 - the outermost frame: whoever waits for an answer must hear of it
+        except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
             self._die(error)
 
     def _serve(self, opened: Opened) -> HostError | None:
@@ -191,12 +189,12 @@ class Link:
             return
         try:
             request.take(header, body)
-        except Senseless as odd:
+        except MalformedAnswer as odd:
             self._give_up(request, self._senseless(request, odd))
         except BaseException as error:  # noqa: BLE001 - the caller's own function: its error goes to its reply
             self._give_up(request, error)
 
-    def _end(self, request: Request[Any], header: Header, body: bytes) -> None:
+    def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
         error: ClusterfnError | None = None if header.get("ok") else error_of(self.host, header["error"])
         with self.line.changed:
             if getattr(error, "kind", "") == "skipped":  # what failed before it says why
@@ -210,12 +208,12 @@ class Link:
         except Exception as odd:  # noqa: BLE001 - a host that leaves out what belongs there: this request alone fails
             request.fail(self._senseless(request, odd))
 
-    def _give_up(self, request: Request[Any], error: BaseException) -> None:
+    def _give_up(self, request: OpenRequest[Any], error: BaseException) -> None:
         """End the request with an error of this side."""
         request.fail(error)
         self.cancel(request.id)
 
-    def _senseless(self, request: Request[Any], odd: BaseException) -> ClusterfnError:
+    def _senseless(self, request: OpenRequest[Any], odd: BaseException) -> ClusterfnError:
         return self._in_words(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
 
     def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
@@ -229,7 +227,7 @@ class Link:
     # the reader thread: another stream
 
     def _connect_again(self, cause: str, waits: int) -> None:
-        """Once somebody wants something: try until it works, is refused for good, or the link is closed.
+        """Once there is a request: try until it works, is refused for good, or the link is closed.
 
         Args:
             waits: How many pauses there have been: after streams that broke soon, the next is not made at once.
@@ -255,7 +253,7 @@ class Link:
         elif tried.refused is not None:
             self._die(tried.refused)
         elif tried.needs_a_person:
-            self._needs_you = asking.needs_you(self.host.name)
+            self._needs_you = prompts.needs_you(self.host.name)
         else:
             self._standing.now("reconnecting", tried.not_yet, self.state.since)
         return tried.opened is not None or tried.refused is not None
@@ -267,7 +265,7 @@ class Link:
         not been asked yet is refused.
 
         Returns:
-            Whether somebody has logged in since. If not, what was held before the refusal is of no use, or not yet.
+            Whether a person has logged in since. If not, a connection held before the refusal is useless so far.
         """
         assert self._needs_you is not None
         held_before = self._is_held()

@@ -1,4 +1,4 @@
-"""The answer to a request, as whoever asked holds it: waited for, or told by a callback on the link's reader thread.
+"""The answer to a request, for the caller: to wait for, or to get by a callback on the link's reader thread.
 
 `resolve` and `reject` are called by requests alone.
 """
@@ -26,7 +26,7 @@ class Reply(Generic[T]):
 
     Attributes:
         id: Names the request in `after` and `drain` of later ones.
-        moved: Bytes of its files that have been sent or have come; begins anew where they are sent again.
+        moved: Bytes of its files that have been sent or have come; starts again at 0 if they are sent again.
         size: Bytes of its files in all; None where that is not known (yet).
     """
 
@@ -102,7 +102,7 @@ class Reply(Generic[T]):
         self._future.add_done_callback(answered)
 
     def cancel(self) -> None:
-        """Want no more of it: the host is told to stop, `result` raises CancelledError. Nothing if it has ended."""
+        """Stop the request on the host; `result` then raises CancelledError. Does nothing if it has ended."""
         self._cancel()
 
     def register(self, number: int, host: str, asked: str, answering: AbstractSet[int] = frozenset()) -> None:

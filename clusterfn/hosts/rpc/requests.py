@@ -1,7 +1,7 @@
 """Open requests: what each sends, what it does with answers, and what it sends again after a reconnect.
 
 A request is made by `host`, registered with the link, and ends exactly once. `take`, `finish` and `fail` are called by
-the link's reader thread; `header` and `chunks` by whoever connects or writes.
+the link's reader thread; `header` and `chunks` by the thread that connects or writes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Sink = Union[Callable[[bytes], Any], BinaryIO]
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """A part of a file: `size` bytes from `offset` on. Opened when it is sent, and not kept in memory."""
 
     path: Path
@@ -30,10 +30,10 @@ class Part:
     size: int
 
 
-Data = Union[bytes, memoryview, Path, Part]
+Data = Union[bytes, memoryview, Path, FilePart]
 
 
-class Senseless(Exception):
+class MalformedAnswer(Exception):
     """An answer that lacks what belongs there, or has it of another type or size."""
 
 
@@ -41,11 +41,11 @@ def number(header: Header, name: str, below: float = math.inf) -> int:
     """A whole number of an answer, at least 0.
 
     Raises:
-        Senseless: It is not there, is none, or is not below `below`.
+        MalformedAnswer: It is not there, is none, or is not below `below`.
     """
     found = header.get(name)
     if type(found) is not int or not 0 <= found < below:
-        raise Senseless(f"{name}: {ascii(found)[:80]}")
+        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
     return found
 
 
@@ -53,11 +53,11 @@ def boolean(header: Header, name: str) -> bool:
     """Yes or no, as an answer says it; raises as `number`."""
     found = header.get(name)
     if type(found) is not bool:
-        raise Senseless(f"{name}: {ascii(found)[:80]}")
+        raise MalformedAnswer(f"{name}: {ascii(found)[:80]}")
     return found
 
 
-class Request(Generic[T]):
+class OpenRequest(Generic[T]):
     """One open request. Subclasses say how an answer is read and what a second sending leaves out."""
 
     def __init__(self, do: str, fields: Header, body: bytes = b"", after: Sequence[Reply[Any]] = ()) -> None:
@@ -107,7 +107,7 @@ class Request(Generic[T]):
         self.reply.reject(error)
 
 
-class Plain(Request[T]):
+class SimpleRequest(OpenRequest[T]):
     """One answer, read by a function."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Plain(Request[T]):
         return self._read(header, body)
 
 
-class Upload(Plain[T]):
+class UploadRequest(SimpleRequest[T]):
     """A request followed by the bytes of one or more sources."""
 
     def __init__(self, do: str, fields: Header, read: Callable[[Header, bytes], T], sources: Sequence[Data],
@@ -150,8 +150,8 @@ class Upload(Plain[T]):
 def pieces_of(source: Data) -> Iterator[bytes]:
     """The bytes of a source, a chunk at a time."""
     if isinstance(source, Path):
-        source = Part(source, 0, sys.maxsize)  # as long as it is by then
-    if not isinstance(source, Part):
+        source = FilePart(source, 0, sys.maxsize)  # as long as it is by then
+    if not isinstance(source, FilePart):
         for start in range(0, len(source), CHUNK):
             yield bytes(source[start : start + CHUNK])
         return
@@ -165,7 +165,7 @@ def pieces_of(source: Data) -> Iterator[bytes]:
 
 def size_of(source: Data) -> int:
     """How many bytes a source has now."""
-    if isinstance(source, Part):
+    if isinstance(source, FilePart):
         return source.size
     return source.stat().st_size if isinstance(source, Path) else len(source)
 
@@ -175,7 +175,7 @@ def writer_of(sink: Sink) -> Callable[[bytes], Any]:
     return sink if callable(sink) else sink.write
 
 
-class Get(Request[int]):
+class GetRequest(OpenRequest[int]):
     """A file's bytes; a second sending begins where the first one broke off."""
 
     def __init__(
@@ -195,7 +195,7 @@ class Get(Request[int]):
             if self._on_size is not None:
                 self._on_size(self.reply.size)
         if self.fields["offset"] + len(body) > self.reply.size:
-            raise Senseless(f"more bytes than the {self.reply.size} that it announced")
+            raise MalformedAnswer(f"more bytes than the {self.reply.size} that it announced")
         self._write(body)
         self.fields["offset"] += len(body)
         self.reply.moved += len(body)
@@ -203,11 +203,11 @@ class Get(Request[int]):
     def value(self, header: Header, body: bytes) -> int:
         """Its size; it may have become smaller while it was read."""
         if number(header, "size") != self.fields["offset"]:
-            raise Senseless(f"size: {header['size']}, after {self.fields['offset']} bytes")
+            raise MalformedAnswer(f"size: {header['size']}, after {self.fields['offset']} bytes")
         return int(self.fields["offset"])
 
 
-class Follow(Request[int]):
+class FollowRequest(OpenRequest[int]):
     """A file's bytes as they come."""
 
     def __init__(self, path: str, on_data: Callable[[bytes], Any], offset: int, after: Sequence[Reply[Any]]) -> None:
@@ -216,7 +216,7 @@ class Follow(Request[int]):
 
     def take(self, header: Header, body: bytes) -> None:
         if number(header, "offset") != self.fields["offset"]:
-            raise Senseless(f"offset: {header['offset']}, after {self.fields['offset']} bytes")
+            raise MalformedAnswer(f"offset: {header['offset']}, after {self.fields['offset']} bytes")
         self._on_data(body)
         self.fields["offset"] += len(body)
 
@@ -224,7 +224,7 @@ class Follow(Request[int]):
         return int(self.fields["offset"])
 
 
-class Wait(Request[bytes]):
+class WaitRequest(OpenRequest[bytes]):
     """A file that will come, with the ones that belong to it."""
 
     def __init__(
@@ -254,7 +254,7 @@ class Wait(Request[bytes]):
             return
         index = number(header, "file", below=len(self._writers))
         if self._content is None:
-            raise Senseless(f"file: {index}, before what describes it")
+            raise MalformedAnswer(f"file: {index}, before what describes it")
         self._writers[index](body)
         self.reply.moved, self.reply.size = self.reply.moved + len(body), number(header, "size")
         self.fields["offsets"][index] += len(body)
@@ -263,11 +263,11 @@ class Wait(Request[bytes]):
         if not self._writers:
             return body
         if self._content is None:
-            raise Senseless("its end, before its content")
+            raise MalformedAnswer("its end, before its content")
         return self._content
 
 
-class Still(Request[None]):
+class StillRequest(OpenRequest[None]):
     """Word whenever a file has stopped changing."""
 
     def __init__(self, path: str, silent_s: float, on_silent: Callable[[], Any], after: Sequence[Reply[Any]]) -> None:
@@ -305,7 +305,7 @@ class SpawnReply(Reply[Spawned]):
         self.exited.register(number, host, f"the end of {asked}", answering)
 
 
-class Spawn(Request[Spawned]):
+class SpawnRequest(OpenRequest[Spawned]):
     """A detached process. Once its pid is known it is never started again."""
 
     reply: SpawnReply
@@ -319,7 +319,7 @@ class Spawn(Request[Spawned]):
 
     def finish(self, header: Header, body: bytes) -> None:
         if not self.reply.done():
-            raise Senseless("its end, before its beginning")
+            raise MalformedAnswer("its end, before its beginning")
         self.reply.exited.resolve(number(header, "status"))
 
     def resend(self) -> bool:
@@ -334,7 +334,7 @@ class Spawn(Request[Spawned]):
 
 
 @dataclass(frozen=True)
-class Look:
+class CommandLook:
     """One look of a `repeat`.
 
     Attributes:
@@ -350,7 +350,7 @@ class Look:
     age_s: float = 0.0
 
 
-class Repeating(Reply[None]):
+class RepeatReply(Reply[None]):
     """The reply to `repeat`."""
 
     def stop(self) -> None:
@@ -358,15 +358,15 @@ class Repeating(Reply[None]):
         self.cancel()
 
 
-class Repeat(Request[None]):
+class RepeatRequest(OpenRequest[None]):
     """A program at intervals."""
 
-    reply: Repeating
+    reply: RepeatReply
 
-    def make_reply(self) -> Repeating:
-        return Repeating(lambda: self.cancel())
+    def make_reply(self) -> RepeatReply:
+        return RepeatReply(lambda: self.cancel())
 
-    def __init__(self, fields: Header, on_look: Callable[[Look], Any], after: Sequence[Reply[Any]]) -> None:
+    def __init__(self, fields: Header, on_look: Callable[[CommandLook], Any], after: Sequence[Reply[Any]]) -> None:
         super().__init__("repeat", fields, after=after)
         self._on_look = on_look
         self._texts = ("", "")
@@ -374,11 +374,11 @@ class Repeat(Request[None]):
     def take(self, header: Header, body: bytes) -> None:
         same, rc, age_s = boolean(header, "same"), header.get("rc"), header.get("age_s")
         if not (rc is None or type(rc) is int) or not (isinstance(age_s, (int, float)) and 0 <= age_s < math.inf):
-            raise Senseless(f"rc: {ascii(rc)[:80]}, age_s: {ascii(age_s)[:80]}")
+            raise MalformedAnswer(f"rc: {ascii(rc)[:80]}, age_s: {ascii(age_s)[:80]}")
         if not same:
             end = number(header, "out", below=len(body) + 1)
             self._texts = (body[:end].decode(errors="replace"), body[end:].decode(errors="replace"))
-        self._on_look(Look(rc, *self._texts, same, age_s))
+        self._on_look(CommandLook(rc, *self._texts, same, age_s))
 
     def value(self, header: Header, body: bytes) -> None:
         return None

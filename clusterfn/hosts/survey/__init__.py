@@ -5,6 +5,6 @@ Decides nothing and prints nothing: that is the part of `clusterfn check` and `c
 """
 
 from clusterfn.hosts.survey.ask import survey as survey
-from clusterfn.hosts.survey.site import Account, Cards, Partition, Site, Volume
+from clusterfn.hosts.survey.site import Account, Partition, Site, SurveyedGpus, Volume
 
-__all__ = ["Account", "Cards", "Partition", "Site", "Volume", "survey"]
+__all__ = ["Account", "SurveyedGpus", "Partition", "Site", "Volume", "survey"]

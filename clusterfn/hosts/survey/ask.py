@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Mapping
 
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.survey import answers, disks, machine, queues
-from clusterfn.hosts.survey.answers import NOT_THERE, Section
+from clusterfn.hosts.survey import parse
+from clusterfn.hosts.survey.parse import NOT_THERE, Section
 from clusterfn.hosts.survey.site import Site, Volume
 from clusterfn.scheduler.job_script import fill
 from clusterfn.scheduler.slurm import INHERITED
@@ -43,7 +43,7 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
     answer = connection.run(argv, unset=(*INHERITED, "SINFO_"), timeout_s=limit).result(limit + _SPARE_S)
-    return site(answers.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
+    return site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
 
 
 def site(found: Mapping[str, Section]) -> Site:
@@ -51,19 +51,19 @@ def site(found: Mapping[str, Section]) -> Site:
     sinfo, sacctmgr = _section(found, "partitions"), _section(found, "accounts")
     associations = sacctmgr.lines if sacctmgr.rc == 0 else []
     conda = _section(found, "conda")
-    left = disks.quotas(_section(found, "quotas").lines)
+    left = parse.quotas(_section(found, "quotas").lines)
     return Site(
         volumes=_volumes(found, left),
-        partitions=None if sinfo.rc == NOT_THERE else queues.partitions(sinfo.lines) if sinfo.rc == 0 else (),
-        accounts=queues.accounts(associations),
-        limits=queues.limits(_section(found, "limits").lines, associations),
+        partitions=None if sinfo.rc == NOT_THERE else parse.partitions(sinfo.lines) if sinfo.rc == 0 else (),
+        accounts=parse.accounts(associations),
+        limits=parse.limits(_section(found, "limits").lines, associations),
         trouble=_trouble(sinfo),
-        cards=machine.cards(_section(found, "cards")),
-        modules=machine.has_modules(_section(found, "login")),
-        lingering=machine.lingering(_section(found, "logind")),
-        glibc=machine.glibc(_section(found, "library")),
+        cards=parse.cards(_section(found, "cards")),
+        modules=parse.has_modules(_section(found, "login")),
+        lingering=parse.lingering(_section(found, "logind")),
+        glibc=parse.glibc(_section(found, "library")),
         conda=conda.lines[-1].strip() if conda.rc == 0 and conda.lines else "",
-        root=disks.volume(_section(found, "root"), left),
+        root=parse.volume(_section(found, "root"), left),
         silent=tuple(_name(each) for each in found.values() if each.rc is None),
     )
 
@@ -79,14 +79,14 @@ def _name(section: Section) -> str:
 def _trouble(sinfo: Section) -> str:
     if sinfo.rc in (0, NOT_THERE):
         return ""
-    return machine.SILENT if sinfo.rc is None else "\n".join(sinfo.lines[-5:]) or f"it ended with status {sinfo.rc}"
+    return parse.SILENT if sinfo.rc is None else "\n".join(sinfo.lines[-5:]) or f"it ended with status {sinfo.rc}"
 
 
-def _volumes(found: Mapping[str, Section], left: dict[str, disks.Left]) -> tuple[Volume, ...]:
+def _volumes(found: Mapping[str, Section], left: dict[str, parse.QuotaLeft]) -> tuple[Volume, ...]:
     """In the order of the candidates; of several names for one folder the first."""
     named: dict[tuple[str, str], Volume] = {}
     for section in found.values():
-        volume = disks.volume(section, left) if section.name.startswith("volume-") else None
+        volume = parse.volume(section, left) if section.name.startswith("volume-") else None
         if volume is not None:
             named.setdefault((volume.device, volume.path), volume)
     return tuple(named.values())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterfn.config.spec import Host
-from clusterfn.hosts.transports.asking import Asker
 from clusterfn.hosts.transports.base import Stream, Transport
+from clusterfn.hosts.transports.prompts import Asker
 
 __all__ = ["Asker", "Stream", "Transport", "is_held", "transport_for"]
 
@@ -15,7 +15,7 @@ def transport_for(host: Host) -> Transport:
         from clusterfn.hosts.transports.local import LocalTransport
 
         return LocalTransport(host.name)
-    from clusterfn.hosts.transports.reuse import ReusingTransport
+    from clusterfn.hosts.transports.shared_login import ReusingTransport
 
     return ReusingTransport(host, _by_ssh(host))
 
@@ -36,6 +36,6 @@ def _by_ssh(host: Host) -> Transport:
 
 def is_held(host: Host) -> bool:
     """Whether `clusterfn login` holds a connection to the host. Looks at this machine alone."""
-    from clusterfn.hosts.transports import logins
+    from clusterfn.hosts.transports import shared_login
 
-    return logins.is_held(host)
+    return shared_login.is_held(host)

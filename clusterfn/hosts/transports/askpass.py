@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from clusterfn.hosts.transports import runtime
-from clusterfn.hosts.transports.asking import AGAIN, Asker, NotAnswered, Question
+from clusterfn.hosts.transports import held_connections
+from clusterfn.hosts.transports.prompts import AGAIN, Asker, NotAnswered, Question
 
 _WORDS = 65536
 _YES_OR_NO = re.compile(r"\(yes/no", re.IGNORECASE)
@@ -113,13 +113,13 @@ def _prepared() -> tuple[Path, socket.socket, Mapping[str, str]]:
     Raises:
         ConfigError: It cannot be made; then nothing of it is there.
     """
-    folder = runtime.scratch("ask-")
+    folder = held_connections.scratch_folder("ask-")
     try:
         env = _variables(folder)
         return folder, _listening(folder / "s"), env
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise runtime.unwritable(error) from error
+        raise held_connections.unwritable(error) from error
 
 
 def _listening(path: Path) -> socket.socket:

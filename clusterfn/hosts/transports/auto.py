@@ -1,6 +1,6 @@
 """`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and says why.
 
-Decides anew for each stream, for a ControlMaster comes and goes. Opens nothing itself.
+Decides again for each stream, because a ControlMaster comes and goes. Opens nothing itself.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
-from clusterfn.hosts.transports import hostkeys, openssh
-from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports import host_keys, openssh
 from clusterfn.hosts.transports.base import Stream
-from clusterfn.hosts.transports.sshconfig import Settings, jumps, resolve
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
 
 KLIST_S = 5.0
 
@@ -64,7 +64,7 @@ def needs_ssh(settings: Settings) -> str:
     key = next((path for path in settings.identity_files if _is_fido(path)), None)
     if key is not None:
         return f"{key.name} is a FIDO key"
-    if hostkeys.has_authority_alone(settings):
+    if host_keys.has_authority_alone(settings):
         return "an authority vouches for its host key"
     return "there is a Kerberos ticket" if settings.gssapi and _has_ticket() else ""
 

@@ -1,16 +1,21 @@
-"""The seam to a host: a transport opens a byte stream to a command there, and nothing else.
+"""The interface of a transport: it opens a byte stream to a command on a host, and nothing else.
 
 Implementations: `local.LocalTransport`, `paramiko.ParamikoTransport`, `openssh.OpensshTransport`, `auto.AutoTransport`,
-which chooses between these two, `reuse.ReusingTransport`, which goes by a held connection rather than by any of them,
-and `tests.fakes.transport.FakeTransport`. All pass tests/contract/test_transport_contract.py. Foreign errors are
-translated in them, and nowhere else.
+which chooses between these two, `shared_login.ReusingTransport`, which prefers a held connection to any of them, and
+`tests.fakes.transport.FakeTransport`. All pass tests/contract/test_transport_contract.py. Each translates the errors of
+its library; no other module does.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
-from clusterfn.hosts.transports.asking import Asker
+from clusterfn.errors import Unreachable
+from clusterfn.hosts.transports.prompts import Asker
 
 
 class Stream(Protocol):
@@ -49,8 +54,27 @@ class Transport(Protocol):
         """Start `command` in the login shell of the user there.
 
         Args:
-            asker: Asks the person for what a login needs; None: nobody is asked, and such a login is refused.
+            asker: Asks the person for what a login needs; None: no person can be asked, and such a login is refused.
 
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.
         """
+
+
+T = TypeVar("T")
+PAUSES_S = (0.3, 1.0, 2.0)
+
+
+def open_with_retries(
+    open_once: Callable[[], T], was_dropped: Callable[[Unreachable], bool], pauses_s: Sequence[float]
+) -> T:
+    """What `open_once` opens; it is called again after each pause while the host hangs up at once."""
+    for pause in pauses_s:
+        began = time.monotonic()
+        try:
+            return open_once()
+        except Unreachable as error:
+            if not was_dropped(error) or time.monotonic() - began > pauses_s[-1]:
+                raise
+            threading.Event().wait(pause * random.uniform(0.5, 1.5))
+    return open_once()

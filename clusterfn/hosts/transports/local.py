@@ -1,16 +1,118 @@
-"""This machine as a host: the command runs in /bin/sh, in a session of its own. POSIX only.
+"""A local process as a stream, and this machine as a host: the command runs in /bin/sh. POSIX only.
 
-The session keeps the terminal's Ctrl-C away from the agent.
+The process has a session of its own: the terminal's Ctrl-C does not reach it, and it cannot ask on the terminal.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import subprocess
 import sys
+import threading
+from collections.abc import Mapping, Sequence
 
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports.asking import Asker
 from clusterfn.hosts.transports.base import Stream
-from clusterfn.hosts.transports.process import ProcessStream
+from clusterfn.hosts.transports.prompts import Asker
+
+STDERR_KEPT = 8192
+PATIENCE_S = 2.0
+
+
+class ProcessStream:
+    """A started process; see `base.Stream`."""
+
+    def __init__(self, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            list(argv),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            bufsize=0,
+            env=env,
+        )
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._in, self._out, self._err = self._process.stdin, self._process.stdout, self._process.stderr
+        self._said = b""
+        self._closed = False
+        self._lock = threading.Lock()
+        self._reading = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, name="clusterfn-stderr", daemon=True)
+        self._listener.start()
+
+    def read(self, size: int) -> bytes:
+        with self._reading:
+            return b"" if self._closed else os.read(self._out.fileno(), size)
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self._closed:
+                raise BrokenPipeError("the stream was closed here")
+            rest = rest[self._write(rest) :]
+
+    def _write(self, data: memoryview) -> int:
+        try:
+            return os.write(self._in.fileno(), data)
+        except ValueError as error:
+            raise BrokenPipeError("the stream was closed here") from error
+
+    def close(self) -> None:
+        self._close(PATIENCE_S)
+
+    def _close(self, patience_s: float) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._end(patience_s)
+
+    def _end(self, patience_s: float) -> None:
+        """The process sees the end of its input; one that stays all the same is killed, and its own group only."""
+        self._in.close()
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.wait()
+        self._listener.join(PATIENCE_S)
+        if self._listener.is_alive():  # a child of it lives on and holds the pipes
+            with contextlib.suppress(ProcessLookupError):
+                self._kill()
+        with self._reading:
+            self._out.close()
+        self._listener.join(PATIENCE_S)
+        self._err.close()
+
+    def _kill(self) -> None:
+        if sys.platform == "win32":
+            self._process.kill()
+        else:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def cause(self) -> str | None:
+        if self._closed:
+            return None
+        try:
+            code = self._process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return None
+        return f"it was ended by signal {-code}" if code < 0 else f"it ended with exit status {code}"
+
+    def stderr(self) -> str:
+        if self._process.poll() is not None:
+            self._listener.join(PATIENCE_S)
+        return self._said.decode(errors="replace")
+
+    def _listen(self) -> None:
+        while piece := self._err.read(STDERR_KEPT):
+            self._hear(piece)
+
+    def _hear(self, piece: bytes) -> None:
+        self._said = (self._said + piece)[-STDERR_KEPT:]
 
 
 class LocalTransport:

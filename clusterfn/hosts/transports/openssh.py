@@ -17,12 +17,12 @@ from collections.abc import Sequence
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.transports import busy, failures, sshwords
-from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports import base, ssh_errors
 from clusterfn.hosts.transports.askpass import AskPass
 from clusterfn.hosts.transports.base import Stream
-from clusterfn.hosts.transports.process import PATIENCE_S, ProcessStream
-from clusterfn.hosts.transports.sshconfig import Settings, resolve
+from clusterfn.hosts.transports.local import PATIENCE_S, ProcessStream
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 KEEPALIVE_S, KEEPALIVES = 15, 3
 LOGIN_S = 30.0
@@ -53,7 +53,7 @@ class OpensshTransport:
                 hint="install OpenSSH's client, or use transport: paramiko",
             )
         settings = resolve(self.host)
-        return busy.patiently(lambda: self._open(settings, command, asker), _was_dropped, busy.PAUSES_S)
+        return base.open_with_retries(lambda: self._open(settings, command, asker), _was_dropped, base.PAUSES_S)
 
     def _open(self, settings: Settings, command: str, asker: Asker | None) -> Stream:
         if asker is None or sys.platform == "win32":
@@ -72,7 +72,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
         if stream.wait_open(patience_s(settings)):
             return stream
         raise _error(host, settings, stream)
-    except BaseException:  # Ctrl-C too: nobody else has the stream
+    except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
 
@@ -80,9 +80,9 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
 def _error(host: Host, settings: Settings, stream: OpensshStream) -> Exception:
     code = stream.code()
     if code is not None:
-        return sshwords.error_of(host, settings, stream.before(), code, asked=stream.asked)
-    evidence = [line.rstrip() for line in stream.before().splitlines()][-sshwords.EVIDENCE_LINES :]
-    return failures.ended(host, settings, f"not within {patience_s(settings):g} s", evidence)
+        return ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asked)
+    evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
+    return ssh_errors.ended(host, settings, f"not within {patience_s(settings):g} s", evidence)
 
 
 class OpensshStream(ProcessStream):
@@ -116,7 +116,7 @@ class OpensshStream(ProcessStream):
         """What ssh has said to a person since this was asked: a menu, or that an answer was wrong."""
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
-        return "\n".join(line for line in new if line.strip() and not sshwords.CHATTER.match(line))
+        return "\n".join(line for line in new if line.strip() and not ssh_errors.CHATTER.match(line))
 
     @property
     def _spent_s(self) -> float:
@@ -149,10 +149,10 @@ class OpensshStream(ProcessStream):
         if told is None or self._process.returncode != LOST_STATUS:
             return told
         self._listener.join(PATIENCE_S)
-        return sshwords.lost(self._said.decode(errors="replace")) or told
+        return ssh_errors.lost(self._said.decode(errors="replace")) or told
 
     def stderr(self) -> str:
-        return sshwords.without_chatter(super().stderr())
+        return ssh_errors.without_chatter(super().stderr())
 
     def _listen(self) -> None:
         try:
@@ -205,7 +205,7 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
         *mux,
         *([] if asks else ["BatchMode=yes"]),
         "ClearAllForwardings=yes",
-        "ForwardAgent=no",  # whoever is root on the host could use the user's keys; the option above leaves it on
+        "ForwardAgent=no",  # root on the host could use the user's keys; the option above leaves it on
         f"ConnectTimeout={max(1, round(settings.timeout_s))}",
         f"ServerAliveInterval={KEEPALIVE_S}",
         f"ServerAliveCountMax={KEEPALIVES}",
@@ -237,4 +237,4 @@ def has_master(settings: Settings) -> bool:
 
 
 def _was_dropped(error: BaseException) -> bool:
-    return isinstance(error.__cause__, sshwords.SshEnded) and error.__cause__.dropped
+    return isinstance(error.__cause__, ssh_errors.SshEnded) and error.__cause__.dropped

@@ -20,11 +20,11 @@ import paramiko
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.transports import busy, failures, hostkeys
-from clusterfn.hosts.transports.asking import Asker
+from clusterfn.hosts.transports import base, host_keys, ssh_errors
 from clusterfn.hosts.transports.base import Stream
-from clusterfn.hosts.transports.sshconfig import Settings, jumps, refuse_unmet, resolve
-from clusterfn.hosts.transports.sshlogin import log_in
+from clusterfn.hosts.transports.paramiko_login import log_in
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, jumps, refuse_unmet, resolve
 
 WINDOW = 16 * 2**20
 KEEPALIVE_S, KEEPALIVES = 15, 3
@@ -33,7 +33,7 @@ STDERR_KEPT = 8192
 STATUS_S = 1.0
 HOPS = 8
 LOG = "clusterfn.ssh"
-BUSY_PAUSES_S = busy.PAUSES_S
+BUSY_PAUSES_S = base.PAUSES_S
 # As which paramiko reports a connection that a busy sshd has dropped: a missing banner, or a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
@@ -62,7 +62,7 @@ class ParamikoTransport:
         hops = connect(self.host, settings, asker)
         try:
             return ParamikoStream(session(self.host, settings, hops[-1], command), hops)
-        except BaseException:  # Ctrl-C too: nobody else has the connections
+        except BaseException:  # Ctrl-C too: no caller has the connections yet
             close(hops)
             raise
 
@@ -119,7 +119,7 @@ def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[
     Raises:
         HostError: As `Transport.open`.
     """
-    return busy.patiently(
+    return base.open_with_retries(
         lambda: _all_hops(host, settings, asker), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
     )
 
@@ -156,7 +156,7 @@ def _connect(
     ssh = meet(host, settings, hops, via, asker=asker)
     with _translated(host, settings):
         key = ssh.get_remote_server_key()
-        hostkeys.check(settings, host.name, key.get_name(), key.asbytes())
+        host_keys.check(settings, host.name, key.get_name(), key.asbytes())
         log_in(ssh, settings, host.name, asker)
         ssh.set_keepalive(KEEPALIVE_S)
     return ssh
@@ -170,7 +170,7 @@ def meet(
     kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
 ) -> paramiko.Transport:
-    """A connection that has shown its host key and is not logged in: nobody has looked at the key yet.
+    """A connection that has shown its host key and is not logged in; its key was not checked yet.
 
     Args:
         hops: Takes this connection, and before it those that it goes through.
@@ -233,7 +233,7 @@ def _prepare(ssh: paramiko.Transport, settings: Settings) -> None:
     ssh.banner_timeout = settings.timeout_s
     options = ssh.get_security_options()
     options.ciphers = [name for name in CIPHERS if name in options.ciphers]
-    known = {entry.kind for entry in hostkeys.known_keys(settings.key_name, settings.known_hosts)}
+    known = {entry.kind for entry in host_keys.known_keys(settings.key_name, settings.known_hosts)}
     known |= {"rsa-sha2-512", "rsa-sha2-256"} if "ssh-rsa" in known else set()
     options.key_types = sorted(options.key_types, key=lambda kind: kind not in known)
 
@@ -328,28 +328,28 @@ _Make = Callable[[Host, Settings, str, list[str]], HostError]
 
 
 def _unresolved(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
-    return failures.unresolved(host, settings, settings.hostname, evidence)
+    return ssh_errors.unresolved(host, settings, settings.hostname, evidence)
 
 
 def _no_common(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
     hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's ssh), or "
     hint += "let its administrator allow rsa-sha2-256 and aes-ctr"
-    return failures.no_common(host, place, f"paramiko {paramiko.__version__}", evidence, hint)
+    return ssh_errors.no_common(host, place, f"paramiko {paramiko.__version__}", evidence, hint)
 
 
 def _no_session(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
-    return failures.no_session(host, settings, evidence)
+    return ssh_errors.no_session(host, settings, evidence)
 
 
 _TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
     (socket.gaierror, _unresolved),
-    (ConnectionRefusedError, failures.refused),
-    (_Mute, failures.mute),
-    (TimeoutError, failures.silent),
-    (socket.timeout, failures.silent),
+    (ConnectionRefusedError, ssh_errors.refused),
+    (_Mute, ssh_errors.mute),
+    (TimeoutError, ssh_errors.silent),
+    (socket.timeout, ssh_errors.silent),
     (paramiko.ssh_exception.IncompatiblePeer, _no_common),
     (paramiko.ChannelException, _no_session),
-    (EOFError, failures.hung_up),
-    (OSError, failures.not_reached),
-    (paramiko.SSHException, failures.no_server),
+    (EOFError, ssh_errors.hung_up),
+    (OSError, ssh_errors.not_reached),
+    (paramiko.SSHException, ssh_errors.no_server),
 )

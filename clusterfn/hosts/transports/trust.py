@@ -21,9 +21,9 @@ from typing import Any
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError, HostKeyError
-from clusterfn.hosts.transports import hostkeys, openssh, sshwords
-from clusterfn.hosts.transports.hostkeys import Known
-from clusterfn.hosts.transports.sshconfig import Settings, jumps, resolve
+from clusterfn.hosts.transports import host_keys, openssh, ssh_errors
+from clusterfn.hosts.transports.host_keys import KnownKey
+from clusterfn.hosts.transports.ssh_config import Settings, jumps, resolve
 
 KINDS = (
     ("ssh-ed25519",),
@@ -33,7 +33,7 @@ KINDS = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownKey:
     """One key that a host has shown."""
 
     kind: str
@@ -41,14 +41,14 @@ class Shown:
 
     @property
     def fingerprint(self) -> str:
-        return hostkeys.fingerprint(self.blob)
+        return host_keys.fingerprint(self.blob)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.fingerprint}"
 
 
 @dataclass(frozen=True)
-class Met:
+class HostKeys:
     """A host on the way, the keys that it showed, and what is remembered of it (markers left out).
 
     Attributes:
@@ -56,16 +56,16 @@ class Met:
     """
 
     settings: Settings
-    shown: tuple[Shown, ...]
-    known: tuple[Known, ...]
+    shown: tuple[ShownKey, ...]
+    known: tuple[KnownKey, ...]
 
     @property
-    def trusted(self) -> Known | None:
+    def trusted(self) -> KnownKey | None:
         blobs = {key.blob for key in self.shown}
         return next((entry for entry in self.known if entry.blob in blobs), None)
 
 
-def stops(host: Host) -> list[Settings]:
+def hosts_on_the_way(host: Host) -> list[Settings]:
     """Each host that the way to `host` meets, the nearest first, itself last."""
     there = resolve(host)
     before = jumps(host, there)
@@ -74,7 +74,7 @@ def stops(host: Host) -> list[Settings]:
     return [*chained, there]
 
 
-def meet(host: Host, settings: Settings) -> Met:
+def fetch_keys(host: Host, settings: Settings) -> HostKeys:
     """Fetch the keys of one stop.
 
     Raises:
@@ -82,17 +82,17 @@ def meet(host: Host, settings: Settings) -> Met:
         HostKeyError: It showed a key that is marked as revoked.
     """
     shown = tuple(_shown(host, settings))
-    entries = hostkeys.known_keys(settings.key_name, settings.known_hosts)
+    entries = host_keys.known_keys(settings.key_name, settings.known_hosts)
     for key in shown:
         revoked = next((each for each in entries if each.marker == "@revoked" and each.blob == key.blob), None)
         if revoked is not None:
-            raise hostkeys.revoked_error(settings, host.name, f"{key} by {settings.place}", revoked.place)
-    return Met(settings, shown, tuple(entry for entry in entries if not entry.marker))
+            raise host_keys.revoked_error(settings, host.name, f"{key} by {settings.place}", revoked.place)
+    return HostKeys(settings, shown, tuple(entry for entry in entries if not entry.marker))
 
 
-def _shown(host: Host, settings: Settings) -> list[Shown]:
+def _shown(host: Host, settings: Settings) -> list[ShownKey]:
     fetch = _by_ssh if openssh.has_ssh() else _by_paramiko
-    found: list[Shown] = []
+    found: list[ShownKey] = []
     missing: HostError | None = None
     for kinds in KINDS:
         try:
@@ -106,7 +106,7 @@ def _shown(host: Host, settings: Settings) -> list[Shown]:
     return found
 
 
-def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Shown]:
+def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
     """ssh itself goes there and writes the key into an empty file of ours; it tries no login."""
     with tempfile.TemporaryDirectory(prefix="clusterfn-") as folder:
         file = Path(folder) / "known_hosts"
@@ -122,11 +122,11 @@ def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Show
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise sshwords.error_of(host, settings, _text(error.stderr), -1) from error
+            raise ssh_errors.error_of(host, settings, _text(error.stderr), -1) from error
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if not lines:
-        raise sshwords.error_of(host, settings, _text(ran.stderr), ran.returncode)
-    return [Shown(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
+        raise ssh_errors.error_of(host, settings, _text(ran.stderr), ran.returncode)
+    return [ShownKey(words[1], base64.b64decode(words[2])) for words in map(str.split, lines) if len(words) >= 3]
 
 
 def _text(data: bytes | None) -> str:
@@ -157,18 +157,18 @@ def _options(settings: Settings, file: Path, kinds: tuple[str, ...]) -> list[str
     return ["-T", "-x", "-v", *(f"-o{option}" for option in options), *through]
 
 
-def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[Shown]:
+def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
     from clusterfn.hosts.transports import paramiko
 
     hops: list[Any] = []
     try:
         key = paramiko.meet(host, settings, hops, kinds=kinds).get_remote_server_key()
-        return [Shown(key.get_name(), key.asbytes())]
+        return [ShownKey(key.get_name(), key.asbytes())]
     finally:
         paramiko.close(hops)
 
 
-def remember(host: Host, met: Met, keys: Sequence[Shown]) -> Path:
+def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
     """Write keys into the user's first known_hosts file, in place of what was remembered; the file.
 
     Raises:
@@ -199,7 +199,7 @@ def _name(settings: Settings) -> str:
     return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
 
 
-def _forget(host: Host, met: Met) -> None:
+def _forget(host: Host, met: HostKeys) -> None:
     """Take the remembered lines out, and leave what they say of other hosts. All can be, or none is."""
     rest: dict[Path, list[str]] = {}
     for entry in met.known:
@@ -212,7 +212,7 @@ def _forget(host: Host, met: Met) -> None:
             raise HostKeyError(
                 f"{entry.place} holds another key of {met.settings.place}, and is not ours to change",
                 host=host.name,
-                evidence=[f"remembered: {entry.kind} {hostkeys.fingerprint(entry.blob)}"],
+                evidence=[f"remembered: {entry.kind} {host_keys.fingerprint(entry.blob)}"],
                 hint="take the line out yourself, or ask who maintains that file",
             )
         lines[int(number) - 1] = left
@@ -226,7 +226,7 @@ def _without(line: str, name: str) -> str | None:
     if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
         return ""
     left = [each for each in names if each.lower() != name]
-    if len(left) == len(names) or hostkeys.matches(",".join(left), name):
+    if len(left) == len(names) or host_keys.matches(",".join(left), name):
         return None
     return line.replace(line.split()[0], ",".join(left), 1)
 

@@ -1,0 +1,217 @@
+"""Send files to the client: as they are, as they grow, or once they exist. Also list files, and report silent ones."""
+
+import collections
+import errno
+import json
+import os
+import stat
+import time
+
+from .files import CHUNK, exists, glob_pattern, read_at, size_of
+from .frames import pack
+from .handler import Failure, RequestHandler, expand, seconds
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, List, Optional
+
+
+class GetHandler(RequestHandler):
+    """Send a file at its present size, which the client learns before the bytes."""
+
+    def start(self) -> None:
+        self.path = expand(self.header["path"])
+        self.offset = self.header.get("offset", 0)
+        if not exists(self.path, True):
+            raise Failure("missing", os.strerror(errno.ENOENT), self.path, errno.ENOENT)
+        with open(self.path, "rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
+            self.agent.out.offer(self)
+
+    def frame(self) -> "Optional[bytes]":
+        data = read_at(self.path, self.offset, max(0, min(CHUNK, self.size - self.offset)))
+        self.offset += len(data)
+        if data:
+            return pack({"id": self.id, "size": self.size}, data)
+        self.end(size=self.offset)
+        return None
+
+
+class FollowHandler(RequestHandler):
+    """Stream a file as it grows; it may not exist yet."""
+
+    offset = 0
+    path = ""
+
+    def start(self) -> None:
+        self.path = expand(self.header["path"])
+        self.offset = self.header.get("offset", 0)
+        self.agent.watcher.add(self)
+
+    def look(self, ask_server: bool) -> bool:
+        """Return whether there is more; if so, queue it."""
+        if self.queued:
+            return False
+        more = bool(read_at(self.path, self.offset, 1))
+        if not more and ask_server and not os.path.exists(self.path):
+            more = exists(self.path, True)
+        if more:
+            self.agent.out.offer(self)
+        return more
+
+    def is_urgent(self) -> bool:
+        return True
+
+    def frame(self) -> "Optional[bytes]":
+        data = read_at(self.path, self.offset) if self.path else b""
+        if not data:
+            return None
+        frame = pack({"id": self.id, "offset": self.offset}, data)
+        self.offset += len(data)
+        return frame
+
+    def stop(self) -> None:
+        self.end()
+
+    def release(self) -> None:
+        self.agent.watcher.drop(self)
+
+
+class WaitHandler(RequestHandler):
+    """Once a file exists, send the rest of the drained follows, the file itself, then the `with` files."""
+
+    def start(self) -> None:
+        self.content_sent = False
+        self.path = expand(self.header["path"])
+        self.drain = collections.deque(self.header.get("drain") or ())
+        self.paths = [expand(path) for path in self.header.get("with") or ()]
+        offsets = self.header.get("offsets") or [0] * len(self.paths)
+        self.files = collections.deque([i, path, offset] for i, (path, offset) in enumerate(zip(self.paths, offsets)))
+        self.agent.watcher.add(self)
+
+    def look(self, ask_server: bool) -> bool:
+        if self.queued or not exists(self.path, ask_server):
+            return False
+        self.agent.watcher.drop(self)
+        self.agent.out.offer(self)
+        return True
+
+    def is_urgent(self) -> bool:
+        return bool(self.drain)
+
+    def frame(self) -> "Optional[bytes]":
+        if self.drain:
+            return self.next_drained_frame()
+        if not self.files:
+            self.end(b"" if self.content_sent else self.content())
+            return None
+        if not self.content_sent:
+            self.content_sent = True
+            return pack({"id": self.id, "content": True}, self.content())
+        return self.next_file_frame()
+
+    def content(self) -> bytes:
+        with open(self.path, "rb") as file:
+            return file.read()
+
+    def next_drained_frame(self) -> bytes:
+        follow = self.agent.requests.get(self.drain[0])
+        frame = follow.safely(follow.frame) if isinstance(follow, FollowHandler) else None
+        if frame is None:
+            self.drain.popleft()
+            if isinstance(follow, FollowHandler):
+                follow.end()
+        return frame or b""
+
+    def next_file_frame(self) -> bytes:
+        index, path, offset = self.files[0]
+        data = read_at(path, offset)
+        if not data:
+            self.files.popleft()
+            return b""
+        self.files[0][2] += len(data)
+        return pack({"id": self.id, "file": index, "size": sum(map(size_of, self.paths))}, data)
+
+    def release(self) -> None:
+        self.agent.watcher.drop(self)
+
+
+class StillHandler(RequestHandler):
+    """Report each time that a file's content has not changed for `silent_s`, by this agent's clock.
+
+    A file that was never seen is not silent.
+    """
+
+    LOOKS = 4
+
+    def start(self) -> None:
+        self.path = expand(self.header["path"])
+        self.silent = seconds(self.header, "silent_s", 60.0)
+        self.seen = b""
+        self.since = self.reported = time.monotonic()
+        self.turn()
+
+    def turn(self) -> None:
+        if not self.ended:
+            self.safely(self.check_content)
+
+    def check_content(self) -> None:
+        now = time.monotonic()
+        content = read_at(self.path, 0, 4096) or self.seen
+        if content != self.seen:
+            self.seen, self.since, self.reported = content, now, now
+        if self.seen and now - self.reported >= self.silent:
+            self.reported = now
+            self.send({"silent_s": now - self.since})
+        self.agent.at(self.silent / self.LOOKS, self.turn)
+
+    def stop(self) -> None:
+        self.end()
+
+
+class ListHandler(RequestHandler):
+    """List the files below a folder, a few hundred entries per turn of the loop."""
+
+    ENTRIES_A_TURN = 500
+    MOST_BYTES = 4 * 1024 * 1024  # of names: an answer is one header, which the client takes up to twice that size
+
+    def start(self) -> None:
+        self.path = expand(self.header["path"])
+        self.match = glob_pattern(self.header.get("glob") or "**").match
+        self.limit = self.header.get("limit") or 10000
+        self.found: "List[Any]" = []
+        self.room = self.MOST_BYTES
+        os.listdir(self.path)
+        self.walk = self.entries(self.path, "")
+        self.agent.out.offer(self)
+
+    def entries(self, folder: str, prefix: str) -> "Iterator[Optional[Any]]":
+        for name in sorted(os.listdir(folder)):
+            place = os.path.join(folder, name)
+            try:
+                status = os.lstat(place)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                yield None
+                yield from self.entries(place, prefix + name + "/")
+            elif self.match(prefix + name):
+                yield [prefix + name, status.st_size, status.st_mtime, status.st_mode]
+            else:
+                yield None
+
+    def frame(self) -> "Optional[bytes]":
+        for _ in range(self.ENTRIES_A_TURN):
+            try:
+                entry = next(self.walk)
+            except StopIteration:
+                self.end(files=self.found, truncated=False)
+                return None
+            if entry is None:
+                continue
+            self.room -= len(json.dumps(entry[0]))
+            if len(self.found) == self.limit or self.room < 0:
+                self.end(files=self.found, truncated=True)
+                return None
+            self.found.append(entry)
+        return b""

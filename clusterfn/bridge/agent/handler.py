@@ -1,0 +1,145 @@
+"""The base of all request handlers, the errors that they answer with, and how they read a request's fields."""
+
+import errno
+import os
+import traceback
+
+from .files import free_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional, Protocol, Set
+
+    from .file_watcher import FileWatcher
+    from .frames import Header, Outbox
+
+    class AgentServices(Protocol):
+        """The part of the agent that its handlers use."""
+
+        root: str
+        machine: str
+        umask: int
+        last_received: float
+        out: Outbox
+        watcher: FileWatcher
+        requests: "Dict[int, RequestHandler]"
+        children: Dict[int, Callable[[int], None]]
+        readers: Dict[int, Callable[[int], None]]
+        writers: Dict[int, Callable[[int], None]]
+        swept: Set[str]
+
+        def at(self, seconds: float, action: Callable[[], None]) -> None: ...
+        def forget(self, request: "RequestHandler", error: Optional[Header]) -> None: ...
+
+
+KINDS = {
+    errno.ENOSPC: "full", errno.EDQUOT: "full", errno.EACCES: "denied", errno.EPERM: "denied", errno.EROFS: "denied",
+    errno.ENOENT: "missing", errno.ENOTDIR: "missing",
+}  # fmt: skip
+
+
+class Failure(Exception):
+    """An expected error, which is sent to the client as the answer."""
+
+    def __init__(self, kind: str, message: str, path: str = "", number: int = 0, **more: "Any") -> None:
+        Exception.__init__(self, message)
+        self.data = dict(more, kind=kind, message=message)
+        if path:
+            self.data["path"] = path
+        if number:
+            self.data["errno"] = number
+
+
+def failure_of(error: OSError, path: str, **more: "Any") -> Failure:
+    """Translate an error of the operating system for the client."""
+    number = error.errno or 0
+    kind = KINDS.get(number, "io")
+    if kind == "full":
+        more["free"] = free_bytes(path)
+    return Failure(kind, os.strerror(number) if number else str(error), path, number, **more)
+
+
+def expand(path: str) -> str:
+    """Return an absolute path: expand `$VAR` of this host (an unknown one stays), then `~/`."""
+    full = os.path.expanduser(os.path.expandvars(path))
+    if "\0" in full or not os.path.isabs(full):
+        raise Failure("bad", "not an absolute path on this host", path)
+    return os.path.normpath(full)
+
+
+def seconds(header: "Header", name: str, default: float) -> float:
+    """Read a duration from a request. Reject a negative one, which would keep the loop busy."""
+    value = header.get(name)
+    value = default if value is None else value
+    if not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise Failure("bad", "%s is no number of seconds: %r" % (name, value))
+    return float(value)
+
+
+class RequestHandler:
+    """Handles one request; it ends exactly once, by `end` or `fail`."""
+
+    def __init__(self, agent: "AgentServices", header: "Header", body: bytes) -> None:
+        self.agent = agent
+        self.id: "int" = header["id"]
+        self.header = header
+        self.body = body
+        self.after: "Set[int]" = set()
+        self.started = False
+        self.ended = False
+        self.queued = False
+
+    def begin(self) -> None:
+        """Act on arrival, before the requests that it waits for (`after`) have ended."""
+
+    def start(self) -> None:
+        """Act once the requests that it waits for have ended."""
+
+    def chunk(self, body: bytes, last: bool) -> None:
+        raise Failure("bad", "this request takes no chunks")
+
+    def is_urgent(self) -> bool:
+        """Whether its frames are sent before those of transfers."""
+        return False
+
+    def frame(self) -> "Optional[bytes]":
+        """Return the next frame to send; None if there is none now, b"" to be asked again."""
+        return None
+
+    def stop(self) -> None:
+        """End it at the client's request."""
+        self.fail(Failure("stopped", "stopped on request"))
+
+    def release(self) -> None:
+        """Release what it holds: files, locks, programs, watches."""
+
+    def send(self, header: "Header", body: bytes = b"") -> None:
+        self.agent.out.answer(dict(header, id=self.id), body)
+
+    def end(self, body: bytes = b"", **more: "Any") -> None:
+        self.close(None, dict(more, end=True, ok=True), body)
+
+    def fail(self, failure: Failure, body: bytes = b"", **more: "Any") -> None:
+        self.close(failure.data, dict(more, end=True, ok=False, error=failure.data), body)
+
+    def close(self, error: "Optional[Header]", header: "Header", body: bytes) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self.release()
+        self.send(header, body)
+        self.agent.forget(self, error)
+
+    def safely(self, action: "Callable[[], Any]") -> "Any":
+        """Run `action`; an error in it ends this request and nothing else."""
+        try:
+            return action()
+        except Failure as failure:
+            self.fail(failure)
+        except OSError as error:
+            self.fail(failure_of(error, str(error.filename or self.header.get("path") or "")))
+        except (KeyError, TypeError, ValueError) as error:
+            self.fail(Failure("bad", "%s: %s" % (type(error).__name__, error)))
+        except Exception:  # noqa: BLE001 - the agent's outermost frame: other requests must go on; the client gets all of it
+            self.fail(Failure("bad", traceback.format_exc()))
+        return None

@@ -1,0 +1,227 @@
+"""The agent's event loop: read requests, dispatch them to their handlers, write the answers."""
+
+import heapq
+import os
+import select
+import signal
+import sys
+import time
+from collections import OrderedDict
+
+from .downloads import FollowHandler, GetHandler, ListHandler, StillHandler, WaitHandler
+from .facts import HelloHandler
+from .file_watcher import FileWatcher
+from .files import CHUNK, mark_used
+from .frames import FULL, Inbox, Outbox
+from .handler import Failure, RequestHandler, expand
+from .processes import RepeatHandler, RunHandler, SpawnHandler
+from .uploads import PutHandler, PutTreeHandler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Set, Tuple
+
+    from .frames import Header
+
+FAILURES_KEPT = 10_000  # a client names what failed only while the answer is on its way
+SILENCE_S = 20 * 60.0  # the client pings every few minutes; it is gone when silent for this long
+
+
+class HaveHandler(RequestHandler):
+    def start(self) -> None:
+        self.end(have=[self.has(expand(path)) for path in self.header["paths"]])
+
+    def has(self, path: str) -> bool:
+        mark_used(path, self.agent.root)  # first: what exists after this is not removed for a while
+        return os.path.exists(path)
+
+
+class PingHandler(RequestHandler):
+    def start(self) -> None:
+        self.end()
+
+
+class StopHandler(RequestHandler):
+    def start(self) -> None:
+        target = self.agent.requests.get(self.header["target"])
+        if target is not None:
+            target.safely(target.stop)
+        self.end()
+
+
+class UnknownHandler(RequestHandler):
+    def start(self) -> None:
+        raise Failure("bad", "this agent has no %r" % self.header.get("do"))
+
+
+HANDLERS = {
+    "hello": HelloHandler, "have": HaveHandler, "ping": PingHandler, "stop": StopHandler,
+    "put": PutHandler, "put_tree": PutTreeHandler, "get": GetHandler, "list": ListHandler,
+    "follow": FollowHandler, "wait": WaitHandler, "still": StillHandler,
+    "run": RunHandler, "spawn": SpawnHandler, "repeat": RepeatHandler,
+}  # fmt: skip
+
+
+class Agent:
+    """Reads requests, dispatches them to their handlers, and writes the answers: one thread, one poll."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self.source = source
+        self.out = Outbox(sink)
+        self.inbox = Inbox()
+        self.requests: "Dict[int, RequestHandler]" = {}
+        self.failed: "OrderedDict[int, str]" = OrderedDict()
+        self.children: "Dict[int, Callable[[int], None]]" = {}
+        self.readers: "Dict[int, Callable[[int], None]]" = {}
+        self.writers: "Dict[int, Callable[[int], None]]" = {}
+        self.timers: "List[Tuple[float, int, Callable[[], None]]]" = []
+        self.counter = 0
+        self.swept: "Set[str]" = set()
+        self.watcher = FileWatcher(self.readers)
+        self.root = self.machine = ""
+        self.umask = 0o077
+        self.last_received = time.monotonic()
+        self.open = True
+
+    def at(self, seconds: float, action: "Callable[[], None]") -> None:
+        self.counter += 1
+        heapq.heappush(self.timers, (time.monotonic() + seconds, self.counter, action))
+
+    def dispatch(self, header: "Header", body: bytes) -> None:
+        """Dispatch one frame from the client.
+
+        Raises:
+            ValueError: It is not a request.
+        """
+        if not isinstance(header, dict) or not isinstance(header.get("id"), int):
+            raise ValueError("a request without an id")
+        request = self.requests.get(header["id"])
+        if header.get("do") == "chunk":
+            if request is not None:
+                upload = request
+                upload.safely(lambda: upload.chunk(body, bool(header.get("last"))))
+            return
+        new = HANDLERS.get(str(header.get("do")), UnknownHandler)(self, header, body)
+        self.requests[new.id] = new
+        new.safely(new.begin)
+        new.safely(lambda: self.set_dependencies(new))
+        self.maybe_start(new)
+
+    def set_dependencies(self, new: "RequestHandler") -> None:
+        for number in new.header.get("after") or ():
+            if number in self.failed:
+                raise Failure("skipped", self.failed[number])
+            if number in self.requests:
+                new.after.add(number)
+
+    def maybe_start(self, request: "RequestHandler") -> None:
+        if not request.after and not request.started and not request.ended:
+            request.started = True
+            request.safely(request.start)
+
+    def forget(self, request: "RequestHandler", error: "Optional[Header]") -> None:
+        """Remove a request that has ended: start those that waited for it, or skip them."""
+        self.requests.pop(request.id, None)
+        if error:
+            self.failed[request.id] = str(error["message"])
+            while len(self.failed) > FAILURES_KEPT:
+                self.failed.popitem(last=False)
+        for other in list(self.requests.values()):
+            if request.id not in other.after:
+                continue
+            other.after.discard(request.id)
+            if error:
+                other.fail(Failure("skipped", str(error["message"])))
+            self.maybe_start(other)
+
+    def reap(self, _fd: int = -1) -> None:
+        for pid in list(self.children):
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                self.children.pop(pid)(status)
+
+    def read(self, _fd: int) -> None:
+        try:
+            piece = os.read(self.source, CHUNK)
+        except BlockingIOError:
+            return
+        self.open = bool(piece)
+        self.last_received = time.monotonic()
+        for header, body in self.inbox.feed(piece):
+            self.dispatch(header, body)
+
+    def seconds_until_due(self) -> float:
+        """Return the seconds until the next timer, poll or timeout."""
+        soon = [self.last_received + SILENCE_S]
+        if self.timers:
+            soon.append(self.timers[0][0])
+        if self.watcher.open:
+            soon.append(self.watcher.next_poll)
+        return max(0.0, min(soon) - time.monotonic())
+
+    def turn(self) -> None:
+        poll = select.poll()
+        for fd in self.readers:
+            if fd != self.source or self.out.size < FULL:
+                poll.register(fd, select.POLLIN)
+        for fd in self.writers:
+            poll.register(fd, select.POLLOUT)
+        if self.out.pending():
+            poll.register(self.out.fd, select.POLLOUT)
+        for fd, _ in poll.poll(int(self.seconds_until_due() * 1000) + 1):
+            handler = self.readers.get(fd) or self.writers.get(fd)
+            if handler:
+                handler(fd)
+        self.run_timers()
+        self.out.flush()
+
+    def run_timers(self) -> None:
+        now = time.monotonic()
+        while self.timers and self.timers[0][0] <= now:
+            heapq.heappop(self.timers)[2]()
+        self.watcher.poll(now)
+        self.open = self.open and now - self.last_received < SILENCE_S
+
+    def serve(self, woken: int) -> None:
+        """Serve until the client disconnects; then cancel its open requests, but not what it spawned."""
+        self.readers[self.source] = self.read
+        self.readers[woken] = self.on_signals
+        try:
+            while self.open:
+                self.turn()
+        except (BrokenPipeError, ConnectionResetError):
+            self.open = False
+        finally:
+            for request in list(self.requests.values()):
+                request.release()
+
+    def on_signals(self, fd: int) -> None:
+        """Handle signals: a child ended, or the agent is asked to exit."""
+        signals = os.read(fd, 512)
+        self.open = self.open and not any(number in (signal.SIGHUP, signal.SIGTERM) for number in signals)
+        self.reap()
+
+
+def wake_on_signals() -> int:
+    """Return an fd that becomes readable when a child ends or when the agent is asked to exit."""
+    woken, waker = os.pipe()
+    os.set_blocking(woken, False)
+    os.set_blocking(waker, False)
+    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    signal.set_wakeup_fd(waker)
+    return woken
+
+
+def main(marker: str) -> None:
+    """Serve stdin and stdout until the client disconnects. The marker ends what the login shell printed."""
+    umask = os.umask(0o077)
+    os.chdir("/")
+    woken = wake_on_signals()
+    os.write(1, marker.encode() + b"\n")
+    os.set_blocking(1, False)
+    agent = Agent(0, 1)
+    agent.umask = umask
+    agent.serve(woken)
+    sys.stdout = sys.stderr = None
+    os._exit(0)

@@ -1,0 +1,337 @@
+"""Build one environment, from top to bottom: one process builds it, others wait and follow its progress.
+
+The files are put into a temporary folder, to which a symbolic link at the final path leads while byte code is compiled,
+scripts run and the result is verified: so whatever embeds the prefix embeds the final one. Then READY is written, and
+one rename puts the folder in its place. An environment is whole or absent.
+"""
+
+import ctypes
+import json
+import os
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
+from ..supervisor import publish
+from ..supervisor.text import portable
+from . import bytecode, cleanup, conda_installer, first_run, link, progress, repair
+from .errors import BuildFailed, BuildStopped, from_os_error
+from .layouts import THERE, PackageDamaged
+from .link import Linker
+from .locks import FolderLock
+from .packages import Packages
+from .plan import CLUSTERFN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import threading
+    from typing import Any, Optional
+
+    from .layouts import Layout
+    from .locks import LockHolder, OtherHolder
+    from .plan import BuildPlan
+
+_LINKERS = 4
+_LINKED_TOGETHER = 256
+_TRIES = 3  # to link, while a purging file system takes files away
+
+
+class _LockLost(Exception):
+    """Another builder has taken the lock, because this process stood still until it was taken for dead."""
+
+
+def is_ready(root: str, env_id: str) -> bool:
+    """Return whether the environment exists and is whole."""
+    return os.path.exists(os.path.join(environment_dir(root, env_id), READY))
+
+
+def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
+    """Build the environment, or wait for the process that does; return the content of outcome.json.
+
+    Raises:
+        BuildStopped: `stopping` was set.
+    """
+    if is_ready(plan.root, plan.id) and not plan.purged:
+        return _reused()
+    while True:
+        try:
+            return _in_turn(plan, holder, stopping)
+        except _LockLost:
+            continue
+
+
+def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
+    folder = build_dir(plan.root, plan.id)
+    lock = FolderLock(os.path.join(folder, LOCK), holder)
+    waited = _Waiting(folder, plan, stopping)
+    lock.wait(waited.look)
+    try:
+        if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
+            return _reuse_or_repair(plan, holder, stopping)
+        told = waited.outcome()
+        return told if told is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
+    finally:
+        lock.release()
+
+
+def _reuse_or_repair(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
+    """Reuse an existing environment; repair it if the plan says that files may be missing, or READY is gone."""
+    if is_ready(plan.root, plan.id) and not plan.purged:
+        return _reused()
+    return dict(_reused(), mended=repair.repair_locked(plan, holder, stopping))
+
+
+def _reused() -> "dict[str, Any]":
+    return {"ok": True, "reused": True}
+
+
+class _Waiting:
+    """Wait while another process builds: copy its progress, and adopt its failure."""
+
+    def __init__(self, folder: str, plan: "BuildPlan", stopping: "threading.Event") -> None:
+        self._folder = folder
+        self._plan = plan
+        self._stopping = stopping
+        self._follower = progress.ProgressFollower(os.path.join(folder, PROGRESS))
+        self._tokens: "list[str]" = []
+
+    def look(self, other: "Optional[OtherHolder]") -> None:
+        if self._stopping.is_set():
+            raise BuildStopped
+        if other is None:
+            return
+        if other.token not in self._tokens:
+            self._tokens.append(other.token)
+            progress.print_line({"stage": "wait", "text": "%s builds it" % other.who()})
+        self._follower.copy()
+
+    def outcome(self) -> "Optional[dict[str, Any]]":
+        """Return the failure of the builder that was waited for: the first error counts for all."""
+        found = read_outcome(self._folder)
+        return found if found and not found["ok"] and found.get("by") in self._tokens else None
+
+
+def read_outcome(folder: str) -> "dict[str, Any]":
+    """Read the outcome of the last build; empty if there was none."""
+    try:
+        with open(os.path.join(folder, OUTCOME)) as file:
+            return dict(json.load(file))
+    except (OSError, ValueError):
+        return {}
+
+
+def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
+    try:
+        outcome: "dict[str, Any]" = {"ok": True, "reused": False, "ready": build.run()}
+    except BuildFailed as failed:
+        outcome = failed.document()
+    except OSError as error:
+        outcome = from_os_error(error, build.plan.root).document()
+    except (BuildStopped, _LockLost):
+        raise
+    except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
+        outcome = _unforeseen(error).document()
+    if not outcome["ok"]:
+        build.check_lock()  # whatever failed, may have failed because of the files of another builder
+    document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
+    try:
+        publish.replace(os.path.join(folder, OUTCOME), document.encode(), mode=0o666)
+    except OSError:  # the disk is full: our output says it too
+        return outcome
+    return outcome
+
+
+def _unforeseen(error: Exception) -> BuildFailed:
+    lines = traceback.format_exc().splitlines()
+    message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
+    return BuildFailed(message, stage="builder", evidence=lines[-20:], hint="report it with these lines")
+
+
+class _Build:
+    """One build by this process, which holds the lock."""
+
+    def __init__(self, plan: "BuildPlan", holder: "LockHolder", lock: FolderLock, stopping: "threading.Event") -> None:
+        self.plan = plan
+        self._holder = holder
+        self._lock = lock
+        self._stopping = stopping
+        self._conda: "Optional[conda_installer.HostConda]" = None
+        self._final = environment_dir(plan.root, plan.id)
+        self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
+        self._seconds: "dict[str, float]" = {}
+        self._messages: "list[str]" = []
+
+    def run(self) -> "dict[str, Any]":
+        """Build the environment; return the content of READY."""
+        self._prepare()
+        if self.plan.installer != CLUSTERFN:
+            self._conda = conda_installer.find_conda(self.plan, self._holder, self._stop)
+        self._ours = self._conda.rest if self._conda else self.plan
+        packages = Packages(self._ours, self._holder, self._progress, self._stopping)
+        self._timed("packages", packages.provide)
+        brought = self._timed("archives", self._fetch_for_conda, self._conda) if self._conda else 0
+        try:
+            for _ in range(_TRIES):
+                try:
+                    self._make()
+                    return self._finish(brought + packages.fetched)
+                except PackageDamaged as holed:
+                    packages.provide(again=[os.path.basename(holed.package)])
+        except BuildStopped:
+            raise
+        except BaseException:  # whatever the reason: an incomplete environment must not stay
+            self._clean()
+            raise
+        raise BuildFailed(
+            "the packages lose their files while they are linked", stage="link", hint="is this file system purged?"
+        )
+
+    def _prepare(self) -> None:
+        folder = build_dir(self.plan.root, self.plan.id)
+        _remove(os.path.join(folder, OUTCOME))
+        self._progress = progress.ProgressWriter(os.path.join(folder, PROGRESS))
+        plan = json.dumps(portable(self.plan.document)).encode()
+        publish.replace(os.path.join(folder, PLAN), plan, mode=0o666)
+        os.makedirs(os.path.dirname(self._final), exist_ok=True)
+        cleanup.sweep_leftovers(self.plan.root, self._holder)
+
+    def _fetch_for_conda(self, conda: conda_installer.HostConda) -> int:
+        """Provide the archives that conda unpacks; return how many bytes were fetched."""
+        packages = Packages(conda.share, self._holder, self._progress, self._stopping)
+        packages.archives(conda.take)
+        return packages.fetched
+
+    def _timed(self, name: str, step: "Any", *arguments: "Any") -> "Any":
+        self.check_lock()
+        begun = time.monotonic()
+        done = step(*arguments)
+        self._seconds[name] = round(time.monotonic() - begun, 3)
+        return done
+
+    def _make(self) -> None:
+        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
+        layout = self._make_folder()
+        maker = Linker(self._aside, self._final)
+        self._timed("link", self._link, layout, maker)
+        self._link_final_path()
+        if self.plan.compile:
+            self._progress.tell("compile", 0, 1)
+            self._timed("compile", self._compile, layout, maker)
+        self._messages = self._timed(
+            "scripts", first_run.run_post_link_scripts, self._ours, self._final, self._stop, self._progress
+        )
+        self._variables = first_run.find_activation_variables(self._final, self._stop, self.plan.timeout_s)
+        self._progress.tell("verify", 0, 1)
+        self._found = self._timed("verify", first_run.verify_environment, self.plan, self._final, self._stop)
+
+    def _make_folder(self) -> "Layout":
+        """Make the temporary folder, filled by conda if that installs, and compute the layout of the environment."""
+        if self._conda is None:
+            os.mkdir(self._aside)
+            return link.layout_of_plan(self.plan, self._final)
+        self._timed("conda", self._run_conda, self._conda)
+        layout = link.layout_beside_conda(self._ours, self._final, conda_installer.find_site_packages(self._aside))
+        conda_installer.add_installed_files(layout, self._aside)
+        return layout
+
+    def _run_conda(self, conda: conda_installer.HostConda) -> None:
+        """Let conda make the environment at its final path, which must not exist: some refuse any other folder."""
+        self._clear_final_path()
+        self._progress.tell("conda", 0, 1, text=conda.said)
+        conda.fill(self._final, self._stop)
+        os.rename(self._final, self._aside)
+
+    def _link(self, layout: "Layout", maker: Linker) -> None:
+        """Link a few at a time: on a network file system each waits for an answer."""
+        paths = sorted(path for path, target in layout.targets.items() if target.how != THERE)
+        parts = [paths[at : at + _LINKED_TOGETHER] for at in range(0, len(paths), _LINKED_TOGETHER)]
+
+        def link(part: "list[str]") -> None:
+            self._stop()
+            for path in part:
+                maker.make(layout.targets[path])
+
+        with ThreadPoolExecutor(_LINKERS) as pool:
+            for number, _ in enumerate(pool.map(link, parts), 1):
+                self._progress.tell("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
+
+    def _compile(self, layout: "Layout", maker: Linker) -> None:
+        for target in bytecode.compile_missing(layout, self._final, self._holder.token, self._stop):
+            maker.make(target)
+
+    def _link_final_path(self) -> None:
+        """Let the final path lead to the temporary folder; without READY no job uses it."""
+        self._clear_final_path()
+        os.symlink(os.path.basename(self._aside), self._final)
+
+    def check_lock(self) -> None:
+        """Raise _LockLost unless this process still holds the lock."""
+        if not self._lock.is_mine():
+            raise _LockLost
+
+    def _clear_final_path(self) -> None:
+        self.check_lock()
+        if os.path.islink(self._final):
+            os.unlink(self._final)
+        elif os.path.isdir(self._final):
+            cleanup.delete_folder(self.plan.root, self._final, self._holder)
+
+    def _finish(self, fetched: int) -> "dict[str, Any]":
+        about = os.path.join(self._aside, ABOUT)
+        os.makedirs(about, exist_ok=True)
+        sizes = cleanup.list_sizes(self._aside)
+        ready = self._ready(sizes, fetched)
+        for name, document in ((SIZES, portable(sizes)), (PLAN, portable(self.plan.document)), (READY, ready)):
+            publish.replace(os.path.join(about, name), json.dumps(document).encode(), mode=0o666)
+        _sync_file_system(self._aside)
+        publish.replace(os.path.join(self._aside, READY), json.dumps(ready).encode(), mode=0o666)
+        self.check_lock()
+        os.unlink(self._final)
+        os.rename(self._aside, self._final)
+        _sync_file_system(os.path.dirname(self._final))
+        if self._conda:
+            self._conda.forget()
+        return ready
+
+    def _ready(self, sizes: "dict[str, int]", fetched: int) -> "dict[str, Any]":
+        return {
+            "format": 1, "id": self.plan.id, "about": self.plan.about, "prefix": self._final,
+            "built": round(time.time(), 3), "host": os.uname()[1], "python": self._found["python"],
+            "modules": self._found["modules"],
+            "torch_cuda": self._found["torch_cuda"], "seconds": self._seconds, "fetched": fetched,
+            "bytes": sum(sizes.values()), "files": len(sizes), "messages": self._messages,
+            "told": {"set": portable(self._variables)},
+            "packages": [[each.name, each.version, each.build, each.manager] for each in self.plan.packages],
+        }  # fmt: skip
+
+    def _clean(self) -> None:
+        if os.path.islink(self._final) and os.readlink(self._final) == os.path.basename(self._aside):
+            os.unlink(self._final)
+        elif self._conda and self._lock.is_mine() and not is_ready(self.plan.root, self.plan.id):
+            self._clear_final_path()
+        cleanup.delete_folder(self.plan.root, self._aside, self._holder)
+        if self._conda:
+            self._conda.clear()
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            raise BuildStopped
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+
+
+def _sync_file_system(folder: str) -> None:
+    """Flush the whole file system of a folder to the disk: one call instead of one for each of 20000 files."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        sync = getattr(ctypes.CDLL(None), "syncfs", None)
+        if sync is None or sync(fd):
+            os.sync()
+    finally:
+        os.close(fd)

@@ -1,0 +1,69 @@
+"""Errors of the builder: why a build failed, as it is written into outcome.json."""
+
+import errno
+import os
+
+from ..supervisor.text import portable, size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Sequence
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class BuildStopped(Exception):
+    """The builder was asked to end (SIGTERM, Ctrl-C), or another of its threads failed."""
+
+
+class BuildFailed(Exception):
+    """The environment cannot be built.
+
+    Attributes:
+        stage: plan, space, fetch, unpack, link, compile, script, verify or disk.
+        evidence: Lines of other programs, unchanged.
+        need: SHA-256 of missing archives that the client may send.
+    """
+
+    def __init__(
+        self, message: str, *, stage: str, evidence: "Sequence[str]" = (), hint: str = "", need: "Sequence[str]" = ()
+    ) -> None:
+        super().__init__(message)
+        self.stage = stage
+        self.evidence = list(evidence)
+        self.hint = hint
+        self.need = list(need)
+
+    def document(self) -> "dict[str, Any]":
+        """Return the content of outcome.json."""
+        told = {"ok": False, "message": str(self), "evidence": self.evidence, "hint": self.hint, "stage": self.stage}
+        return dict(portable(dict(told, need=self.need) if self.need else told))
+
+
+def from_os_error(error: OSError, root: str) -> BuildFailed:
+    """Describe what the file system refused, with its numbers."""
+    where = "%s: %s" % (os.strerror(error.errno) if error.errno else error, error.filename or root)
+    if error.errno in _FULL:
+        return BuildFailed(
+            "the disk is full: %s" % where, stage="disk", evidence=[describe_free_space(root)], hint=ROOM
+        )
+    if error.errno in _DENIED:
+        hint = "point env_root: to a folder that you may write to"
+        return BuildFailed("nothing may be written there: %s" % where, stage="disk", hint=hint)
+    return BuildFailed("the file system refused: %s" % where, stage="disk", hint="look at the file system of %s" % root)
+
+
+ROOM = "make room there (clusterfn env gc), or point env_root: to another file system"
+
+
+def describe_free_space(root: str) -> str:
+    """Describe how much space the file system has left."""
+    if not hasattr(os, "statvfs"):  # Windows, as a client
+        return "free space unknown"
+    try:
+        disk = os.statvfs(root)
+    except OSError as error:
+        return "free space unknown: %s" % error
+    files = ", %d files" % disk.f_favail if disk.f_files else ""
+    return "free under %s: %s%s" % (root, size(disk.f_bavail * disk.f_frsize), files)

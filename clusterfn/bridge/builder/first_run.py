@@ -1,0 +1,137 @@
+"""Run a linked environment for the first time: post-link scripts, activation scripts, and the imports that verify it.
+
+Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
+build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
+run only here: the variables that they change are written into READY, so that no job has to run them.
+"""
+
+import json
+import os
+
+from ..supervisor.text import native
+from .errors import BuildFailed
+from .run_program import ProgramFailed, ProgramLimit, run_in_environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+    from .plan import BuildPlan, PlannedPackage
+    from .progress import ProgressWriter
+
+_MESSAGES = ".messages.txt"
+_ENV_MARK = b"\0clusterfn\0"
+_SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD", "PATH")
+_SCRIPT = r"""
+env -0; printf '\0clusterfn\0'
+for script in "$@"; do . "$script" >/dev/null 2>&1; done
+env -0
+"""
+_VERIFY_MARK = "clusterfn verified "
+_VERIFY = """
+import importlib, json, sys, sysconfig
+found = {"python": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "modules": {}, "torch_cuda": None}
+for name in sys.argv[1:]:
+    module = importlib.import_module(name)
+    version = getattr(module, "__version__", None)
+    found["modules"][name] = None if version is None else str(version)
+    if name == "torch":
+        found["torch_cuda"] = module.version.cuda
+print("\\n" + MARK + json.dumps(found), flush=True)
+"""
+
+
+def run_post_link_scripts(
+    plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]", progress: "ProgressWriter"
+) -> "list[str]":
+    """Run the scripts in the order of the plan; return the messages that they leave."""
+    scripts = [(os.path.join(prefix, "bin", ".%s-post-link.sh" % package.name), package) for package in plan.packages]
+    there = [(script, package) for script, package in scripts if os.path.isfile(script)]
+    for number, (script, package) in enumerate(there):
+        progress.tell("scripts", number, len(there), text="post-link script of %s" % package.label)
+        _run_post_link_script(script, package, plan.timeout_s, prefix, stopping)
+    if there:
+        progress.tell("scripts", len(there), len(there))
+    return _messages(prefix)
+
+
+def _run_post_link_script(
+    script: str, package: "PlannedPackage", timeout_s: float, prefix: str, stopping: "Callable[[], None]"
+) -> None:
+    more = {"PREFIX": prefix, "ROOT_PREFIX": prefix, "PKG_NAME": package.name, "PKG_VERSION": package.version,
+            "PKG_BUILDNUM": package.build.rpartition("_")[2]}  # fmt: skip
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    try:
+        run_in_environment([shell, script], prefix, more, stopping, ProgramLimit(timeout_s, timeout_s))
+    except ProgramFailed as error:
+        message = "the post-link script of %s failed: %s (%s)" % (package.label, error, os.path.basename(script))
+        hint = "it may want the network, or a program that the host lacks; build_timeout: of the host is its limit"
+        raise BuildFailed(message, stage="script", evidence=error.evidence, hint=hint) from error
+
+
+def _messages(prefix: str) -> "list[str]":
+    path = os.path.join(prefix, _MESSAGES)
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = [line.rstrip() for line in file if line.strip()]
+    except FileNotFoundError:
+        return []
+    os.unlink(path)
+    return lines
+
+
+def find_activation_variables(prefix: str, stopping: "Callable[[], None]", timeout_s: float) -> "dict[str, str]":
+    """Return the variables that activation sets or changes, except PATH."""
+    folder = os.path.join(prefix, "etc", "conda", "activate.d")
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".sh")) if os.path.isdir(folder) else []
+    if not names:
+        return {}
+    shell = "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"
+    argv = [shell, "-c", _SCRIPT, shell] + [os.path.join(folder, name) for name in names]
+    try:
+        before, _, after = run_in_environment(argv, prefix, {}, stopping, ProgramLimit(timeout_s, timeout_s)).partition(
+            _ENV_MARK
+        )
+    except ProgramFailed as error:
+        raise BuildFailed(
+            "the environment cannot be activated: %s" % error, stage="script", evidence=error.evidence
+        ) from error
+    old, new = _parse_variables(before), _parse_variables(after)
+    return {name: value for name, value in new.items() if name not in _SHELLS_OWN and old.get(name) != value}
+
+
+def _parse_variables(printed: bytes) -> "dict[str, str]":
+    pairs = [os.fsdecode(each).partition("=") for each in printed.split(b"\0") if b"=" in each]
+    return {name: value for name, _, value in pairs}
+
+
+def verify_environment(plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]") -> "dict[str, Any]":
+    """Start the environment's Python, import what was asked for, and return what it reports.
+
+    Raises:
+        BuildFailed: With the last lines that it printed.
+    """
+    argv = [os.path.join(prefix, "bin", "python"), "-I", "-B", "-c", _VERIFY.replace("MARK", repr(_VERIFY_MARK))]
+    patience = ProgramLimit(plan.timeout_s)
+    try:
+        output = run_in_environment(argv + plan.verify, prefix, {}, stopping, patience).decode("utf-8", "replace")
+    except ProgramFailed as error:
+        why = error.evidence[-1] if error.evidence else error  # Python's last line names its exception
+        raise _verify_failed(
+            "does not import %s: %s" % (", ".join(plan.verify) or "anything", why), error.evidence
+        ) from error
+    found = next((line[len(_VERIFY_MARK) :] for line in output.splitlines() if line.startswith(_VERIFY_MARK)), None)
+    if found is None:
+        raise _verify_failed("did not say which Python it is", output.splitlines()[-20:])
+    facts = dict(native(json.loads(found)))
+    wanted = "%d.%d." % plan.python
+    if not facts["python"].startswith(wanted):
+        raise _verify_failed("is Python %s, the lock wants %s" % (facts["python"], wanted + "*"), [])
+    if os.path.realpath(facts["prefix"]) != os.path.realpath(prefix):
+        raise _verify_failed("has the prefix %s instead of %s" % (facts["prefix"], prefix), [])
+    return facts
+
+
+def _verify_failed(what: str, evidence: "list[str]") -> BuildFailed:
+    hint = "see the last lines of its Python; a library that the host lacks must be in the specification"
+    return BuildFailed("the environment was built, and %s" % what, stage="verify", evidence=evidence, hint=hint)

@@ -1,0 +1,90 @@
+"""Decide who may read and change files below a root: its group if that may write to the root, else only its owner.
+
+The user's own umask does not matter. A folder on a node's own disk is private. Files that another user could have
+placed are used only if `owners:` names that user or the group.
+"""
+
+import os
+import stat
+from contextlib import contextmanager
+
+from ..agent.trusted import Trusted, user_name
+from ..layout import READY, environment_dir
+from .errors import BuildFailed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Iterator
+
+
+def umask_for(root: str) -> int:
+    """Return the umask for files below a root."""
+    return 0o002 if os.stat(root).st_mode & 0o020 else 0o022
+
+
+@contextmanager
+def use_group_umask(root: str) -> "Iterator[None]":
+    """Set that umask for this process meanwhile."""
+    before = os.umask(umask_for(root))
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def refuse_untrusted(root: str, owners: "Iterable[str]", env_id: str = "") -> None:
+    """Refuse a root of environments, or an environment in it, that another user could have filled.
+
+    Args:
+        root: Of environments; it need not exist.
+        owners: Names of users and groups that are trusted.
+        env_id: The environment; "" for the root alone.
+
+    Raises:
+        BuildFailed: It names the folder and the user.
+    """
+    trusted = Trusted(owners)
+    found = trusted.objection(root)
+    if found is not None:
+        raise _refused("%s, and environments in %s come by way of it" % (found[1], root), found[0])
+    if env_id:
+        folder = environment_dir(root, env_id)
+        for path in (folder, os.path.join(folder, READY), os.path.join(folder, "bin", "python")):
+            check_trusted(trusted, path)
+
+
+def check_trusted(trusted: Trusted, path: str) -> bool:
+    """Return whether a path exists; refuse it if it belongs to an untrusted user.
+
+    Raises:
+        BuildFailed: It names the user.
+    """
+    for look in (os.lstat, os.stat):
+        try:
+            found = look(path)
+        except FileNotFoundError:
+            return False
+        if not trusted.owns(found):
+            raise _refused("it belongs to %s" % user_name(found.st_uid), path)
+    return True
+
+
+def _refused(why: str, path: str) -> BuildFailed:
+    return BuildFailed(
+        "%s is not safe to use: %s" % (path, why), stage="plan",
+        hint="if you trust its owner and its group, name them in owners: of this host; else set env_root: to your own"
+        " folder",
+    )  # fmt: skip
+
+
+def make_private_folder(folder: str) -> None:
+    """Make a private folder on a node, or refuse one that another user may have filled, as in /tmp."""
+    try:
+        os.makedirs(folder, mode=0o700)
+    except FileExistsError:
+        found = os.lstat(folder)
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise BuildFailed(
+                "%s belongs to another user, or others may write to it" % folder, stage="plan",
+                hint="have it removed on that node, or name another folder of the nodes (environment_at:)",
+            ) from None  # fmt: skip

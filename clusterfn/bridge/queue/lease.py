@@ -1,0 +1,289 @@
+"""Marks: names that one process at a time can hold on a machine, seen by every user and gone with the last holder.
+
+`Sockets` binds abstract unix sockets, which also tell who holds one and wake who waits for it. `Files` locks files in
+/tmp, for jobs in network namespaces of their own, where abstract names are not seen. Knows nothing of what the names
+mean (`names` does).
+"""
+
+import _socket  # the C half alone: `socket` costs 4 ms to import
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import stat
+import struct
+import time
+
+from ..agent.trusted import Trusted, user_name
+from ..layout import ENVIRONMENT
+from ..supervisor.verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Union
+
+    Lease = Union["SocketLease", "FileLease"]
+    Leases = Union["SocketLeases", "FileLeases"]
+
+_PREFIX = "clusterfn/"
+_LISTED = re.compile(rb" @clusterfn/([^\s@]+)\n")
+_TABLE = "/proc/net/unix"
+_FOLDER = "/tmp"  # root's, and sticky: a folder that a user has made lets that user remove everything in it
+_MARK = ".clusterfn-mark-"
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
+_TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
+_PLACES = 4096  # whoever waits for the holder's end takes one, and nobody gives it back before
+_TRIES = 25  # whoever looks at a file locks it for a moment
+
+
+def leases_of_kind(lease: str) -> "Leases":
+    """The marks of a host with this `lease:`."""
+    return FileLeases() if lease == "file" else SocketLeases()
+
+
+class SocketLease:
+    """A name held by a listening socket."""
+
+    def __init__(self, socket: "_socket.socket") -> None:
+        self._socket = socket
+
+    def fileno(self) -> int:
+        """What another process may inherit, to hold it too."""
+        return self._socket.fileno()
+
+    def touch(self) -> None:
+        """Nobody removes it."""
+
+    def answer(self) -> None:
+        """Let go whoever knocked."""
+        self._socket.setblocking(False)
+        while True:
+            try:
+                fd, _ = self._socket._accept()  # type: ignore[attr-defined]
+            except OSError:
+                return
+            os.close(fd)
+
+    def close(self) -> None:
+        """Let go, as far as this process is concerned."""
+        self._socket.close()
+
+
+class FileLease:
+    """A name held by a lock on a file that every user can open."""
+
+    def __init__(self, fd: int, file: str = "") -> None:
+        self._fd = fd
+        self._file = file
+
+    def fileno(self) -> int:
+        """What another process may inherit, to hold it too."""
+        return self._fd
+
+    def touch(self) -> None:
+        """Keep what removes old files from /tmp away from it."""
+        os.utime(self._fd)
+
+    def answer(self) -> None:
+        """Nobody can knock."""
+
+    def close(self) -> None:
+        """Let go, as far as this process is concerned; the file goes with its last holder, or when its owner looks."""
+        os.close(self._fd)
+        if self._file:
+            with contextlib.suppress(OSError, Verdict), _LeaseFolder() as folder:
+                folder.is_held(self._file)
+
+
+class LeaseHolder:
+    """Whoever holds a name now: who it is, and a connection that ends with the last process of theirs.
+
+    Attributes:
+        pid: Of the process that took or inherited the name last; 0 if it is in a container that is not seen from here.
+        uid: Its user.
+    """
+
+    def __init__(self, socket: "_socket.socket", pid: int, uid: int) -> None:
+        self.pid = pid
+        self.uid = uid
+        self._socket = socket
+
+    def fileno(self) -> int:
+        """Hangs up when they let go."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Wait no longer."""
+        self._socket.close()
+
+
+class SocketLeases:
+    """Names as abstract unix sockets."""
+
+    def hold(self, name: str) -> "Optional[SocketLease]":
+        """Hold a name; None if somebody does."""
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            socket.bind(_address(name))
+            socket.listen(_PLACES)
+        except OSError as error:
+            socket.close()
+            if error.errno not in _TAKEN:
+                raise
+            return None
+        return SocketLease(socket)
+
+    def inherited(self, fd: int) -> SocketLease:
+        """A name that the process before this one held."""
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        socket.listen(_PLACES)  # whoever asks for the holder is told of this process from now on
+        return SocketLease(socket)
+
+    def names(self) -> "set[str]":
+        """All that are held."""
+        try:
+            with open(_TABLE, "rb") as file:
+                return {name.decode("ascii", "replace") for name in _LISTED.findall(file.read())}
+        except (
+            FileNotFoundError,
+            PermissionError,
+        ):  # a sandbox that shows no table: each name is still held by one alone
+            return set()
+
+    def holder(self, name: str) -> "Optional[LeaseHolder]":
+        """Whoever holds it; None if nobody does any more, or too many wait at the door."""
+        socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        socket.setblocking(False)
+        try:
+            socket.connect(_address(name))
+            raw = socket.getsockopt(_socket.SOL_SOCKET, _PEER, 12)
+        except OSError:
+            socket.close()
+            return None
+        return LeaseHolder(socket, *struct.unpack("3i", raw)[:2])
+
+
+def _address(name: str) -> bytes:
+    return b"\0" + (_PREFIX + name).encode()
+
+
+class FileLeases:
+    """Names as locked files. Nobody can be told apart or woken: who waits looks again.
+
+    Each holder locks a file of its own, in a folder where only the owner of a file may remove it, and then sees that
+    no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
+    """
+
+    def hold(self, name: str) -> "Optional[FileLease]":
+        """Hold a name; None if somebody does.
+
+        Raises:
+            Verdict: The folder lets others remove what is ours.
+        """
+        with _LeaseFolder() as folder:
+            for _ in range(_TRIES):
+                mark = folder.claim(name)
+                if mark is not None:
+                    return mark
+                time.sleep(0.001 * (1 + os.urandom(1)[0] % 8))  # two that came together both let go
+        return None
+
+    def inherited(self, fd: int) -> FileLease:
+        """A name that the process before this one held."""
+        return FileLease(fd)
+
+    def names(self) -> "set[str]":
+        """All that are held; files that nobody holds any more and that are ours are removed.
+
+        Raises:
+            Verdict: The folder lets others remove what is ours.
+        """
+        with _LeaseFolder() as folder:
+            return {name for name, file in folder.files() if folder.is_held(file)}
+
+    def holder(self, _name: str) -> None:
+        """Files do not say."""
+        return
+
+
+class _LeaseFolder:
+    """The folder of the files, open."""
+
+    def __enter__(self) -> "_LeaseFolder":
+        self._fd = os.open(_FOLDER, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        found, trusted = os.fstat(self._fd), Trusted()
+        if not trusted.owns(found) or trusted.writes(found) and not found.st_mode & stat.S_ISVTX:
+            os.close(self._fd)
+            raise Verdict(
+                ENVIRONMENT,
+                "`lease: file` cannot keep GPUs apart: other users may remove files in %s, which belongs to %s"
+                % (_FOLDER, user_name(found.st_uid)),
+                stage="lease", hint="ask the administrator for `chown root %s; chmod 1777 %s`" % (_FOLDER, _FOLDER),
+            )  # fmt: skip
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def files(self) -> "list[tuple[str, str]]":
+        """The name that each file is for, and the file."""
+        found = [file for file in os.listdir(self._fd) if file.startswith(_MARK)]
+        return [(file[len(_MARK) :].rpartition("-")[0].replace(":", "/"), file) for file in found]
+
+    def claim(self, name: str) -> "Optional[FileLease]":
+        """One try; None if another holds it, or tries just now, or has looked at the file in between."""
+        own = "%s%s-%s" % (_MARK, name.replace("/", ":"), os.urandom(8).hex())
+        fd = os.open(own, _LOOK | os.O_CREAT | os.O_EXCL, 0o444, dir_fd=self._fd)
+        held = False
+        try:
+            os.fchmod(fd, 0o444)  # whatever the umask is
+            held = _lock(fd, fcntl.LOCK_EX) and self._is_at(fd, own)
+            held = held and not any(self.is_held(file) for other, file in self.files() if other == name and file != own)
+        finally:
+            if not held:
+                self._remove(fd, own)
+                os.close(fd)
+        return FileLease(fd, own) if held else None
+
+    def is_held(self, file: str) -> bool:
+        """Whether somebody holds it; one that nobody does is removed if it is ours."""
+        try:
+            fd = os.open(file, _LOOK, dir_fd=self._fd)
+        except OSError:  # gone meanwhile, or none of those that are made here
+            return False
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            if not _lock(fd, fcntl.LOCK_SH):
+                return True
+            self._remove(fd, file)
+        finally:
+            os.close(fd)
+        return False
+
+    def _is_at(self, fd: int, file: str) -> bool:
+        """Whether the file has its name still: who listed may have removed it."""
+        try:
+            there = os.stat(file, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(os.fstat(fd), there)
+
+    def _remove(self, fd: int, file: str) -> None:
+        """Only an empty file of ours, which nobody else can put another in the place of."""
+        found = os.fstat(fd)
+        if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(file, dir_fd=self._fd)
+
+
+def _lock(fd: int, how: int) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        return False
+    return True

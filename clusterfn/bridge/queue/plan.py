@@ -1,0 +1,273 @@
+"""Which of one user's waiting jobs may start now, which is the next of its line, and why the others wait.
+
+There is a line for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served.
+The first job of a line that does not fit reserves all that it needs, in all lines; others may pass it only with what
+would be left then. While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after
+another: a job that finds a process without a lease on a GPU takes another one, which the next job must not have taken.
+"""
+
+from ..supervisor.gpus import user_name
+from .capacity import CARDS, CORES, MEMORY, OWN, RemainingResources
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Iterable, Mapping, Optional, Sequence
+
+    from .capacity import Demand, Kind, MachineResources, RemainingResources, Running, UserLimits, Waiting
+    from .lease_names import Seen
+    from .tickets import Ticket
+
+HALF = "its group has half of the cards, and another user waits for cards"
+
+
+def others_wait(waiting: "Iterable[Waiting]", uid: int) -> bool:
+    """Whether another user's job waits for cards."""
+    return any(job.uid != uid and job.asked.gpus for job in waiting)
+
+
+def gpus_of_group(running: "Iterable[Running]", uid: int, group: str) -> int:
+    """How many cards the elements of a group have."""
+    return sum(job.asked.gpus for job in running if job.uid == uid and job.job.startswith(group + "."))
+
+
+def may_group_have(cards: int, of: int, element: int) -> bool:
+    """Whether a group may have so many cards of all; one element it may always have."""
+    return cards <= max(of // 2, element)
+
+
+class GpuSituation:
+    """What is to be said of the machine.
+
+    Attributes:
+        cards: Those of the job's kind.
+        holders: uid of whoever holds a card, by its UUID; -1 where that is not known.
+        strangers: Who uses a card without a lease.
+        ahead: uid and number of cards of each job that waits, came before, and has some of these cards kept for it.
+        kept: How many of them are.
+    """
+
+    def __init__(
+        self, cards: "Sequence[str]", holders: "Mapping[str, int]", strangers: "Mapping[str, str]",
+        ahead: "Iterable[tuple[int, int]]", kept: int,
+    ) -> None:  # fmt: skip
+        self.cards = cards
+        self.holders = {card: holders[card] for card in cards if card in holders}
+        self.strangers = {card: strangers[card] for card in cards if card in strangers}
+        self.ahead = list(ahead)
+        self.kept = kept
+
+    @property
+    def left(self) -> int:
+        """How many cards nobody has."""
+        return len(set(self.cards) - set(self.holders) - set(self.strangers))
+
+
+def describe_wait(
+    missing: "Sequence[str]", asked: "Demand", around: GpuSituation, room: "RemainingResources", limits: "UserLimits"
+) -> str:
+    """What it waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
+    parts, over = [], room.over(asked)
+    if CARDS in missing:
+        parts.append(_describe_gpus(asked.gpus, around))
+    if CORES in missing:
+        users = ["%s (%d)" % (user_name(uid), cores) for uid, cores in sorted(room.core_users.items()) if cores]
+        held = "cores held by %s; " % ", ".join(users) if users else ""
+        parts.append("%swaiting for %d free core%s" % (held, asked.cores, "" if asked.cores == 1 else "s"))
+    if MEMORY in missing:
+        parts.append("waiting for %d MB of free memory" % asked.memory_mb)
+    if OWN in missing:
+        allowed = [
+            "%s: %s" % (word, shown)
+            for word, shown in zip(limits._fields, map(str, limits))
+            if word in over or word == "memory_mb" and "memory" in over
+        ]
+        parts.append("waiting for your own jobs: limits: {%s}" % ", ".join(allowed))
+    return "; ".join(parts)
+
+
+def _describe_gpus(wanted: int, around: GpuSituation) -> str:
+    parts = []
+    if around.holders:
+        shown = [user_name(uid) if uid >= 0 else "somebody" for uid in around.holders.values()]
+        names = ["%s (%d)" % (name, shown.count(name)) for name in sorted(set(shown))]
+        parts.append("%d of %d GPUs held by %s" % (len(shown), len(around.cards), ", ".join(names)))
+    if around.strangers:
+        used = list(around.strangers.values())
+        parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
+    said = "; ".join(parts)
+    if around.kept and around.ahead:
+        said = ", ".join(filter(None, [said, _reserved(around)]))
+    return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
+
+
+def _reserved(around: GpuSituation) -> str:
+    """Why those that are free are not for it."""
+    which = "the others" if around.kept == around.left else "%d of the others" % around.kept
+    if around.left == len(around.cards):
+        which = "%d of %d GPUs" % (around.kept, around.left)
+    jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+    return "%s reserved for %s, which came before" % (which, " and ".join(jobs))
+
+
+def with_place_in_line(text: str, before: int) -> str:
+    """The same with how many are served first."""
+    if not before:
+        return text
+    after = "%d job%s before it" % (before, "" if before == 1 else "s")
+    return "%s; %s" % (text, after) if text else after
+
+
+class QueueView:
+    """What the spooler sees.
+
+    Attributes:
+        machine: What there is.
+        seen: The names of one look.
+        uid: Whose tickets they are.
+        starting: Jobs whose script was started, and is not in yet.
+        late: Jobs whose turn has come and which nobody awaits now: their script takes long, or failed and rests.
+        cards_of: The cards of a kind.
+        around: What is to be said about these cards, with uid and number of cards of each that has some of them kept
+            for it, and how many are.
+    """
+
+    def __init__(
+        self, machine: "MachineResources", seen: "Seen", uid: int, starting: "set[str]", late: "set[str]",
+        cards_of: "Callable[[Kind], list[str]]",
+        around: "Callable[[list[str], list[tuple[int, int]], int], GpuSituation]",
+    ) -> None:  # fmt: skip
+        self.machine = machine
+        self.seen = seen
+        self.uid = uid
+        self.starting = starting
+        self.late = late
+        self.cards_of = cards_of
+        self.around = around
+
+
+class StartPlan:
+    """What is to be done.
+
+    Attributes:
+        start: Whose turn it is.
+        named: Who may keep others away: the next of each line, and who is about to start.
+        reasons: Why a job waits.
+    """
+
+    def __init__(self) -> None:
+        self.start: "list[Ticket]" = []
+        self.named: "list[Ticket]" = []
+        self.reasons: "dict[str, str]" = {}
+
+
+def plan_starts(tickets: "Sequence[Ticket]", view: QueueView) -> StartPlan:
+    """What is to be done with these tickets, the oldest first."""
+    if not tickets:
+        return StartPlan()
+    return _Planning(tickets, view).all()
+
+
+class _Planning:
+    def __init__(self, tickets: "Sequence[Ticket]", view: QueueView) -> None:
+        self.view = view
+        self.tickets = tickets
+        self.room = RemainingResources(view.machine, view.seen.running, view.uid, tickets[0].limits)
+        self.made = StartPlan()
+        self._runs = {job.job for job in view.seen.running if job.uid == view.uid}
+        own = {ticket.job for ticket in tickets}
+        self._others = [job for job in view.seen.waiting if job.uid != view.uid or job.job not in own]
+        self._lines: "set[Optional[Kind]]" = set()
+        self._one_comes = False
+        self._others_before = 0
+        self._ahead: "list[tuple[int, int, list[str]]]" = []
+        self._of_groups: "dict[str, int]" = {}
+
+    def all(self) -> StartPlan:
+        """Each in its turn."""
+        for before, ticket in enumerate(self.tickets):
+            while self._others and self._others[0].ms < ticket.ms:
+                other = self._others.pop(0)
+                self._others_before += 1
+                self._keep_for(other.uid, other.asked, other.kind)
+            self.room.limits = ticket.limits
+            self._one(ticket, before + self._others_before)
+        return self.made
+
+    def _keep_for(self, uid: int, asked: "Demand", kind: "Kind") -> None:
+        cards = self.view.cards_of(kind) if asked.gpus else []
+        self._ahead.append((uid, asked.gpus, cards))
+        self.room.reserve(asked, cards)
+
+    def _one(self, ticket: "Ticket", before: int) -> None:
+        kind = self._cards_of(ticket)
+        if ticket.job in self._runs or ticket.job in self.view.starting:
+            self._goes(ticket, kind)
+            self._one_comes = self._one_comes or self._is_awaited(ticket)
+            return
+        why = self._group_has_its_half(ticket, kind)
+        missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
+        if not missing and not why:
+            self._comes(ticket, before)
+            self._goes(ticket, kind)
+            return
+        text = describe_wait(missing, ticket.asked, self._around(kind or []), self.room, ticket.limits) or why
+        self.made.reasons[ticket.job] = with_place_in_line(text, before)
+        if missing and not why:  # a group that has its half keeps nothing from those for whom it waits
+            self._stays(ticket, missing)
+
+    def _cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
+        """Those that its job may get; None if they are too few or unknown, which its supervisor then explains."""
+        cards = self.view.cards_of(ticket.kind) if ticket.asked.gpus else []
+        return cards if len(cards) >= ticket.asked.gpus else None
+
+    def _around(self, kind: "list[str]") -> GpuSituation:
+        ahead = [(uid, gpus) for uid, gpus, cards in self._ahead if set(cards).intersection(kind)]
+        return self.view.around(kind, ahead, len(self.room.suitable(kind)) - len(self.room.left(kind)))
+
+    def _comes(self, ticket: "Ticket", before: int) -> None:
+        """It fits: its turn has come, unless one with cards is about to be let in."""
+        if ticket.asked.gpus and self._one_comes:
+            self.made.reasons[ticket.job] = with_place_in_line("", before)
+            return
+        self._one_comes = self._one_comes or self._is_awaited(ticket)
+        self.made.start.append(ticket)
+
+    def _is_awaited(self, ticket: "Ticket") -> bool:
+        return bool(ticket.asked.gpus) and ticket.job not in self.view.late
+
+    def _goes(self, ticket: "Ticket", kind: "Optional[list[str]]") -> None:
+        self.made.named.append(ticket)
+        if ticket.job not in self._runs:
+            self.room.take(ticket.asked, kind)
+            self._count(ticket)
+
+    def _stays(self, ticket: "Ticket", missing: "list[str]") -> None:
+        """The first of its line reserves; who waits for the user's own jobs keeps nothing from others."""
+        line = ticket.kind if ticket.asked.gpus else None
+        if line in self._lines:
+            return
+        self._lines.add(line)
+        self.room.count(ticket.asked)
+        if missing != [OWN]:
+            self._keep_for(self.view.uid, ticket.asked, ticket.kind)
+            self.made.named.append(ticket)
+
+    def _group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
+        if ticket.element is None or not others_wait(self._rivals(kind), self.view.uid):
+            return ""
+        group = _group(ticket)
+        has = gpus_of_group(self.view.seen.running, self.view.uid, group) + self._of_groups.get(group, 0)
+        return "" if may_group_have(has + ticket.asked.gpus, len(kind or []), ticket.asked.gpus) else HALF
+
+    def _rivals(self, kind: "Optional[list[str]]") -> "list[Waiting]":
+        """Those that wait for some of these cards; where these are not known, for any."""
+        waiting = [other for other in self.view.seen.waiting if other.asked.gpus]
+        return [other for other in waiting if kind is None or set(self.view.cards_of(other.kind)).intersection(kind)]
+
+    def _count(self, ticket: "Ticket") -> None:
+        group = _group(ticket)
+        self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
+
+
+def _group(ticket: "Ticket") -> str:
+    return str(ticket.job.partition(".")[0])

@@ -1,0 +1,230 @@
+"""What is reported of one user's queue on this machine: why each job waits, and who holds or uses which GPU.
+
+The spooler writes the reasons; `supervise.py queue ROOT` prints them, and sees that a spooler runs.
+`supervise.py gpus ROOT LEASE` prints one look at the GPUs as a JSON object. It only reads, so it can be asked as often
+as one likes. Who has a GPU follows from the journal for one's own jobs, for others from the names of their leases and
+the processes that are seen on it.
+"""
+
+import json
+import os
+import sys
+import time
+
+from ..layout import JOBS, QUEUE_STATUS, SPEC, UNSATISFIABLE
+from ..supervisor import gpus
+from ..supervisor.eligible_gpus import describe_request
+from ..supervisor.job import DAMAGED
+from ..supervisor.verdict import Verdict
+from . import launch, lease_names, machine, tickets
+from .lease import leases_of_kind
+from .tickets import Queue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterable, Optional
+
+    from ..supervisor.gpus import GpuLoad, GpuProcess
+    from .lease import Leases
+    from .tickets import Ticket
+
+_STARTS = "its turn has come"
+
+
+def print_queue(root: str, bridge: str) -> int:
+    """Print a line for each job that waits, in order: NAME.ID|STATE|REASON."""
+    launch.revive_spooler(root, bridge)
+    for line in waiting_jobs(root):
+        text = "%s.%s|PENDING|%s\n" % (line["name"], line["job"], line["reason"])
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))  # whatever the locale is
+    return 0
+
+
+def waiting_jobs(root: str) -> "list[dict[str, Any]]":
+    """`job`, `name`, `reason`, `submitted`, `asked` of each that waits, the oldest first."""
+    waiting = Queue(root)
+    reasons = _reasons(root)
+    return [_line(ticket, reasons) for ticket in waiting.read()]
+
+
+def _line(ticket: "Ticket", reasons: "dict[str, str]") -> "dict[str, Any]":
+    reason = reasons.get(ticket.job) or ticket.reason or "waiting for its turn"
+    asked = dict(ticket.asked._asdict())
+    return {"job": ticket.job, "name": ticket.name, "reason": reason, "submitted": ticket.submitted, "asked": asked,
+            "since": ticket.written}  # fmt: skip
+
+
+def _reasons(root: str) -> "dict[str, str]":
+    try:
+        with open(_status_file(root), encoding="utf-8") as file:
+            return {told["job"]: told["reason"] for told in map(json.loads, file)}
+    except DAMAGED:  # no spooler has told yet, or it is not what one has told
+        return {}
+
+
+def reason_of(root: str, job: str) -> str:
+    """Why a job waits; "" if it does not."""
+    ticket = Queue(root).of(job)
+    return "" if ticket is None else str(_line(ticket, _reasons(root))["reason"])
+
+
+def write_reasons(root: str, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
+    """Tell why each of them waits."""
+    told = [_line(ticket, dict({ticket.job: _STARTS}, **reasons)) for ticket in tickets]
+    path = _status_file(root)
+    try:
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in told)
+        os.rename(path + ".new", path)
+    except OSError:  # full: it is news, not the queue
+        return
+
+
+def _status_file(root: str) -> str:
+    return os.path.join(machine.folder(root), QUEUE_STATUS)
+
+
+_OF_THE_JOURNAL = 1 << 20  # its end; a card that was taken before that is still shown as held
+_SOMEBODY = "somebody"
+_KEPT = "waiting for %s; what becomes free of them is kept for it"
+
+
+def print_gpus(root: str, lease: str) -> int:
+    """Print the look."""
+    sys.stdout.write(json.dumps(look_at_gpus(root, leases_of_kind(lease))) + "\n")
+    return 0
+
+
+def look_at_gpus(root: str, marks: "Leases") -> "dict[str, Any]":
+    """`cards`, `waiting`, and in `trouble` what nvidia-smi said instead of cards."""
+    trouble, held = "", set()  # type: str, set[str]
+    try:
+        held = marks.names()
+        loads, seen_on = gpus.gpu_loads(), gpus.gpu_processes()
+    except Verdict as verdict:
+        loads, seen_on = [], {}
+        trouble = "" if verdict.kind == UNSATISFIABLE else str(verdict.facts["message"])
+    seen = lease_names.Seen(held, machine.now_s())
+    holders = GpuHolders(root, seen, os.getuid()).of(seen_on)
+    cards = [_card(load, holders.get(load.uuid), seen_on.get(load.uuid, [])) for load in loads]
+    return {"cards": cards, "waiting": _waiting_for_gpus(root, seen), "trouble": trouble}
+
+
+def _card(load: "GpuLoad", holder: "Optional[dict[str, Any]]", seen_on: "list[GpuProcess]") -> "dict[str, Any]":
+    told = dict(load._asdict(), holder=holder, without_lease=[])
+    if holder is None:
+        quiet = seen_on or load.used_mib is None or load.used_mib <= gpus.QUIET_MIB
+        unseen = [] if quiet else ["%d MiB in use by nobody visible" % load.used_mib]
+        told["without_lease"] = [gpus.describe_process(each) for each in seen_on] + unseen
+    return told
+
+
+class GpuHolders:
+    """Whose the held cards are.
+
+    Args:
+        root: Of this user's jobs.
+        seen: The names of one look.
+        uid: This user.
+    """
+
+    def __init__(self, root: str, seen: lease_names.Seen, uid: int) -> None:
+        self._root = root
+        self._seen = seen
+        self._uid = uid
+        self._left = [[job.uid, job.asked.gpus] for job in seen.running if job.asked.gpus]
+
+    def of(self, seen_on: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
+        """`user`, `job`, `name`, `since` (seconds since 1970) of each card that is held; None for what is not known."""
+        found = self._own()
+        for uuid in sorted(self._seen.cards - set(found)):
+            users = {each.user for each in seen_on.get(uuid, [])}
+            uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
+            if uid is not None:
+                found[uuid] = self._somebody(uid)
+        rest = self._seen.cards - set(found)
+        candidates = sorted({uid for uid, left in self._left if left > 0})
+        for uuid in rest:
+            found[uuid] = self._somebody(*candidates)
+        return found
+
+    def _own(self) -> "dict[str, dict[str, Any]]":
+        """Those of this user's running jobs, by the journal."""
+        running = {job.job for job in self._seen.running if job.uid == self._uid}
+        found = {}
+        for uuid, (job, since) in _taken(self._root).items():
+            if uuid in self._seen.cards and job in running:
+                found[uuid] = dict(self._somebody(self._uid), job=job, name=_name_of(self._root, job), since=since)
+        return found
+
+    def _somebody(self, *uids: int) -> "dict[str, Any]":
+        """One of these users; with one alone the card is counted."""
+        if len(uids) == 1:
+            self._count(uids[0])
+        user = " or ".join(gpus.user_name(uid) for uid in uids) or _SOMEBODY
+        return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
+
+    def _count(self, uid: int) -> None:
+        for job in self._left:
+            if job[0] == uid and job[1] > 0:
+                job[1] -= 1
+                return
+
+
+def _taken(root: str) -> "dict[str, tuple[str, float]]":
+    """Who took each card last and has not given it back, and when, by the journal."""
+    found: "dict[str, tuple[str, float]]" = {}
+    for line in _end_of(os.path.join(machine.folder(root), tickets.JOURNAL_FILE)):
+        if line.get("event") == tickets.TAKEN:
+            found.update((uuid, (line["job"], line["t"])) for uuid in line["cards"])
+        elif line.get("event") == tickets.RELEASED:
+            for uuid in line["cards"]:
+                found.pop(uuid, None)
+    return found
+
+
+def _end_of(path: str) -> "Iterable[dict[str, Any]]":
+    """The last lines of the journal; what is no line of it is left out."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
+            lines = file.read().split(b"\n")
+    except OSError:  # nobody has taken a card here yet
+        return
+    for line in lines:
+        try:
+            told = json.loads(line.decode())
+        except ValueError:  # cut off at the beginning, or being written
+            continue
+        yield told
+
+
+def _name_of(root: str, job: str) -> "Optional[str]":
+    """What its function is called; of an element of a group with its number."""
+    whole, _, element = job.partition(".")
+    try:
+        with open(os.path.join(root, JOBS, whole, SPEC), encoding="utf-8") as file:
+            name = json.load(file)["name"]
+    except (OSError, ValueError, KeyError):  # its folder is gone
+        return None
+    return "%s, element %s" % (name, element) if element else str(name)
+
+
+def _waiting_for_gpus(root: str, seen: lease_names.Seen) -> "list[dict[str, Any]]":
+    """Who waits for cards, the oldest first: all own jobs, and of others those that are next in their line."""
+    now_s, now_ms, uid = time.time(), machine.now_ns() // 10**6, os.getuid()
+    own = waiting_jobs(root)
+    tickets = {line["job"] for line in own}
+    found = [
+        (line["since"], {"own": True, "user": gpus.user_name(uid), "job": line["job"], "name": line["name"],
+                         "reason": line["reason"], "asked": line["asked"]})
+        for line in own
+        if line["asked"]["gpus"]
+    ]  # fmt: skip
+    for other in seen.waiting:
+        if other.asked.gpus and (other.uid != uid or other.job not in tickets):
+            wanted = describe_request(other.asked.gpus, other.kind.type, other.kind.memory_mb << 20)
+            told = {"own": other.uid == uid, "user": gpus.user_name(other.uid), "job": other.job, "name": None,
+                    "reason": _KEPT % wanted, "asked": dict(other.asked._asdict())}  # fmt: skip
+            found.append((now_s - (now_ms - other.ms) / 1000.0, told))
+    return [dict(told, since=since) for since, told in sorted(found, key=lambda each: each[0])]

@@ -1,0 +1,419 @@
+"""The spooler: lets one user's waiting jobs start on one machine, in order, and ends when none is left.
+
+It holds the name that elects it, and a name for each job that is next, by which other users know. Killed at any moment
+it loses nothing: what waits has a ticket until it is claimed, and a job that was started twice finds its own mark held
+or its claim taken. Started by `launch`; `main` calls it.
+"""
+
+import json
+import os
+import resource
+import select
+import subprocess
+import sys
+import time
+
+from ..builder import progress
+from ..layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
+from ..supervisor import gpus
+from ..supervisor.log import say
+from ..supervisor.text import duration
+from ..supervisor.verdict import Verdict
+from . import capacity, launch, lease_names, machine, plan, report
+from .capacity import MachineResources
+from .lease import leases_of_kind
+from .tickets import Queue, has_environment, is_cancelled, is_claimed, waited_s
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from ..supervisor.eligible_gpus import GpuInfo
+    from .lease import Lease, LeaseHolder
+    from .tickets import Ticket
+
+_LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
+_STARTING_S = 0.1
+_COMES_S = 5.0  # a script's own setup lines may take for ever
+_UNHEARD_S = 1.0  # where nobody can knock
+_STRANGERS_S = 4.0
+_RENEW_S = lease_names.VALID_S * 2 // 3
+_SETTLE_S = 0.003  # a job lets go of several names one after another
+_AGAIN_S, _AGAIN_MOST_S = 0.2, 5.0
+_CONCLUDES_S = 30.0
+# A turn takes a second at most, and some tens of them where nvidia-smi hangs; a spooler that is later than this hangs.
+_TURN_S = 180
+_OTHER_FILES = 64  # that a spooler has open besides its own names and the connections to others
+_FEWEST = 8
+
+
+def run_spooler(root: str, lease: str, fd: int, *first: str) -> int:
+    """Serve until nothing waits.
+
+    Args:
+        root: Of the queue.
+        lease: How names are held here.
+        fd: The name that elects it, inherited.
+        first: A job that has its name already, until when that counts, and its fd, inherited too.
+    """
+    spooler = Spooler(Queue(root), lease, fd)
+    if first:
+        spooler.named_already(first[0], int(first[1]), int(first[2]))
+    while spooler.elected():
+        spooler.serve()
+    return 0
+
+
+class Spooler:
+    """One spooler.
+
+    Args:
+        queue: Its tickets.
+        lease: How names are held here; tickets of the other kind are another's.
+        fd: The name that elects it, inherited.
+    """
+
+    def __init__(self, queue: Queue, lease: str, fd: int) -> None:
+        self.queue = queue
+        self.lease = lease
+        self.uid = os.getuid()
+        self.marks = leases_of_kind(lease)
+        self._elected: "Optional[Lease]" = self.marks.inherited(fd)
+        self._named: "dict[str, tuple[int, Lease]]" = {}
+        self._starting: "dict[str, subprocess.Popen[Any]]" = {}
+        self._concluding: "dict[str, tuple[subprocess.Popen[Any], float]]" = {}
+        self._given_up: "set[str]" = set()
+        self._makers: "dict[tuple[str, ...], tuple[Ticket, subprocess.Popen[Any]]]" = {}
+        self._promise: "Optional[tuple[int, Lease]]" = None
+        # Names are made by others, as many as they like: half of the files that may be open is for them.
+        self._most = max(_FEWEST, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OTHER_FILES) // 2)
+        self._children: "list[subprocess.Popen[Any]]" = []
+        self._tries: "dict[str, tuple[int, float]]" = {}
+        self._holders: "dict[str, LeaseHolder]" = {}
+        self._cards = GpuCache()
+        self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
+
+    def named_already(self, job: str, until_s: int, fd: int) -> None:
+        """Keep the name of a job."""
+        self._named[job] = (until_s, self.marks.inherited(fd))
+
+    def elected(self) -> bool:
+        """Whether it is, and something waits."""
+        if self._elected is None and (self._tickets() or self._concluding):
+            self._elected = self.marks.hold(launch.spool_name(self.queue))
+        return self._elected is not None
+
+    def serve(self) -> None:
+        """Until nothing waits; whoever comes then finds the name free, or is seen by `elected`."""
+        while self._turn():
+            self._wait()
+        if self._elected is not None:
+            self._elected.close()
+        self._elected = None
+
+    def _tickets(self) -> "list[Ticket]":
+        read = self.queue.read()
+        for job, why in self.queue.damaged().items():
+            self._give_up(job, why)
+        return [ticket for ticket in read if ticket.lease == self.lease and self._still_waits(ticket)]
+
+    def _turn(self) -> bool:
+        """Look at everything, and do what is to be done; False if nothing waits."""
+        self._promise_turn()
+        self._reap()
+        tickets = self._tickets()
+        self._forget({ticket.job for ticket in tickets})
+        seen = lease_names.Seen(self.marks.names(), machine.now_s())
+        self._follow(seen)
+        ready = [ticket for ticket in tickets if has_environment(ticket)]
+        made = self._plan(ready, seen)
+        made.reasons.update(self._make([ticket for ticket in tickets if ticket not in ready]))
+        self._name(made.named)
+        for ticket in made.start:
+            self._start(ticket)
+        self._tell(tickets, made.reasons)
+        return bool(tickets or self._concluding)
+
+    def _promise_turn(self) -> None:
+        """Let others know by when it will have come here again: one that does not is replaced (`launch.ensure`)."""
+        now_s = machine.now_s()
+        if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
+            return  # of a file nobody can tell who holds it
+        queue = launch.spool_name(self.queue)[len(lease_names.SPOOL) :].partition("/")[2]
+        mark = self.marks.hold(lease_names.turn(self.uid, queue, now_s + _TURN_S))
+        if mark is not None:
+            before, self._promise = self._promise, (now_s + _TURN_S, mark)
+            if before is not None:
+                before[1].close()
+
+    # tickets
+
+    def _give_up(self, job: str, why: str) -> None:
+        """A ticket that nobody can read is the end of its job, which is told so; the others go on."""
+        if job in self._given_up:
+            return
+        self._given_up.add(job)
+        path = os.path.join(self.queue.folder, job)
+        say("the ticket %s is damaged, and is set aside: %s" % (path, why))
+        if job in self._starting or not os.path.isdir(self.queue.folder_of(job)):
+            self._set_aside(job)
+            return
+        message = "the job's ticket in the queue of this machine is damaged, so the job cannot start: %s" % path
+        verdict = {"kind": LOST, "message": message, "stage": "queue", "evidence": [why], "hint": "call again"}
+        self._conclude(job, self.queue.folder_of(job), verdict)
+
+    def _set_aside(self, job: str) -> None:
+        try:
+            self.queue.set_aside(job)
+        except OSError as error:  # the disk is read-only: it is not looked at again by this spooler
+            say("the ticket of %s could not be set aside: %s" % (job, error))
+
+    def _still_waits(self, ticket: "Ticket") -> bool:
+        if ticket.job in self._concluding:
+            return False
+        if is_claimed(ticket) or ticket.element is not None and _is_over(ticket):
+            self.queue.remove(ticket.job)
+            return False
+        if ticket.job in self._starting:
+            return True
+        verdict = self._verdict(ticket)
+        if verdict is not None:
+            self._conclude(ticket.job, ticket.folder, verdict)
+        return verdict is None
+
+    def _verdict(self, ticket: "Ticket") -> "Optional[dict[str, Any]]":
+        if is_cancelled(ticket):
+            return {"kind": CANCELLED, "message": "the job was withdrawn before it started", "stage": "queue"}
+        if ticket.timeout_s is None or waited_s(ticket) < ticket.timeout_s or not has_environment(ticket):
+            return None
+        lacking = "no GPUs became free" if ticket.asked.gpus else "its turn did not come"
+        why = report.reason_of(self.queue.root, ticket.job)
+        return {
+            "kind": UNSATISFIABLE, "stage": "lease",
+            "message": "%s within the %s of queue_timeout: %s" % (lacking, duration(ticket.timeout_s), why),
+            "hint": "call again later, allow a longer queue_timeout, or choose another host",
+        }  # fmt: skip
+
+    def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
+        """By the same path as everybody: it does nothing if the job has begun. Nobody waits for it here: what the
+        function or somebody else has left in the job's folder may keep it for ever.
+        """
+        import tempfile  # costs as much as all the rest, and few jobs end here
+
+        argv = [sys.executable, "-I", "-S", os.path.abspath(sys.argv[0]), "conclude", folder]
+        try:
+            with open(os.devnull, "wb") as null, tempfile.TemporaryFile() as asked:
+                asked.write(json.dumps(dict(verdict, withdraw=True)).encode())
+                asked.seek(0)
+                process = subprocess.Popen(argv, stdin=asked, stdout=null, cwd="/", start_new_session=True)
+        except OSError as error:  # no more processes, or no more room: at its next turn
+            say("the end of %s could not be published now: %s" % (job, error))
+            self._given_up.discard(job)
+            return
+        self._concluding[job] = process, time.monotonic() + _CONCLUDES_S
+
+    def _see_concluded(self) -> None:
+        for job, (process, until) in list(self._concluding.items()):
+            if process.poll() is None and time.monotonic() < until:
+                continue
+            if process.returncode is None:
+                process.kill()
+                self._children.append(process)
+            if process.returncode not in (EXIT_RETURNED, EXIT_PUBLISHED):
+                say("the end of %s could not be published: look at %s" % (job, self.queue.folder_of(job)))
+            del self._concluding[job]
+            if job in self._given_up:
+                self._set_aside(job)
+            else:
+                self.queue.withdraw(job)
+
+    def _forget(self, waiting: "set[str]") -> None:
+        for job in set(self._starting) - waiting:
+            del self._starting[job]
+        for job in set(self._tries) - waiting:
+            del self._tries[job]
+
+    # environments
+
+    def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
+        """Have the environments made that jobs wait for, each by the script of its oldest job, which then waits for its
+        turn as before; how far each job's environment is. Nobody keeps anything for these jobs meanwhile.
+        """
+        for needs in set(self._makers) - {ticket.needs for ticket in waiting}:
+            self._children.append(self._makers.pop(needs)[1])
+        reasons = {}
+        for ticket in waiting:
+            if ticket.needs not in self._makers and self._may_try(ticket):
+                process = self._script(ticket, launch.ENVIRONMENT)
+                if process is not None:
+                    self._makers[ticket.needs] = ticket, process
+            maker = self._makers[ticket.needs][0] if ticket.needs in self._makers else ticket
+            said = progress.in_words(progress.last_line(os.path.join(maker.folder, BUILDER_LOG)))
+            reasons[ticket.job] = "environment: " + (said or "waiting for its builder")
+        return reasons
+
+    # starting
+
+    def _start(self, ticket: "Ticket") -> None:
+        process = self._script(ticket) if self._may_try(ticket) else None
+        if process is not None:
+            self._starting[ticket.job] = process
+            self._children.append(process)
+
+    def _may_try(self, ticket: "Ticket") -> bool:
+        return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
+
+    def _script(self, ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":
+        tries = self._tries.get(ticket.job, (0, 0.0))[0]
+        self._tries[ticket.job] = (tries + 1, time.monotonic() + min(_AGAIN_S * 2**tries, _AGAIN_MOST_S))
+        try:
+            return launch.start_script(self.queue, ticket, turn)
+        except OSError as error:  # no more processes now, or what it lies on is away: the others go on
+            say("the script of %s could not be started: %s" % (ticket.job, error))
+            return None
+
+    def _late(self) -> "set[str]":
+        now = time.monotonic()
+        return {
+            job
+            for job, (_, not_before) in self._tries.items()
+            if (now > not_before + _COMES_S if job in self._starting else now < not_before)
+        }
+
+    def _reap(self) -> None:
+        """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
+        self._see_concluded()
+        self._children = [child for child in self._children if child.poll() is None]
+        for needs, (_, maker) in list(self._makers.items()):
+            if maker.poll() is not None:
+                del self._makers[needs]
+        for job, child in list(self._starting.items()):
+            if child.returncode is not None:
+                del self._starting[job]
+                self._cards.look_anew()
+
+    # the others
+
+    def _plan(self, tickets: "list[Ticket]", seen: lease_names.Seen) -> "plan.StartPlan":
+        memory = any(ticket.asked.memory_mb for ticket in tickets)
+        used = self._cards.strangers(any(ticket.asked.gpus for ticket in tickets), seen.cards)
+        every = [card.uuid for card in self._cards.there]
+        free = [card for card in every if card not in seen.cards and card not in used]
+        there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
+        held = {card: self._uid_of(lease_names.gpu(card)) for card in seen.cards}
+        starting, late = set(self._starting), self._late()
+        view = plan.QueueView(
+            there, seen, self.uid, starting, late, self._cards.of,
+            lambda kind, ahead, kept: plan.GpuSituation(kind, held, used, ahead, kept),
+        )  # fmt: skip
+        return plan.plan_starts(tickets, view)
+
+    def _uid_of(self, name: str) -> int:
+        return self._holders[name].uid if name in self._holders else -1
+
+    def _name(self, wanted: "list[Ticket]") -> None:
+        """Let other users know who is next, and again and again that somebody cares."""
+        wanted = wanted[: self._most]
+        for job in set(self._named) - {ticket.job for ticket in wanted}:
+            self._named.pop(job)[1].close()
+        now_s = machine.now_s()
+        for ticket in wanted:
+            before = self._named.get(ticket.job)
+            if before is None or before[0] < now_s + _RENEW_S:
+                self._name_until(ticket, now_s + lease_names.VALID_S)
+                if before is not None and self._named[ticket.job] != before:
+                    before[1].close()
+
+    def _name_until(self, ticket: "Ticket", until_s: int) -> None:
+        waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+        mark = self.marks.hold(lease_names.wait(waiting, until_s))
+        if mark is not None:
+            self._named[ticket.job] = (until_s, mark)
+
+    def _follow(self, seen: lease_names.Seen) -> None:
+        """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept.
+
+        Of more than can be followed, the holders of the cards that there are come first; the others are seen by the
+        next look.
+        """
+        own, cards = "/%d/" % self.uid, {lease_names.gpu(card.uuid) for card in self._cards.there}
+        every = {lease_names.gpu(card) for card in seen.cards} | {lease_names.run(*job) for job in seen.running}
+        every |= {name for name in seen.waits if not name.startswith("%s%d/" % (lease_names.WAIT, self.uid))}
+        held = set(sorted(every, key=lambda name: (name not in cards, own not in name, name))[: self._most])
+        for name in set(self._holders) - held:
+            self._holders.pop(name).close()
+        for name in held - set(self._holders):
+            holder = self.marks.holder(name)
+            if holder is not None:
+                self._holders[name] = holder
+
+    def _tell(self, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
+        if (tickets, reasons) != self._told:
+            self._told = (tickets, reasons)
+            report.write_reasons(self.queue.root, tickets, reasons)
+
+    def _wait(self) -> None:
+        """Until something changes that may matter, or it is time to look again."""
+        poll = select.poll()
+        for holder in self._holders.values():
+            poll.register(holder.fileno(), select.POLLHUP)
+        if self._elected is not None:
+            poll.register(self._elected.fileno(), select.POLLIN)
+        woken = poll.poll(self._patience_s() * 1000)
+        if self._elected is not None:
+            self._elected.answer()
+        gone = {fd for fd, _ in woken}
+        for name, holder in list(self._holders.items()):
+            if holder.fileno() in gone:
+                self._holders.pop(name).close()
+                self._cards.let_go(name)
+        if gone:
+            time.sleep(_SETTLE_S)
+
+    def _patience_s(self) -> float:
+        now = time.monotonic()
+        if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
+            return _STARTING_S
+        limits: "list[float]" = [ticket.timeout_s - waited_s(ticket) for ticket in self._timed()]
+        longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
+        return max(0.01, min([longest] + limits))
+
+    def _timed(self) -> "list[Ticket]":
+        return [ticket for ticket in (self._told or ([], {}))[0] if ticket.timeout_s is not None]
+
+
+def _is_over(ticket: "Ticket") -> bool:
+    """Whether its group needs it no longer."""
+    return is_cancelled(ticket) or os.path.exists(os.path.join(attempt_dir(ticket.home, 1), OUTCOME))
+
+
+class GpuCache:
+    """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
+
+    def __init__(self) -> None:
+        self.there: "list[GpuInfo]" = []
+        self._used: "dict[str, str]" = {}
+        self._due = 0.0
+
+    def of(self, kind: capacity.Kind) -> "list[str]":
+        """Those of a kind; none where nobody knows."""
+        return capacity.gpus_of_kind(kind, self.there)
+
+    def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
+        """Who uses a card that nobody holds."""
+        if asked and time.monotonic() > self._due:
+            try:
+                self.there = gpus.list_gpus()
+                self._used = gpus.used_by_others(card.uuid for card in self.there)
+            except Verdict:
+                self._used = {}
+            self._due = time.monotonic() + _STRANGERS_S
+        return {card: who for card, who in self._used.items() if card not in held}
+
+    def let_go(self, name: str) -> None:
+        """Its holder has ended, and so have the holder's processes; whoever takes it looks once more."""
+        self._used.pop(name[len(lease_names.GPU) :], None)
+
+    def look_anew(self) -> None:
+        """Somebody found it otherwise."""
+        self._due = 0.0

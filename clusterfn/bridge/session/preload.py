@@ -1,0 +1,111 @@
+"""Loads modules that calls use, before calls are forked: as long as a fork after that is as good as a fresh process.
+
+A module that starts threads which a fork would cut off, or that opens a card, is left to the calls; so is one that
+cannot be loaded. Each is tried in a process of its own first. (OpenBLAS's threads are none of these: it ends them
+itself before every fork, which is why they are counted after one.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from typing import NoReturn
+
+_LIMIT_S = 120
+_CARD = "/dev/nvidia"
+
+
+class Preloader:
+    """Which modules are here, and which may not be.
+
+    Attributes:
+        refused: Modules that every call loads by itself, and why.
+    """
+
+    def __init__(self) -> None:
+        self.refused: dict[str, str] = {}
+
+    def load(self, names: Iterable[str]) -> list[str]:
+        """Load those that are safe; gives what was loaded."""
+        loaded = []
+        for name in names:
+            if name in sys.modules or name in self.refused or not _is_installed(name):
+                continue
+            trouble = _trouble_with(name)
+            if trouble:
+                self.refused[name] = trouble
+                continue
+            _load(name)
+            loaded.append(name)
+        return loaded
+
+
+def _is_installed(name: str) -> bool:
+    """Whether it is the environment's own: the user's modules may be others at the next call."""
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return found is not None and found.origin is not None and found.origin.startswith(sys.prefix + os.sep)
+
+
+def _trouble_with(name: str) -> str:
+    """Why it must not be loaded before a fork; "" if it may."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        _try(name, writing)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    _, status = os.waitpid(pid, 0)
+    return said if status == 0 else said or "loading it ended a process"
+
+
+def _try(name: str, writing: int) -> NoReturn:
+    """In a process of its own, which ends here."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(_LIMIT_S)
+    status = 1
+    try:
+        _load(name)
+        os.write(writing, _lasting().encode())
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _load(name: str) -> None:
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        importlib.import_module(name)
+
+
+def _lasting() -> str:
+    """What a fork of this process would not survive."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        return "it starts threads"
+    return "it opens a card" if any(map(_is_card, os.listdir("/proc/self/fd"))) else ""
+
+
+def _is_card(fd: str) -> bool:
+    try:
+        return os.readlink("/proc/self/fd/%s" % fd).startswith(_CARD)
+    except OSError:  # the one of the listing itself
+        return False
+
+
+def imported_since(before: Iterable[str]) -> list[str]:
+    """The top-level modules that are loaded now and were not before."""
+    known = set(before)
+    return sorted({name.partition(".")[0] for name in list(sys.modules) if name not in known} - {"__main__"})

@@ -1,0 +1,186 @@
+"""Turn how the worker ended into a verdict: what it reported, or what its silence means. It reads only the disk."""
+
+import json
+import os
+import signal
+
+from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
+from .syscalls import describe_signal
+from .text import size
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Mapping, Optional
+
+_STAGES = {"returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load"}
+_OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
+_NEAR = 0.9
+_LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
+_WORDS = {
+    "done": str, "note": str, "stage": str, "message": str, "hint": str, "path": str, "exception": dict, "usage": dict,
+    "transient": dict, "size": int, "crc": int, "own_signal": int, "sender": str,
+}  # fmt: skip
+_NEVER_NONE = ("done", "note", "stage", "own_signal", "sender")
+
+
+def classify_report(done: "dict[str, Any]") -> Verdict:
+    """What the worker's last line means."""
+    kind = done["done"]
+    facts: "dict[str, Any]" = {name: done.get(name) for name in ("exception", "hint", "transient")}
+    facts["stage"] = done.get("stage") or _STAGES.get(kind, "environment")
+    if kind in (RETURNED, RAISED) and done.get("size") is not None:
+        facts["value"] = {"size": done["size"], "crc": done["crc"]}
+    if kind == DISK:
+        facts["hint"] = "make room on the host, or let cwd= or root: point to another file system"
+    return Verdict(kind, done.get("message") or "", **facts)
+
+
+def parse_report_line(line: bytes) -> "dict[str, Any]":
+    """A line of the report; empty if the worker cannot have written it.
+
+    The function's own code can reach the pipe, and must not be able to bring the supervisor down.
+    """
+    try:
+        said = json.loads(line.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(said, dict) or _is_deeper(said, 4):
+        return {}
+    if not all(_is_of(said, name, wanted) for name, wanted in _WORDS.items()):
+        return {}
+    if "done" in said and not (said["done"] in _LAST_WORDS and _is_measured(said.get("usage"))):
+        return {}
+    if said.get("size") is not None and said.get("crc") is None:
+        return {}
+    return said
+
+
+def _is_of(said: "dict[str, Any]", name: str, wanted: type) -> bool:
+    return name not in said or isinstance(said[name], wanted) or (said[name] is None and name not in _NEVER_NONE)
+
+
+def _is_deeper(value: "Any", levels: int) -> bool:
+    """Whether it is nested so deep that later steps would not survive it."""
+    if not isinstance(value, (dict, list)):
+        return False
+    inner = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(each, levels - 1) for each in inner)
+
+
+def _is_measured(usage: "Any") -> bool:
+    return usage is None or isinstance(usage.get("cpu_s", 0.0), (int, float))
+
+
+def damaged_bridge(bridge: str, missing: str) -> Verdict:
+    """The worker could not start, as files of clusterfn's own are gone."""
+    return Verdict(
+        ENVIRONMENT,
+        "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
+        stage="start",
+        hint="call again: it will be laid out anew",
+    )
+
+
+def too_much_memory(used: int, limit: int) -> Verdict:
+    """The tree used more than it asked for."""
+    return Verdict(
+        MEMORY,
+        "the job used %s of memory and asked for %s" % (size(used), size(limit)),
+        hint="ask for more, for example memory=%r" % ("%dGB" % (used * 3 // 2 // 2**30 + 1)),
+    )
+
+
+def classify_silence(
+    status: int, stage: str, peak: int, limit: "Optional[int]", oom: "Optional[str]", own: "Mapping[int, str]"
+) -> Verdict:
+    """The worker's process ended without a last word.
+
+    Args:
+        status: From wait.
+        stage: The last one that it reported.
+        peak: Bytes of memory that the tree was seen to use.
+        limit: Bytes that it asked for.
+        oom: What points to the out-of-memory killer, in words.
+        own: Signals that it was about to send to itself -> by which call.
+    """
+    if not os.WIFSIGNALED(status):
+        return _exited(os.WEXITSTATUS(status), stage)
+    number = os.WTERMSIG(status)
+    if number in own:
+        return _ended_itself(number, own[number], stage)
+    if number == signal.SIGKILL and oom is None and limit and peak >= _NEAR * limit:
+        oom = "it was killed while it used %s" % size(peak)
+    if number == signal.SIGKILL and oom:
+        return _ended_for_memory(peak, limit, oom, stage)
+    return Verdict(
+        SIGNAL,
+        "the process that ran the function was ended by %s" % describe_signal(number),
+        signal=describe_signal(number), stage=stage, hint=_signal_hint(number),
+    )  # fmt: skip
+
+
+def _ended_itself(number: int, sender: str, stage: str) -> Verdict:
+    return Verdict(
+        SIGNAL,
+        "the function, or a library that it uses, ended its own process by %s: %s" % (describe_signal(number), sender),
+        signal=describe_signal(number), stage=stage, hint="read the last lines of the output: they say why it did so",
+    )  # fmt: skip
+
+
+def _exited(code: int, stage: str) -> Verdict:
+    return Verdict(
+        EXITED,
+        "the process that ran the function ended by itself with exit code %d, without returning or raising" % code,
+        code=code, stage=stage,
+        hint="look for os._exit or a library that ends the process in the last lines of the output",
+    )  # fmt: skip
+
+
+def _ended_for_memory(peak: int, limit: "Optional[int]", oom: str, stage: str) -> Verdict:
+    asked = "asked for %s" % size(limit) if limit else "did not say how much it needs"
+    return Verdict(
+        MEMORY,
+        "the function's process was killed for memory: the job used up to %s and %s; %s" % (size(peak), asked, oom),
+        signal="SIGKILL", stage=stage, hint="ask for more memory, or use less at a time",
+    )  # fmt: skip
+
+
+def _signal_hint(number: int) -> str:
+    if number == signal.SIGKILL:
+        return (
+            "neither clusterfn nor Python code of this process sent it, and nothing points to a lack of memory: "
+            "read the last lines of the output, then ask the host's administrator"
+        )
+    if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT):
+        return "a compiled library crashed: the stack in the last lines of the output names the call"
+    return "somebody or something on the machine sent it"
+
+
+def failed_rank(folder: str) -> "Optional[str]":
+    """A hint at the rank that failed and left its error in the attempt's folder; it is removed from there."""
+    path = os.path.join(folder, FAILED_RANK)
+    try:
+        with open(path, "rb") as file:
+            line = file.read().decode("utf-8", "replace")
+        os.unlink(path)
+    except OSError:  # none did
+        return None
+    return "look at another rank, which failed too, perhaps first: " + line
+
+
+def scheduler_saw_oom(log: bytes) -> "Optional[str]":
+    """Whether slurmstepd's lines in scheduler.log speak of memory: evidence next to a SIGKILL, never proof alone."""
+    for line in log.split(b"\n"):
+        if any(word in line for word in _OOM_WORDS):
+            return "the scheduler said: " + line.decode("utf-8", "replace").strip()[:300]
+    return None
+
+
+def disk_is_full(path: str) -> bool:
+    """Whether the file system that holds `path` has no block or no inode left for us."""
+    try:
+        facts = os.statvfs(path)
+    except OSError:
+        return False
+    return facts.f_bavail == 0 or (facts.f_files > 0 and facts.f_favail == 0)

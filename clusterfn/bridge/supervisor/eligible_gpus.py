@@ -1,0 +1,82 @@
+"""Which GPUs a job may get: those of the type and the size that it asks for, whether they are free or not.
+
+Pure: the library decides the same before anything is sent, on every platform.
+"""
+
+import re
+from collections import namedtuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterable, Optional, Sequence
+
+# index as nvidia-smi counts, uuid, name such as "NVIDIA RTX A6000", total_mib: all of its memory
+GpuInfo = namedtuple("GpuInfo", ("index", "uuid", "name", "total_mib"))
+# A card sold as 48 GB shows 45 to 48: its driver keeps up to a fifteenth for error correction, and a little besides.
+_OF_ITS_NAME = 0.93
+
+
+def eligible_gpus(cards: "Iterable[GpuInfo]", kind: "Optional[str]", memory_bytes: "Optional[int]") -> "list[GpuInfo]":
+    """Those of the cards that have this type and at least this size; None asks for nothing."""
+    of_kind = [card for card in cards if kind is None or is_gpu_type(card.name, kind)]
+    return [card for card in of_kind if memory_bytes is None or large_enough(card.total_mib << 20, memory_bytes)]
+
+
+def is_gpu_type(name: str, kind: str) -> bool:
+    """Whether whole words of a card's name, one after another, are the type: "a6000" is "NVIDIA RTX A6000".
+
+    Example:
+        >>> is_of("NVIDIA GeForce RTX 4090", "rtx4090"), is_of("NVIDIA RTX A1000", "a100")
+        (True, False)
+    """
+    words, wanted = _words_of(name), squeezed(kind)
+    starts = range(len(words))
+    return any("".join(words[start:end]) == wanted for start in starts for end in range(start + 1, len(words) + 1))
+
+
+def squeezed(kind: str) -> str:
+    """A type as it is compared: "RTX A6000" is "rtxa6000"."""
+    return "".join(_words_of(kind))
+
+
+def large_enough(size_bytes: int, asked_bytes: int) -> bool:
+    """Whether a card of this size is sold as one of that size, or a larger."""
+    return size_bytes >= asked_bytes * _OF_ITS_NAME
+
+
+def _words_of(text: str) -> "list[str]":
+    return re.findall("[a-z0-9]+", text.lower())
+
+
+def describe_request(count: int, kind: "Optional[str]", memory_bytes: "Optional[int]") -> str:
+    """What is asked for, in words: "2 GPUs of type a100 with 40 GB"."""
+    of_type = " of type %s" % kind if kind else ""
+    size = " with %s" % _gigabytes(memory_bytes / 2.0**30) if memory_bytes else ""
+    return "%d GPU%s%s%s" % (count, "" if count == 1 else "s", of_type, size)
+
+
+def describe_gpus(cards: "Sequence[GpuInfo]") -> str:
+    """Which cards there are: "8 x NVIDIA RTX A6000 (48 GB)"."""
+    kinds = ["%s (%s)" % (card.name, _gigabytes(card.total_mib / 1024.0)) for card in cards]
+    return ", ".join("%d x %s" % (kinds.count(kind), kind) for kind in sorted(set(kinds), key=kinds.index)) or "none"
+
+
+def name_gpus(cards: "Iterable[GpuInfo]", uuids: "Iterable[str]") -> str:
+    """These of the cards, as people find them: "GPU 3 (NVIDIA RTX A6000, GPU-7f3a…)"."""
+    known = {card.uuid: "GPU %d (%s, %s)" % (card.index, card.name, card.uuid) for card in cards}
+    return ", ".join(known.get(uuid, uuid) for uuid in uuids)
+
+
+def _gigabytes(size: float) -> str:
+    return "%.0f GB" % size if size >= 1 else "%.1f GB" % size
+
+
+def suggest_gpus(cards: "Sequence[GpuInfo]", kind: "Optional[str]") -> str:
+    """What to do if too few of the cards are such: the type that was perhaps meant."""
+    import difflib  # only a refusal needs it
+
+    words = {word for card in cards for word in _words_of(card.name) if any(sign.isdecimal() for sign in word)}
+    near = difflib.get_close_matches(squeezed(kind), sorted(words), n=1, cutoff=0.6) if kind else []
+    if near and kind and not any(is_gpu_type(card.name, kind) for card in cards):
+        return 'did you mean gpu_type="%s"?' % near[0]
+    return "ask for fewer or other cards, or choose another host"

@@ -1,0 +1,204 @@
+"""A group as a whole: how its items ended, its one outcome, and items that will not run any more."""
+
+import json
+import os
+import sys
+import time
+
+from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
+from . import journal, publish, retries
+from .attempt import Attempt, make_folder
+from .chunks import NOBODY, Chunks
+from .job import JobFolder
+from .journal import ItemJournal
+from .text import native
+from .verdict import Verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Iterator, Optional
+
+SETTLE_S = 2.0  # an element that was fenced looks for that every second
+_NEVER_SAID = "the process that watched over the item is gone, and left no word"
+
+
+def kinds(home: str) -> "dict[int, str]":
+    """How each item ended of which that is known."""
+    found: "dict[int, str]" = {}
+    folder = os.path.join(home, ELEMENTS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    for number in sorted(int(name) for name in names if name.isdecimal()):
+        for line in journal.lines(home, number):
+            if "index" in line:
+                found.setdefault(line["index"], line["kind"])
+    return found
+
+
+def in_words(ended: "dict[int, str]", count: int) -> str:
+    """The counts: "98 of 100 ended: 95 returned, 3 raised"."""
+    known = list(ended.values())
+    parts = ["%d %s" % (known.count(kind), kind) for kind in sorted(set(known), key=lambda kind: kind != RETURNED)]
+    return "%d of %d ended%s" % (len(known), count, ": " + ", ".join(parts) if parts else "")
+
+
+def conclude_if_complete(job: JobFolder) -> None:
+    """Publish the group's outcome if each item has its line; elements that still wait are not needed then."""
+    spec = job.spec["group"]
+    if not Chunks(job.home, spec).complete():
+        return
+    ended = kinds(job.home)
+    group = JobFolder(job.home)
+    facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
+    Attempt(group, 1).publish(_kind_of_all(list(ended.values())), facts)
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    if job.slurm and array:
+        _take_out_of_queue(array)
+
+
+def _kind_of_all(kinds: "list[str]") -> str:
+    """What is said of the group, here as by `JobGroup.state`."""
+    if CANCELLED in kinds:
+        return CANCELLED
+    return RETURNED if RETURNED in kinds or not kinds else RAISED
+
+
+def _take_out_of_queue(array: str) -> None:
+    import subprocess
+
+    try:
+        subprocess.run(
+            ["scancel", "--state=PENDING", array], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, timeout=30,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):  # they will find nothing to do
+        return
+
+
+class ItemRecorder:
+    """Gives each item of the chunks that it pulls its line."""
+
+    def __init__(self, job: JobFolder, attempt: Attempt, sync: bool) -> None:
+        self.job = job
+        self.attempt = attempt
+        self.chunks = Chunks(job.home, job.spec["group"])
+        self.journal = ItemJournal(attempt.folder, sync)
+        self.told = 0
+        self.before: "dict[int, list[str]]" = {}
+
+    def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
+        """Its chunks of an earlier start, then those that nobody has, `most` of them, then those of the dead."""
+        number: "int" = self.job.element or 0
+        if self.attempt.number > 1:
+            self.settle()
+            yield from self.chunks.held_by(number)
+        taken = 0
+        while most is None or taken < most:
+            chunk = self.chunks.take(number, self.share())
+            if chunk is None:
+                break
+            yield chunk
+            taken += 1
+        chunk = self.chunks.take_over(number)
+        while chunk is not None:
+            if self._may_linger(chunk):
+                self.settle()
+            yield chunk
+            chunk = self.chunks.take_over(number)
+
+    def share(self) -> int:
+        """How many items to claim next, at most."""
+        return int(self.job.spec["group"]["chunk"])
+
+    def _may_linger(self, chunk: int) -> bool:
+        """Whether the element that had it was concluded by others, and may not have noticed yet."""
+        before = self.chunks.holders(chunk)[-2]
+        if before == NOBODY:
+            return False
+        end = self.chunks.end_of(before)
+        return not end or end.get("by") not in ("supervisor", "after")
+
+    def settle(self) -> None:
+        """Let whoever had it notice that he is fenced."""
+        time.sleep(SETTLE_S)
+
+    def left(self, chunk: int) -> "Iterator[int]":
+        """Its items that have not begun, or may run again; else those that have begun get their line here."""
+        ended, begun = self._past(chunk)
+        for index in self.chunks.items(chunk):
+            if index not in ended and (index not in begun or self._runs_again(index, begun[index], chunk)):
+                yield index
+
+    def _runs_again(self, index: int, before: "list[str]", chunk: int) -> bool:
+        """Whether `retries=` has an item run again that was not heard of; `before`: what was said of each time."""
+        death, of = self._death(chunk), retries.allowed(self.job)
+        why = death.facts["message"]
+        said = [told or retries.in_words(number, "", why, number, of) for number, told in enumerate(before, 1)]
+        if death.kind not in retries.LOSSES or len(before) > of:
+            usage = self.chunks.usage_of(chunk, index)
+            self.tell(index, Verdict(death.kind, **dict(death.facts, earlier=said[:-1], usage=usage)))
+            return False
+        self.before[index] = said
+        return True
+
+    def _past(self, chunk: int) -> "tuple[set[int], dict[int, list[str]]]":
+        if self.attempt.number == 1 and self.chunks.holders(chunk) == [self.job.element]:
+            return set(), {}
+        return self.chunks.past(chunk)
+
+    def tell(self, index: int, verdict: Verdict) -> None:
+        """Give an item that does not run the line that this verdict is."""
+        self.journal.end(index, verdict.kind or LOST, verdict.facts)
+        self.told += 1
+
+    def _death(self, chunk: int) -> Verdict:
+        """What became of whoever had it before."""
+        ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
+        known = [end for end in ends if end and end["kind"] != RETURNED]
+        if not known:
+            own = [each["message"] for each in self.attempt.outcomes_before() if each["by"] == "after"]
+            said = own[-1] if own else _NEVER_SAID
+            return Verdict(LOST, said, stage="supervisor", hint="call it again: group.retry_failed()")
+        facts = {name: known[-1].get(name) for name in ("message", "stage", "evidence", "hint", "node", "signal")}
+        return Verdict(known[-1]["kind"], facts.pop("message") or "", **facts)
+
+
+def fail_unfinished_items(folder: str) -> int:
+    """Give every item that nobody has, or will have, the line that a verdict is; or go on where another died over it.
+
+    Args:
+        folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin
+            when it was first asked for. Elements that begin later find nothing that is left.
+    """
+    for each in (os.path.dirname(folder), folder):
+        make_folder(each)
+    publish.publish(folder, VERDICT, sys.stdin.read().encode())
+    job = JobFolder(folder)
+    if Chunks(job.home, job.spec["group"]).end_of(job.element or 0) is None:
+        _give_up(job, native(json.loads((publish.read(folder, VERDICT) or b"").decode())))
+    conclude_if_complete(job)
+    return 0
+
+
+def _give_up(job: JobFolder, asked: "dict[str, Any]") -> None:
+    attempt = Attempt.new(job)
+    by = attempt.fence()
+    if by is None:
+        attempt.prepare()
+        told = _tell_all(ItemRecorder(job, attempt, sync=False), asked)
+        attempt.publish(RETURNED, {"message": "%d items were given up" % told, "by": "conclude"})
+    else:
+        attempt.supersede(by)
+
+
+def _tell_all(recorder: ItemRecorder, asked: "dict[str, Any]") -> int:
+    facts = {name: asked.get(name) for name in ("evidence", "hint", "stage")}
+    verdict = Verdict(asked.get("kind") or LOST, asked["message"], **facts)
+    for chunk in recorder.chunks.take_all(recorder.job.element or 0):
+        for index in recorder.chunks.items(chunk):
+            recorder.tell(index, verdict)
+        recorder.chunks.finish(chunk)
+    for chunk in recorder.pulled():
+        for index in recorder.left(chunk):
+            recorder.tell(index, verdict)
+        recorder.chunks.finish(chunk)
+    return recorder.told

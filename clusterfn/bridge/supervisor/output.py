@@ -1,0 +1,132 @@
+"""Output of the function: copy what it prints into files, and list what it leaves in its folder."""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+
+_CHUNK = 65536
+_TAIL = 16384
+_DRAIN = 4 << 20
+
+
+class Pump:
+    """One stream.
+
+    Attributes:
+        fd: The pipe's reading end; -1 once it has ended.
+        tail: The last bytes that came, kept or not.
+        full: The error that writing met, if any.
+    """
+
+    def __init__(self, fd: int, path: str, limit: int) -> None:
+        self.fd = fd
+        self.tail = b""
+        self.full: "Optional[OSError]" = None
+        self._limit = limit
+        self._kept = 0
+        self._lost = 0
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+    @property
+    def seen(self) -> int:
+        """How many bytes have come, kept or not."""
+        return self._kept + self._lost
+
+    def move(self) -> bool:
+        """Move what is there, at most one chunk; False if there was nothing."""
+        try:
+            data = os.read(self.fd, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            os.close(self.fd)
+            self.fd = -1
+            return False
+        self.tail = (self.tail + data)[-_TAIL:]
+        self._keep(data)
+        return True
+
+    def drain(self) -> None:
+        """Move everything that has been written so far; a child that never stops writing does not keep us."""
+        moved = 0
+        while self.fd >= 0 and moved < _DRAIN and self.move():
+            moved += _CHUNK
+
+    def _keep(self, data: bytes) -> None:
+        wanted = data[: max(0, self._limit - self._kept)]
+        written = 0
+        try:
+            while written < len(wanted):
+                written += os.write(self._file, wanted[written:])
+        except OSError as error:
+            self.full = error
+            self._limit = 0  # what follows would stand after a gap
+        self._kept += written
+        self._lost += len(data) - written
+
+    def close(self) -> "Optional[str]":
+        """End the file with a line about what is missing, and return that line."""
+        if not self._lost:
+            return None
+        why = os.strerror(self.full.errno or 0) if self.full else "log_limit_bytes is %d" % self._limit
+        line = "[clusterfn: %d more bytes were not kept: %s]" % (self._lost, why)
+        try:
+            os.write(self._file, ("\n%s\n" % line).encode())
+        except OSError:  # still full: the line stands in the outcome
+            return line
+        return line
+
+    def forget(self) -> None:
+        """Give both ends back."""
+        os.close(self._file)
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def restore(self, path: str) -> None:
+        """Write the file anew: the function removed it."""
+        copy(self._file, path)
+
+
+def copy(source: int, path: str) -> None:
+    """Copy an open file, whose name is gone, to `path`."""
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        offset = 0
+        while True:
+            data = os.pread(source, 1 << 20, offset)
+            if not data:
+                os.fsync(target)
+                return
+            offset += os.write(target, data)
+    finally:
+        os.close(target)
+
+
+_NAMED, _LOOKED_AT = 20, 200
+
+
+def list_files_left(folder: str) -> "list[list[Any]]":
+    """Names and sizes of the first files below a folder; what would take long to find is left out.
+
+    It stands between the function's end and its result, so it looks at few entries, and at links not at all.
+    """
+    found: "list[list[Any]]" = []
+    waiting, looked = [""], 0
+    while waiting:
+        prefix = waiting.pop(0)
+        try:
+            with os.scandir(os.path.join(folder, prefix)) as entries:
+                for entry in entries:
+                    looked += 1
+                    if len(found) == _NAMED or looked > _LOOKED_AT:
+                        return sorted(found)
+                    if entry.is_file(follow_symlinks=False):
+                        found.append([prefix + entry.name, entry.stat(follow_symlinks=False).st_size])
+                    elif entry.is_dir(follow_symlinks=False):
+                        waiting.append(prefix + entry.name + "/")
+        except OSError:  # removed by the function, or meanwhile
+            continue
+    return sorted(found)

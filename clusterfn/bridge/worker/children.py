@@ -1,0 +1,104 @@
+"""Prepare what the function and its child processes find: clusterfn, and the caller's names in `__main__`.
+
+multiprocessing pickles functions by name and looks for them in `__main__`, in the worker and in its spawned children.
+Also report signals that the process sends to itself, and warn of a fork after CUDA, which does not survive one.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+_FORKED = (
+    "clusterfn: a process is forked although CUDA is in use here. That is right only if it does not use CUDA itself, "
+    "as workers of a DataLoader; else it fails or hangs: start it by multiprocessing.get_context('spawn')\n"
+)
+_DEEPEST = 100
+
+
+class LibraryFinder:
+    """Finds `clusterfn` in the bridge for functions that import it, if the environment does not have it."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> Any:
+        """The module's spec, if it is `clusterfn`."""
+        if name != "clusterfn":
+            return None
+        from importlib.machinery import PathFinder
+
+        bridge = os.path.abspath(__file__)
+        for _ in range(4):  # <bridge>/_clusterfn/bridge/worker/children.py
+            bridge = os.path.dirname(bridge)
+        return PathFinder.find_spec(name, [os.path.join(bridge, "library")])
+
+
+def fill_main(function: Any) -> None:
+    """Put what travelled by value into `__main__`, over clusterfn's own names there."""
+    vars(sys.modules["__main__"]).update(names_for_main(function))
+
+
+def names_for_main(function: Any) -> dict[str, Any]:
+    """Return the names of the caller's `__main__`: the function's globals, and all else that travelled by value."""
+    from _clusterfn_wire import pickler  # type: ignore[import-not-found]
+
+    return {**pickler.of_main(), **dict(_names_of(function))}
+
+
+def _names_of(function: Any) -> Iterator[tuple[str, Any]]:
+    function = unwrap(function)
+    if getattr(function, "__module__", None) != "__main__":
+        return
+    owned = getattr(function, "__globals__", {})
+    yield from ((name, value) for name, value in owned.items() if not name.startswith("__"))
+    if hasattr(function, "__name__"):
+        yield function.__name__, function
+
+
+def unwrap(function: Any) -> Any:
+    """Return the function inside partials and decorators. A proxy that has every attribute would nest for ever."""
+    for _ in range(_DEEPEST):
+        inner = getattr(function, "func", None) or getattr(function, "__wrapped__", None)
+        if not callable(inner):
+            break
+        function = inner
+    return function
+
+
+def report_own_signals(say: Callable[..., None]) -> None:
+    """Report it before Python code in this process sends a signal to this process or its group.
+
+    A wait status does not name the sender. An audit hook would see the same, but slow down every `id()`.
+    """
+
+    def watched(name: str, own: Callable[[], tuple[int, ...]]) -> None:
+        send = getattr(os, name)
+
+        @functools.wraps(send)
+        def reported(target: int, number: int) -> None:
+            if target in own():
+                code, line = (frame := sys._getframe(1)).f_code, frame.f_lineno
+                say(own_signal=int(number), sender=f"os.{name} in {code.co_name}, {code.co_filename}:{line}")
+            send(target, number)
+
+        for module in (os, sys.modules[send.__module__]):  # its own module too, so that it is still found by its name
+            setattr(module, name, reported)
+
+    watched("kill", lambda: (os.getpid(), 0, -os.getpgrp()))
+    watched("killpg", lambda: (0, os.getpgrp()))
+
+
+def warn_about_forks() -> None:
+    """Warn on stderr, once, when a process is forked after PyTorch has used CUDA."""
+    warned: list[int] = []
+
+    def before() -> None:
+        is_initialized = getattr(sys.modules.get("torch.cuda"), "is_initialized", None)
+        if not warned and is_initialized is not None and is_initialized():
+            warned.append(os.getpid())
+            sys.stderr.write(_FORKED)
+
+    os.register_at_fork(before=before)

@@ -1,0 +1,256 @@
+"""Run one call: load it, call the function, write its value or exception, and report each stage."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable
+from types import CoroutineType
+from typing import Any
+
+from _clusterfn_wire import container, pickler  # type: ignore[import-not-found]
+
+from ..layout import ITEMS, PAYLOAD, RAISED, RESULT, RETURNED, VALUE
+from . import children, devices, payload
+from .descriptors import out_of_reach
+from .report import Report
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class CallRejected(Exception):
+    """The call cannot be run in this environment; `facts` is what the supervisor gets."""
+
+    def __init__(self, kind: str, message: str, hint: str = "", **more: Any) -> None:
+        super().__init__(message)
+        self.facts = dict(more, done=kind, message=message, hint=hint or None)
+
+
+def open_value_file(attempt: str) -> int:
+    """Open the file for the value, before the function runs."""
+    return out_of_reach(os.open(os.path.join(attempt, VALUE), os.O_RDWR | os.O_CREAT, 0o600))
+
+
+def report_outcome(report: Report, facts: dict[str, Any]) -> None:
+    """Report what became of the call, as the last line."""
+    _flush()
+    report.say(**facts, usage={"cpu_s": round(sum(os.times()[:4]), 3)})
+
+
+def run_call(job: str, spec: dict[str, Any], item: list[int], report: Report, value_fd: int) -> dict[str, Any]:
+    """Load a call, run it and write its result; return the facts for `report_outcome`.
+
+    Args:
+        job: The folder with its payload.
+        spec: `root`, the folders of the user's modules as `sys_path`, the names of variables that are `secrets`, and
+            whether it `discards` the value.
+        item: Where its arguments are in items.pkl; empty if the payload holds them.
+
+    Raises:
+        CallRejected: It cannot be run in this environment.
+    """
+    sys.path[:0] = spec["sys_path"]
+    report.hide(spec.get("secrets") or [])
+    watch = devices.TorchWatch(spec["resources"], lambda text: report.say(note=text))
+    try:
+        watch.begin()
+        report.say(stage="load")
+        call, caller = _load(job, spec, item)
+        watch.scan_code(children.unwrap(call[0]))
+        report.say(stage="function")
+        kind, result = _call(call)
+        watch.finish(result if kind == RAISED else None)
+    except devices.OnTheCpu as on_cpu:
+        raise CallRejected("environment", str(on_cpu), on_cpu.hint) from on_cpu
+    if kind == RETURNED and spec.get("discards"):
+        result = None
+    report.say(stage="result")
+    facts = keep_result(kind, result, value_fd, caller, report)
+    if kind == RAISED and spec.get("retries"):
+        facts["transient"] = _transient_fault(result)
+    return facts
+
+
+def _load(job: str, spec: dict[str, Any], item: list[int]) -> tuple[tuple[Any, Any, Any], tuple[int, ...]]:
+    """Load the call, and the version of the Python that made it; `item` is where the arguments of an item are."""
+    payload.export_call(job, spec, item)
+    header: dict[str, Any] = {"python": sys.version_info[:2]}
+    try:
+        function, args, kwargs = payload.load_payload(os.path.join(job, PAYLOAD), spec["root"], header)
+        if item:
+            args = payload.load_payload(os.path.join(job, ITEMS), spec["root"], {}, item)
+    except devices.OnTheCpu:
+        raise
+    except container.OtherPython as other:
+        raise CallRejected(
+            "environment",
+            "the call was made by Python %d.%d, the environment has %d.%d" % (*other.wanted, *other.here),
+            "use an environment with Python %d.%d" % tuple(other.wanted),
+        ) from other
+    except BaseException as error:  # loading runs the user's own code, which may raise anything
+        raise _not_loaded(error, tuple(header["python"])) from error
+    children.fill_main(function)
+    return (function, args, kwargs), tuple(header["python"])
+
+
+def _not_loaded(error: BaseException, caller: tuple[int, ...]) -> CallRejected:
+    facts = _summary(error)
+    message = "the call could not be loaded in the environment: %s: %s" % (facts["type"], facts["message"])
+    return CallRejected("payload", message + _between(caller), _hint_for(error, caller), exception=facts)
+
+
+def _between(caller: tuple[int, ...]) -> str:
+    """Name both versions, if they differ."""
+    here = sys.version_info[:2]
+    return "" if caller == here else " (the call is of Python %d.%d, the environment has %d.%d)" % (*caller, *here)
+
+
+def _summary(error: BaseException) -> dict[str, Any]:
+    """Describe the exception, and which module it missed in which interpreter: only the caller knows whose it is."""
+    from _clusterfn_wire import exceptions
+
+    facts: dict[str, Any]
+    try:
+        facts = exceptions.summary(error)
+    except BaseException as broken:  # noqa: BLE001 - raised by the error's own __str__, not by a user at a keyboard
+        facts = exceptions.bare_summary(error, broken)
+    if isinstance(error, ModuleNotFoundError) and isinstance(error.name, str):
+        facts["missing"] = {"module": error.name, "python": sys.executable}
+        if type(error).__name__ == "PackageNotFoundError":  # of importlib.metadata
+            facts["missing"]["metadata"] = True
+    return facts
+
+
+def _hint_for(error: BaseException, caller: tuple[int, ...]) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return "install the package that provides %r in the environment" % error.name
+    if isinstance(error, ImportError):
+        return "the environment has another version of %s than the caller" % (error.name or "a package")
+    if isinstance(error, container.Damaged):
+        return "call again; the payload was damaged on its way"
+    if caller != sys.version_info[:2]:
+        return "use an environment with Python %d.%d, or write what both versions know" % caller
+    return "compare the versions of the packages here and in the environment"
+
+
+def _call(call: tuple[Callable[..., Any], Any, Any]) -> tuple[str, Any]:
+    function, args, kwargs = call
+    pid = os.getpid()
+    try:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            import asyncio
+
+            value = asyncio.run(value)
+    except BaseException as error:  # whatever the function raises is its outcome, SystemExit included
+        if os.getpid() != pid:
+            raise  # a forked child's own end
+        return RAISED, error
+    if os.getpid() != pid:  # a fork made by the function came out of it as well: it has nothing to report
+        _flush()
+        os._exit(0)
+    return RETURNED, value
+
+
+def _transient_fault(error: BaseException) -> dict[str, str] | None:
+    """Return the name of a transient CUDA error and where a retry can help; None for other errors.
+
+    The table is that of `clusterfn.gpu`, as the environment has it or as it came with the bridge.
+    """
+    try:
+        from clusterfn.gpu.cuda_errors import classify
+    except ImportError:  # the environment has a clusterfn that is older than the table
+        return None
+    fault = classify(error)
+    return {"name": fault.name, "retry": fault.retry} if fault.transient else None
+
+
+def keep_result(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], report: Report) -> dict[str, Any]:
+    """Write a value or an exception to its file and close it; return the facts of the outcome."""
+    try:
+        file = os.fdopen(value_fd, "w+b")
+    except OSError as error:  # the function closed it
+        return _described(result) if kind == RAISED else _not_written(error.errno or 0)
+    if kind == RAISED:
+        facts = _keep_exception(result, file, caller, report.secrets)
+    else:
+        facts = _keep_value(result, file, caller)
+    for note in dict.fromkeys(pickler.notes):
+        report.say(note=note)
+    if "size" not in facts:
+        os.ftruncate(value_fd, 0)  # what was half written is of no use, and the disk may be full
+    with contextlib.suppress(OSError):  # what could not be written has been reported
+        file.close()
+    return facts
+
+
+def _keep_value(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
+    try:
+        written = _write(value, file, caller)
+    except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
+        return _not_kept(value, error, caller)
+    return dict(written, done=RETURNED)
+
+
+def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict[str, Any]:
+    if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+        return _not_written(error.errno)
+    from _clusterfn_wire import unpicklable
+
+    try:
+        path, part = unpicklable.find(value, "result", caller)
+    except KeyboardInterrupt:  # raised by the value's own __reduce__, not by a user at a keyboard
+        path, part = "result: its pickling raised KeyboardInterrupt", value
+    return {
+        "done": RESULT,
+        "message": "the function returned, but its value cannot be pickled: %s%s" % (path, _between(caller)),
+        "path": path,
+        "exception": _summary(error),
+        "hint": unpicklable.instead_of(part),
+    }
+
+
+def _not_written(number: int) -> dict[str, Any]:
+    """Describe a failed write. An error that pickling itself raises names a file or has no number."""
+    message = "the value could not be written: %s" % os.strerror(number)
+    if number in _FULL:
+        return {"done": "disk", "message": message}
+    hints = {
+        errno.EFBIG: "raise the limit of the size of files there (ulimit -f), or return less",
+        errno.EBADF: "the function closed a file of clusterfn's: let it close only what it opened",
+    }
+    return {"done": RESULT, "message": message, "hint": hints.get(number, "look at the file system of root: there")}
+
+
+def _keep_exception(error: BaseException, file: Any, caller: tuple[int, ...], secrets: list[str]) -> dict[str, Any]:
+    from _clusterfn_wire import exceptions
+
+    report = _described(error)
+    try:
+        return dict(_write(exceptions.to_records(error, caller, secrets), file, caller), **report)
+    except BaseException:  # noqa: BLE001 - an odd exception may refuse anything; its text has been taken already
+        return report
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    facts = _summary(error)
+    return {"done": RAISED, "message": "%s: %s" % (facts["type"], facts["message"]), "exception": facts}
+
+
+def _write(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
+    file.truncate(0)
+    written: dict[str, Any] = container.dump(value, file, caller)
+    file.flush()
+    os.fsync(file.fileno())
+    return written
+
+
+def _flush() -> None:
+    """Flush what was printed. The value is written already: no stream of the function may lose it now."""
+    for name in ("stdout", "stderr"):
+        try:
+            getattr(sys, name, None).flush()  # type: ignore[union-attr]
+        except BaseException:  # noqa: BLE001, S112 - deleted, closed, full, or the function's own, which raises anything
+            continue

@@ -1,0 +1,82 @@
+"""The worker's program: prepare the process, run the call of one attempt, and report.
+
+The supervisor starts it as `worker.py <attempt dir> <report fd>`, or for an item of a group as
+`worker.py <attempt dir> <group dir> <offset> <size> <report fd>`, with where its arguments are in items.pkl, or on a
+further node as `worker.py <its dir> <job dir> <report fd>`, where its value is dropped.
+What is needed after the function has run (the value's file, the report's pipe) is opened before, so that a function may
+close, remove or replace what it likes.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+from typing import Any
+
+from ..layout import FAILED_RANK, RETURNED, SPEC, STACKS
+from . import children, payload
+from .descriptors import keep_from_programs, out_of_reach
+from .execute import CallRejected, keep_result, open_value_file, report_outcome, run_call
+from .report import Report
+
+
+def main(argv: list[str]) -> None:
+    """Run the call of one attempt and report."""
+    attempt, rest, fd = argv[1], argv[2:-1], int(argv[-1])
+    job = rest[0] if rest else os.path.dirname(os.path.dirname(attempt))
+    keep_from_programs()
+    report = Report(fd)
+    value_fd = open_value_file(attempt)
+    payload.become_program(argv[0])
+    os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
+    payload.use_utf8()
+    _explain_crashes()
+    payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
+    children.warn_about_forks()
+    children.report_own_signals(report.say)
+    try:
+        facts = _run_job(job, rest, report, value_fd)
+    except CallRejected as rejected:
+        facts = rejected.facts
+    report_outcome(report, facts)
+
+
+def _run_job(job: str, rest: list[str], report: Report, value_fd: int) -> dict[str, Any]:
+    with open(os.path.join(job, SPEC), encoding="utf-8") as file:
+        spec = _native(json.load(file))
+    report.hide(spec.get("secrets") or [])
+    _check_version(spec)
+    sys.meta_path.append(children.LibraryFinder())
+    if spec.get("session"):
+        from ..session import serve  # here: other jobs are spared its imports
+
+        report.say(stage="function")
+        result = serve.serve(job, spec)
+        return keep_result(RETURNED, result, value_fd, tuple(spec["session"]["caller"]), report)
+    spec["discards"] = len(rest) == 1
+    return run_call(job, spec, [int(number) for number in rest[1:]], report, value_fd)
+
+
+def _native(value: Any) -> Any:
+    """Decode the strings in `value` as this interpreter's own file system calls want them."""
+    if isinstance(value, str):
+        return os.fsdecode(value.encode("utf-8", "surrogateescape"))
+    if isinstance(value, list):
+        return [_native(item) for item in value]
+    return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def _explain_crashes() -> None:
+    faulthandler.enable(file=out_of_reach(os.dup(2)))
+
+
+def _check_version(spec: dict[str, Any]) -> None:
+    wanted, here = tuple(spec["version"]), sys.version_info[:2]
+    if wanted != here:
+        raise CallRejected(
+            "environment",
+            "the environment's interpreter is Python %d.%d, expected %d.%d" % (*here, *wanted),
+            "the environment was changed since it was last checked: call again, and it will be checked again",
+        )

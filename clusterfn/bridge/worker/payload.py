@@ -1,0 +1,144 @@
+"""Load the call from payload.pkl: in the worker, in children that multiprocessing spawns, and in further ranks.
+
+A framework may run the whole call again in further ranks: PyTorch Lightning starts rank 1 by the command of the program
+itself, `python sys.argv[0]`. In a job that is `call.py`, which calls `run_again` (docs/decisions/0030). Such a process
+finds the call by environment variables.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import signal
+import sys
+from types import CoroutineType
+from typing import Any
+
+from _clusterfn_wire import container  # type: ignore[import-not-found]
+
+from ..layout import BLOBS, ITEMS, PAYLOAD, STACK_SIGNAL
+from . import children
+from .descriptors import out_of_reach
+
+_PROGRAM = "call.py"
+_PAYLOAD = "CLUSTERFN_PAYLOAD"  # where the call is
+_ROOT = "CLUSTERFN_ROOT"  # and the blobs that belong to it
+_ITEM = "CLUSTERFN_ITEM"  # and where in items.pkl its arguments are
+_FOLDERS = "CLUSTERFN_FOLDERS"  # of the user's modules, as JSON
+_STACKS = "CLUSTERFN_STACKS"  # where to write stacks
+FAILED = "CLUSTERFN_FAILED_RANK"  # where one more rank leaves its error
+_RANK = "CLUSTERFN_RANK"  # set in a process that runs the call again
+_MESSAGE_LIMIT = 1000  # characters of a message
+_NO_CALL = "clusterfn: this program runs the call of a job again, and this process belongs to no job"
+_NO_THIRD = (
+    "clusterfn: the function starts its own program (sys.argv[0]) once more, in a process that was itself started so; "
+    "do that only if LOCAL_RANK is not set"
+)
+
+
+def become_program(worker: str) -> None:
+    """Let `sys.argv` and `__main__` name call.py, which runs the call again, instead of the worker's own script."""
+    program = os.path.join(os.path.dirname(os.path.abspath(worker)), _PROGRAM)
+    sys.argv = [program]
+    sys.modules["__main__"].__file__ = program
+
+
+def export_call(job: str, spec: dict[str, Any], item: list[int]) -> None:
+    """Put into the environment where processes that the function starts find the call."""
+    variables = {
+        _PAYLOAD: os.path.join(job, PAYLOAD),
+        _ROOT: spec["root"],
+        _ITEM: " ".join(map(str, item)),
+        _FOLDERS: json.dumps(spec["sys_path"]),
+    }
+    os.environ.update(variables)
+    os.environ.pop(_RANK, None)  # of a job that called this one
+
+
+def load_payload(
+    path: str, root: str, header: dict[str, Any], part: list[int] | None = None, read_blob: Any = None
+) -> Any:
+    """Load a file, or a part of it. Fill `header` and set up logging by it before anything is unpickled."""
+
+    def on_header(found: Any) -> None:
+        header.update(found)
+        if found.get("logging"):  # as it is configured where the call was made
+            from _clusterfn_wire import logs
+
+            logs.show(found["logging"])
+
+    return container.load(path, lambda digest: os.path.join(root, BLOBS, digest), on_header, part, read_blob)
+
+
+def names_for_spawned_main() -> dict[str, Any]:
+    """Return what a spawned child finds in its `__main__`: the names that travelled with the call."""
+    if not os.path.exists(os.environ.get(_PAYLOAD, "")):
+        return {}
+    return children.names_for_main(_load_call()[0])
+
+
+def run_again() -> None:
+    """Run the call once more: its value is dropped, its exception ends the process as in any script."""
+    if not os.path.exists(os.environ.get(_PAYLOAD, "")):
+        sys.exit(_NO_CALL)
+    if _RANK in os.environ:
+        sys.exit(_NO_THIRD)
+    os.environ[_RANK] = "1"
+    use_utf8()
+    faulthandler.enable(file=out_of_reach(os.dup(2)))
+    children.warn_about_forks()
+    sys.path[:0] = json.loads(os.environ[_FOLDERS])
+    function, args, kwargs = _load_call()
+    children.fill_main(function)
+    try:
+        value = function(*args, **kwargs)
+        if isinstance(value, CoroutineType):
+            import asyncio
+
+            asyncio.run(value)
+    except Exception as error:  # the function is the user's, and may raise anything
+        _write_failure(error)
+        raise
+
+
+def _write_failure(error: Exception) -> None:
+    """Leave the error for the supervisor: rank 0 often fails next, with an error that says less."""
+    from _clusterfn_wire import exceptions
+
+    facts = exceptions.summary(error)
+    rank = next((f"{name}={os.environ[name]}" for name in ("RANK", "LOCAL_RANK") if name in os.environ), "no RANK")
+    line = f"{rank}: {facts['type']}: {facts['message'][:_MESSAGE_LIMIT]}"
+    try:
+        fd = os.open(os.environ[FAILED], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError:  # another rank was first, or the disk is full
+        return
+    with open(fd, "w", encoding="utf-8", errors="replace") as file:
+        file.write(line)
+
+
+def _load_call() -> tuple[Any, Any, Any]:
+    """Load the call in a process that the function has started."""
+    if os.path.exists(os.environ.get(_STACKS, "")):
+        dump_stacks_on_signal(os.environ[_STACKS])
+    path, root = os.environ[_PAYLOAD], os.environ[_ROOT]
+    sys.meta_path.append(children.LibraryFinder())
+    function, args, kwargs = load_payload(path, root, {}, read_blob=container.map_blob)
+    item = [int(number) for number in os.environ[_ITEM].split()]
+    if item:
+        args = load_payload(os.path.join(os.path.dirname(path), ITEMS), root, {}, item, container.map_blob)
+    return function, args, kwargs
+
+
+def use_utf8() -> None:
+    """Make stdout and stderr UTF-8 and line buffered, so that no character raises an error."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")  # children only: it would tear each print here into several writes
+
+
+def dump_stacks_on_signal(path: str) -> None:
+    """Let a signal write the stacks of all threads, also in forks and in processes that load the call."""
+    fd = out_of_reach(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+    faulthandler.register(getattr(signal, STACK_SIGNAL), file=fd)
+    os.environ[_STACKS] = path

@@ -1,0 +1,64 @@
+"""Report facts to the supervisor: one JSON line each, without secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from .descriptors import out_of_reach
+
+_SHOWN = 1 << 16  # characters of a text in the report, which goes into outcome.json: the whole is in the value's file
+_SHORTEST_SECRET = 4  # characters; a shorter one would be found in every other word
+# Of a report, what only people read. The supervisor acts on the rest, which must stay as it is.
+_FOR_PEOPLE = frozenset(["message", "note", "hint", "evidence", "path", "sender", "traceback"])
+
+
+class Report:
+    """Sends JSON lines to the supervisor; silent in forked children."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = out_of_reach(fd)
+        self._pid = os.getpid()
+        self.secrets: list[str] = []
+
+    def hide(self, names: list[str]) -> None:
+        """Mask the values of these variables from now on; the longest first, as one may be a part of another."""
+        values = [os.environ[name] for name in names if name in os.environ]
+        parts = {part for value in values for part in [value, *value.splitlines()] if len(part) >= _SHORTEST_SECRET}
+        self.secrets = sorted(parts, key=len, reverse=True)
+
+    def say(self, **facts: Any) -> None:
+        """Send one line. A broken pipe loses nothing: the supervisor has judged already."""
+        if os.getpid() != self._pid:
+            return
+        if self.secrets:
+            facts = _masked(facts, self.secrets)
+        data = (json.dumps(_shown(facts)) + "\n").encode()
+        try:
+            while data:
+                data = data[os.write(self._fd, data) :]
+        except BrokenPipeError:
+            return
+
+
+def _masked(facts: dict[str, Any], secrets: list[str]) -> dict[str, Any]:
+    """Replace each secret by `***` in what only people read."""
+    from _clusterfn_wire import exceptions  # type: ignore[import-not-found]
+
+    def mask(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return _masked(value, secrets)
+        return exceptions.masked(value, secrets) if name in _FOR_PEOPLE else value
+
+    return {name: mask(name, value) for name, value in facts.items()}
+
+
+def _shown(value: Any) -> Any:
+    """Leave out the middle of each very long text."""
+    if isinstance(value, dict):
+        return {name: _shown(item) for name, item in value.items()}
+    if not isinstance(value, str) or len(value) <= _SHOWN:
+        return value
+    half = _SHOWN // 2
+    return "%s\n[... %d characters ...]\n%s" % (value[:half], len(value) - 2 * half, value[-half:])

@@ -1,0 +1,106 @@
+"""What the host already has of a job or group that another process sent, for `attach`.
+
+The sizes of the files that report progress are asked for beside the other questions; `wait_until_caught_up` waits
+until as many bytes have been read. Concludes nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.hosts.connection import Completed, HostConnection, Reply
+
+_TIMEOUT_S = 60.0
+_CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
+_LOOK_S = 0.01
+
+
+def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
+    """Ask for the sizes of all files of these names at this depth below a folder; `read_sizes` reads the answer."""
+    named = [word for name in names for word in ("-o", "-name", name)][1:]
+    levels = ["-mindepth", str(depth), "-maxdepth", str(depth)]
+    return connection.run(["find", folder, *levels, "(", *named, ")", "-exec", "wc", "-c", "{}", "+"])
+
+
+def read_sizes(folder: str, asked: Reply[Completed]) -> dict[str, int]:
+    """Return the size in bytes of each file found by `ask_sizes`, by its name below the folder."""
+    found = [line.split(None, 1) for line in asked.result(_TIMEOUT_S).out.decode().splitlines()]
+    return {path[len(folder) + 1 :]: int(size) for size, path in found if path.startswith(folder)}
+
+
+def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
+    """Wait until the condition holds, or for as long as a host may take to send what it has."""
+    end = time.monotonic() + _CATCH_UP_S
+    while not is_caught_up() and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+
+
+def is_job_caught_up(job: Job[Any], tracker: Tracker, sizes: Mapping[str, int]) -> bool:
+    """Whether a job is known to have ended, or else all events of its present attempt have been read."""
+    outcome, events = (f"{tracker.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
+    return job.done() or (outcome not in sizes and tracker.heard >= sizes.get(events, 0))
+
+
+@dataclass(frozen=True)
+class RemoteGroupState:
+    """What the host has of a group that another process sent.
+
+    Attributes:
+        numbers: Its elements that have a folder.
+        unclaimed: Those of them that have begun and have no claim: they wait in the queue again, or only gave up items.
+        given_up: The latter.
+        is_stopped: Whether the group was asked to stop.
+        is_complete: Whether each item has its line.
+        journals: How many bytes there are of the journal of each element and attempt.
+    """
+
+    numbers: Sequence[int]
+    unclaimed: Sequence[int]
+    given_up: Sequence[int]
+    is_stopped: bool
+    is_complete: bool
+    journals: Mapping[tuple[int, int], int]
+
+
+def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupState:
+    """Ask the host what it has of the group in this folder, in one round trip."""
+    wanted = ["(", "-type", "d", "-o", "-name", layout.CLAIM, "-o", "-name", layout.VERDICT, ")"]
+    elements = posixpath.join(folder, layout.ELEMENTS)
+    found = connection.run(["find", elements, "-mindepth", "1", "-maxdepth", "2", *wanted])
+    asked = ask_sizes(connection, elements, 4, layout.JOURNAL)
+    outcome = posixpath.join(layout.attempt_dir(folder, 1), layout.OUTCOME)
+    stopped, complete = connection.have([posixpath.join(folder, layout.CANCEL), outcome]).result(_TIMEOUT_S)
+    paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode().splitlines()]
+    claimed = set(_elements_with(paths, layout.CLAIM))
+    unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
+    journals = {_element_and_attempt(path): size for path, size in read_sizes(elements, asked).items()}
+    given_up = _elements_with(paths, layout.VERDICT)
+    return RemoteGroupState(_elements_with(paths, ""), unclaimed, given_up, stopped, complete, journals)
+
+
+def _element_and_attempt(path: str) -> tuple[int, int]:
+    number, _, attempt, _ = path.split("/")
+    return int(number), int(attempt)
+
+
+def _elements_with(paths: Iterable[str], name: str) -> list[int]:
+    """The elements that have this in their folder; "" for the folder itself."""
+    found = [number for number, _, rest in (path.partition("/") for path in paths) if rest == name]
+    return sorted(int(number) for number in found if number.isdecimal())
+
+
+def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
+    """Ask which elements of a group have a folder; `read_elements` reads the answer."""
+    return connection.run(["ls", "-1", posixpath.join(folder, layout.ELEMENTS)])
+
+
+def read_elements(answer: Completed) -> list[int]:
+    """Return the numbers of the elements that `list_elements` found."""
+    return [int(name) for name in answer.out.decode().split() if name.isdecimal()]

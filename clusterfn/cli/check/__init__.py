@@ -1,0 +1,200 @@
+"""`clusterfn check HOST`: every step from the host's name to a function's return, and what was found at each.
+
+This module runs the steps in order and prints them. Each step takes what earlier ones found, and returns a sentence or
+raises what is wrong; it prints nothing. A step is skipped if one that it needs has failed. `step` says what a step is;
+`connection`, `storage`, `scheduler` and `function` hold them; `probe_job` runs the function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls.job import PENDING, RUNNING
+from clusterfn.cli import screen
+from clusterfn.cli.check import connection, function, scheduler, storage
+from clusterfn.cli.check.step import CheckState, Step, StepFailed, StepSkipped, StepWarning
+from clusterfn.errors import ClusterfnError, ConfigError
+
+STEPS = (
+    Step("configuration", (), connection.configuration),
+    Step("name", ("configuration",), connection.name),
+    Step("connection", ("configuration", "name"), connection.connection),
+    Step("host key", ("connection",), connection.host_key),
+    Step("login", ("connection", "host key"), connection.login),
+    Step("shell", ("login",), connection.shell),
+    Step("python", ("login",), connection.python),
+    Step("root", ("python",), storage.root),
+    Step("space", ("root",), storage.space),
+    Step("stored", ("root",), storage.stored),
+    Step("noexec", ("root",), storage.noexec),
+    Step("links", ("root",), storage.links),
+    Step("scheduler", ("root",), scheduler.scheduler),
+    Step("account", ("scheduler",), scheduler.account),
+    Step("gpus", ("root",), scheduler.gpus),
+    Step("lingering", ("root",), scheduler.lingering),
+    Step("modules", ("root",), function.modules),
+    Step("environment", ("root",), function.environment),
+    Step("function", ("space", "noexec", "scheduler", "account", "modules", "environment"), function.function),
+    Step("pytorch", ("function",), function.pytorch),
+)
+_COLOURS = {"PASS": "green", "FAIL": "red", "WARN": "yellow", "skip": "dim", "....": "dim"}
+_WIDTH = max(len(step.name) for step in STEPS)
+_INDENT = " " * (4 + 2 + _WIDTH + 2)
+_ENDED_BY_SIGNAL = 128
+_PATIENCE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How one step ended.
+
+    Attributes:
+        word: PASS, FAIL, WARN or skip.
+        evidence: What was seen, line by line.
+        hint: What mends it.
+        blocked: Whether it was skipped because another step failed; its own followers are skipped too.
+    """
+
+    name: str
+    word: str
+    message: str
+    evidence: tuple[str, ...] = ()
+    hint: str = ""
+    blocked: bool = False
+
+
+def check(given: argparse.Namespace) -> int:
+    """Run the steps and print what each found; 1 if one of them failed."""
+    return check_host(CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus))
+
+
+def check_host(found: CheckState) -> int:
+    """Run the steps on the host that `found` names; as `check`."""
+    line = screen.Line(sys.stdout)
+    found.progress = _Progress(line)
+    findings = []
+    with _ending_is_an_exception():
+        for finding in _findings(found, line.clear):
+            _say(finding)
+            findings.append(finding)
+    failed, doubtful = _named("FAIL", findings), _named("WARN", findings)
+    if failed:
+        print(f"\n{found.name} is not ready: {', '.join(failed)}")
+        return 1
+    print(f"\n{found.name} is ready{'; mind ' + ', '.join(doubtful) if doubtful else ''}.")
+    return 0
+
+
+def as_json(given: argparse.Namespace) -> int:
+    """Run the steps and print one JSON object when all have ended; 1 if one of them failed."""
+    found = CheckState(given.host, given.environment, given.no_job, given.timeout, gpus=given.gpus)
+    with _ending_is_an_exception():
+        findings = list(_findings(found, lambda: None))
+    ready = not _named("FAIL", findings)
+    print(json.dumps({"host": found.name, "ready": ready, "steps": [_plain(each) for each in findings]}, indent=1))
+    return 0 if ready else 1
+
+
+def _named(word: str, findings: Sequence[Finding]) -> list[str]:
+    return [each.name for each in findings if each.word == word]
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {
+        "name": finding.name,
+        "result": finding.word.lower(),
+        "message": finding.message,
+        "evidence": list(finding.evidence),
+        "hint": finding.hint,
+    }
+
+
+def _findings(found: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:
+    """Each step's finding, as soon as it is there; `ended` is called before each."""
+    known: dict[str, Finding] = {}
+    for step in STEPS:
+        missing = next((name for name in step.needs if known[name].word == "FAIL" or known[name].blocked), None)
+        if missing is not None:
+            known[step.name] = Finding(step.name, "skip", f"needs {missing}", blocked=True)
+        else:
+            known[step.name] = _run(step, found, first=not known, ended=ended)
+        yield known[step.name]
+
+
+@contextlib.contextmanager
+def _ending_is_an_exception() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the command as Ctrl-C does: what it has started on the host is withdrawn."""
+
+    def leave(number: int, _: object) -> NoReturn:
+        raise SystemExit(_ENDED_BY_SIGNAL + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is signal.SIG_DFL:  # nohup ignores SIGHUP: let it
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is signal.SIG_DFL:
+                signal.signal(number, handler)
+
+
+class _Progress:
+    """How the function's job stands: redrawn on a terminal, elsewhere one line for each new reason to wait."""
+
+    def __init__(self, line: screen.Line) -> None:
+        self._line = line
+
+    def __call__(self, state: str, reason: str, seconds: float) -> None:
+        if seconds < _PATIENCE_S and not self._line.redrawn:
+            return  # most jobs start before there is anything to say
+        does = "waits in the queue" if state == PENDING else "runs" if state == RUNNING else "starts"
+        clock = f"{int(seconds) // 60:02d}:{int(seconds) % 60:02d}"
+        word = screen.coloured("....", _COLOURS["...."], sys.stdout)
+        why = f" ({in_one_line(reason)})" if reason else ""
+        self._line.show(f"{word}  {'function'.ljust(_WIDTH)}  {does} {clock}{why}", screen.without_digits(does + why))
+
+
+def _run(step: Step, found: CheckState, first: bool, ended: Callable[[], None]) -> Finding:
+    try:
+        try:
+            return Finding(step.name, "PASS", step.run(found))
+        finally:
+            ended()
+    except StepSkipped as reason:
+        return Finding(step.name, "skip", str(reason))
+    except StepFailed as error:
+        word = "WARN" if isinstance(error, StepWarning) else "FAIL"
+        return Finding(step.name, word, str(error), error.evidence, error.hint)
+    except ClusterfnError as error:
+        if first and isinstance(error, ConfigError):
+            raise  # no such host, or no usable file: a wrong word, and no finding about a host
+        return Finding(step.name, "FAIL", error.message, error.evidence, error.hint or "")
+
+
+def _say(finding: Finding) -> None:
+    """Print one step: its word and sentence, then what was seen, then what to do."""
+    word = screen.coloured(finding.word, _COLOURS[finding.word], sys.stdout)
+    lines = finding.message.splitlines() or [""]
+    print(f"{word}  {finding.name.ljust(_WIDTH)}  {in_one_line(lines[0])}".rstrip())
+    for line in lines[1:]:
+        print(_INDENT + in_one_line(line))
+    for line in finding.evidence:
+        print(f"{_INDENT}  | {in_one_line(line)}")
+    if finding.hint:  # in one line, for it often holds a command to be copied
+        print(f"{_INDENT}next: {in_one_line(finding.hint)}")
+    sys.stdout.flush()

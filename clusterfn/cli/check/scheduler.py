@@ -1,0 +1,129 @@
+"""Steps of `check`: SLURM's partitions and accounts, or the machine's own queue; its GPUs; logind."""
+
+from __future__ import annotations
+
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.config.spec import did_you_mean
+from clusterfn.hosts.survey import Account, Partition, SurveyedGpus
+
+
+def scheduler(found: CheckState) -> str:
+    if found.host.scheduler != "slurm":
+        return _none(found)
+    partitions = found.site.partitions
+    if partitions is None:
+        hint = f"set address: of {found.place} to the login node of the cluster, where sinfo works without loading "
+        hint += "a module; for a machine without a queue: scheduler: bare"
+        raise StepFailed(f"there is no sinfo on {found.name}", hint)
+    if found.site.trouble:
+        hint = f"log in and see what sinfo prints; is {found.place} the login node?"
+        raise StepFailed("sinfo does not answer", hint, found.site.trouble.splitlines())
+    _check_usable(found, {each.name: each for each in partitions})
+    return "\n".join([f"SLURM with {len(partitions)} partitions (* is the default):", *map(_row, partitions)])
+
+
+def _none(found: CheckState) -> str:
+    if found.host.scheduler == "bare" and found.site.partitions is not None:
+        hint = f"write scheduler: slurm for {found.place}, unless this machine is yours to compute on"
+        raise StepWarning("sinfo is here: is this a login node? then scheduler: slurm", hint)
+    if not found.session.connection.facts.platform.startswith("linux"):
+        return "none: a job starts at once"
+    _, waiting = found.jobs
+    yours = f"{waiting or 'none'} of your jobs {'waits' if waiting == 1 else 'wait'} now"
+    return f"clusterfn's own queue: jobs wait their turn for cores, memory and GPUs; {yours}"
+
+
+def _row(each: Partition) -> str:
+    star = "*" if each.default else ""
+    return f"{each.name}{star}  {each.state}, limit {each.time_limit}, nodes {each.nodes}, {each.gres}"
+
+
+def _check_usable(found: CheckState, known: dict[str, Partition]) -> None:
+    """What the configuration chooses, or SLURM without it, must be there and up; of "a,b" SLURM takes one that is."""
+    wanted = found.host.slurm.get("partition")
+    chosen = list(wanted.values()) if isinstance(wanted, dict) else [wanted] if wanted else []
+    for group in chosen or [each.name for each in known.values() if each.default]:
+        names = [name for name in str(group or "").split(",") if name]
+        hint = f"correct slurm: partition: of {found.place}"
+        for name in names:
+            if name not in known:
+                raise StepFailed(f"there is no partition {name}{did_you_mean(name, list(known))}", hint, sorted(known))
+        if names and all(known[name].state != "up" for name in names):
+            usable = ", ".join(each.name for each in known.values() if each.state == "up") or "none"
+            hint = f"ask the administrator, or {hint}; those that are up: {usable}"
+            raise StepFailed("; ".join(f"the partition {name} is {known[name].state}" for name in names), hint)
+
+
+def account(found: CheckState) -> str:
+    if found.host.scheduler != "slurm":
+        raise StepSkipped("without a queue nobody is charged")
+    accounts = found.site.accounts
+    if not accounts:
+        raise StepSkipped("SLURM does not say which accounts you may use")
+    wanted, qos = found.host.slurm.get("account"), found.host.slurm.get("qos")
+    _check_among("account", wanted, [each.name for each in accounts], found)
+    mine = [each for each in accounts if wanted in (None, each.name)]
+    _check_among("qos", qos, [name for each in mine for name in each.qos], found)
+    return "\n".join(["you may be charged to (account, partition, QOS):", *map(_association, accounts)])
+
+
+def _check_among(option: str, wanted: object, known: list[str], found: CheckState) -> None:
+    if wanted is None or not known or str(wanted) in known:
+        return
+    names = list(dict.fromkeys(known))
+    near = did_you_mean(str(wanted), names)
+    hint = f"set `slurm: {option}:` of {found.place} to one of {', '.join(names)}"
+    raise StepFailed(f"SLURM lets you use no {option} {wanted}{near}", hint)
+
+
+def _association(each: Account) -> str:
+    return f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}"
+
+
+_MISMATCH = "version mismatch"
+_RELOAD = (
+    "the driver was updated while the old one runs: ask the administrator for a restart (`sudo reboot`), or, with "
+    "nothing on the cards, `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia`"
+)
+_HANGS = (
+    "a card may have fallen off the bus: log in, see `nvidia-smi` and `sudo dmesg | grep -i xid`; it needs a restart"
+)
+_NO_DRIVER = "the driver is not loaded: ask the administrator for `sudo modprobe nvidia`; `dmesg` says why it is not"
+_OTHER = "log in and run nvidia-smi; ask the administrator"
+
+
+def gpus(found: CheckState) -> str:
+    if found.host.scheduler == "slurm":
+        raise StepSkipped("on the nodes, see scheduler")
+    cards = found.site.cards
+    if cards is None:
+        raise StepSkipped("there is no nvidia-smi: gpus=0 only")
+    if cards.trouble:
+        raise StepFailed("nvidia-smi fails", _mend(found, cards.trouble), cards.trouble.splitlines())
+    return _described(cards)
+
+
+def _mend(found: CheckState, trouble: str) -> str:
+    if "cards" in found.site.silent:
+        return _HANGS
+    if _MISMATCH in trouble:
+        return _RELOAD
+    return _NO_DRIVER if "communicate with the NVIDIA driver" in trouble else _OTHER
+
+
+def _described(cards: SurveyedGpus) -> str:
+    kinds = "; ".join(dict.fromkeys(cards.names))
+    capable = f", compute capability {', '.join(sorted(set(cards.capabilities)))}" if cards.capabilities else ""
+    return f"{len(cards.names)} x {kinds}, {cards.memory_bytes // 2**20} MiB{capable}; driver {cards.driver}"
+
+
+def lingering(found: CheckState) -> str:
+    if found.host.scheduler == "slurm":
+        raise StepSkipped("jobs run on the nodes")
+    if found.site.lingering is False:
+        user = found.session.connection.facts.user
+        hint = (
+            f"ask the administrator for `KillExcludeUsers={user}` or `KillUserProcesses=no` in /etc/systemd/logind.conf"
+        )
+        raise StepWarning("logind ends all your processes there when you log out, jobs too", hint)
+    return "jobs live on when you log out" if found.site.lingering else "logind does not watch over what runs there"

@@ -1,0 +1,126 @@
+"""What a step of `check` is, how it ends, and what the steps have found so far. Imported by every step."""
+
+from __future__ import annotations
+
+import functools
+import json
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.cli.check import probe_job
+from clusterfn.config.spec import Host
+from clusterfn.errors import HostError
+from clusterfn.hosts import survey
+from clusterfn.hosts.connection import Completed, Reply
+from clusterfn.hosts.host_state import HostState
+from clusterfn.hosts.survey import Site
+
+TIMEOUT_S = 60.0
+# The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
+_JOBS = r"""
+cd -- "$1" 2>/dev/null && ls -t | head -n 20 | while read -r job; do cat -- "$job/$2"; printf '\0'; done 2>/dev/null
+find "$3" -type f ! -name '.*' 2>/dev/null | wc -l
+"""
+
+
+class StepFailed(Exception):
+    """A step failed, and clusterfn has no error of its own for it."""
+
+    def __init__(self, message: str, hint: str, evidence: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.evidence = tuple(evidence)
+
+
+class StepWarning(StepFailed):
+    """A step found what may go wrong later; the steps that need it go on."""
+
+
+class StepSkipped(Exception):
+    """A step does not apply here; the text says why."""
+
+
+@dataclass
+class CheckState:
+    """What the steps have found so far.
+
+    Attributes:
+        wanted: The host that the user named, if any.
+        gpus: How many GPUs to try PyTorch on; 0 for none.
+        timeout_s: How long to wait for the function; None: a minute in the queue, five in all.
+        progress: Shows how the function's job stands, in the place of the step's own line.
+        broken: The error of the one attempt to connect, from which several steps are judged.
+    """
+
+    wanted: str | None
+    environment: str | None = None
+    no_job: bool = False
+    timeout_s: float | None = None
+    progress: probe_job.Progress = probe_job.silent
+    _host: Host | None = None
+    _session: HostState | None = field(default=None, repr=False)
+    broken: HostError | None = None
+    gpus: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.host.name if self._host else self.wanted or "the host"
+
+    @property
+    def host(self) -> Host:
+        assert self._host is not None
+        return self._host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self._host = host
+
+    @property
+    def session(self) -> HostState:
+        assert self._session is not None
+        return self._session
+
+    @session.setter
+    def session(self, session: HostState) -> None:
+        self._session = session
+
+    @property
+    def place(self) -> str:
+        """The host's lines in clusterfn.yml, for hints."""
+        return f"host {self.host.name} ({self.host.source})"
+
+    @functools.cached_property
+    def site(self) -> Site:
+        """What the host offers; asked once for all steps, and its jobs in the same round trip."""
+        _ = self._asked
+        return survey.survey(self.session.connection)
+
+    @functools.cached_property
+    def jobs(self) -> tuple[list[dict[str, Any]], int]:
+        """The specs of recent jobs in the root, and how many jobs wait in the queue of a machine without SLURM."""
+        *specs, waiting = self._asked.result(TIMEOUT_S).out.split(b"\0")
+        return [json.loads(spec) for spec in specs if spec], int(waiting)
+
+    @functools.cached_property
+    def _asked(self) -> Reply[Completed]:
+        root = self.session.root
+        queue = posixpath.join(root, layout.MACHINES, self.session.connection.facts.machine, layout.QUEUE)
+        argv = ["/bin/sh", "-c", _JOBS, "sh", posixpath.join(root, layout.JOBS), layout.SPEC, queue]
+        return self.session.connection.run(argv, timeout_s=TIMEOUT_S)
+
+    def run(self, *argv: str) -> Completed:
+        """Run a command there, in the environment in which jobs are started."""
+        unset = self.session.scheduler.unset
+        return self.session.connection.run(argv, unset=unset, timeout_s=TIMEOUT_S).result(TIMEOUT_S)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: its name, those without which it makes no sense, and what it does."""
+
+    name: str
+    needs: tuple[str, ...]
+    run: Callable[[CheckState], str]

@@ -1,0 +1,112 @@
+"""The host's root and its file system: may one write there, how much, and can files do there what they must."""
+
+from __future__ import annotations
+
+import posixpath
+
+from clusterfn.cli import clean, screen
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.environment.existing import KINDS
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.survey import Volume
+
+_LITTLE_BYTES, _TOO_LITTLE_BYTES = 50 * 2**20, 10 * 2**20
+_FEW_FILES, _TOO_FEW_FILES = 10_000, 500
+_MEASURING_S = 20.0
+_IN_MEMORY = ("tmpfs", "ramfs")
+
+
+def root(found: CheckState) -> str:
+    if found.broken is not None:
+        raise found.broken
+    path, volume = found.session.root, found.site.root
+    if "root" in found.site.silent:
+        hint = f"log in and see whether `ls {path}` answers; ask the administrator, or {_elsewhere(found)}"
+        raise StepFailed(f"the file system of {path} does not answer", hint)
+    if volume is not None and not volume.writable:
+        raise StepFailed(f"{path} cannot be written to", _elsewhere(found))
+    if found.host.scheduler == "slurm" and volume is not None and volume.kind in _IN_MEMORY:
+        raise StepFailed(f"{path} is in this machine's memory, where no compute node sees it", _elsewhere(found))
+    if other := _other_scheduler(found):
+        message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
+        raise StepWarning(
+            message, f"give {found.place} a root of its own, such as `root: {path}-{found.host.scheduler}`"
+        )
+    return f"{path} ({', '.join(each for each in (volume.kind, volume.mode) if each)})" if volume else path
+
+
+def _other_scheduler(found: CheckState) -> str:
+    """The scheduler of recent jobs in the root that were not sent to this host's kind of scheduler; "" if none were."""
+    specs, _ = found.jobs
+    others = {spec["scheduler"] for spec in specs} & {"bare", "slurm"} - {found.host.scheduler}
+    return others.pop() if others and found.host.scheduler != "local" else ""
+
+
+def _elsewhere(found: CheckState) -> str:
+    """The line that moves the root to the best other file system."""
+    proposed, now = found.site.proposed_root(), found.site.root
+    if proposed is None or (now is not None and proposed[0].device == now.device):
+        return f"set root: of {found.place} to a folder on another file system that you may write to"
+    volume, reason = proposed
+    return f"set `root: {posixpath.join(volume.path, '.clusterfn')}` for {found.place}: {reason}"
+
+
+def space(found: CheckState) -> str:
+    volume = found.site.root
+    if volume is None or volume.room_bytes is None:
+        raise StepSkipped("df cannot say how much there is")
+    folder, size = posixpath.dirname(volume.path), screen.size(volume.room_bytes)
+    if volume.room_bytes < _LITTLE_BYTES:
+        bound = " by your quota" if volume.room_bytes == volume.quota_bytes else ""
+        mend = f"free some there (`du -xhd1 {folder} | sort -h`), or {_elsewhere(found)}"
+        wrong = StepFailed if volume.room_bytes < _TOO_LITTLE_BYTES else StepWarning
+        raise wrong(f"only {size} are left{bound} in {volume.path}", mend)
+    if volume.room_files is not None and volume.room_files < _FEW_FILES:
+        bound = " by your quota" if volume.room_files == volume.quota_files else ""
+        mend = f"remove some there (`du --inodes -xd1 {folder} | sort -n`), or {_elsewhere(found)}"
+        wrong = StepFailed if volume.room_files < _TOO_FEW_FILES else StepWarning
+        raise wrong(f"only {volume.room_files} more files can be made{bound} in {volume.path}", mend)
+    return _free(volume)
+
+
+def _free(volume: Volume) -> str:
+    left = volume.quota_bytes
+    quota = "no quota reported" if left is None else f"your quota leaves {screen.size(left)}"
+    free = "" if volume.free_bytes is None else f"{screen.size(volume.free_bytes)} free, "
+    return free + ("" if volume.free_files is None else f"{volume.free_files} files free, ") + quota
+
+
+def stored(found: CheckState) -> str:
+    try:
+        told = clean.look(found.session, None, dry=True, timeout_s=_MEASURING_S)
+    except ClusterfnError as error:
+        raise StepSkipped(f"what lies there could not be measured: {error.message}") from error
+    freed = sum(each["freed"] for each in told["kinds"].values())
+    more = f"; `clusterfn clean {found.name}` would free {screen.size(freed)}" if freed else ""
+    return f"{clean.total(told['kinds']) or 'nothing yet'}{more}"
+
+
+def noexec(found: CheckState) -> str:
+    volume = found.site.root
+    if volume is None or volume.links is None:
+        raise StepSkipped("nothing could be written to try it")
+    if not volume.noexec:
+        return "programs there can be started"
+    message = f"programs in {volume.path} cannot be started: it is mounted noexec"
+    if _is_elsewhere(found.environment or found.host.environment):
+        raise StepWarning(f"{message}; no environment can be built there", _elsewhere(found))
+    raise StepFailed(message, _elsewhere(found))
+
+
+def _is_elsewhere(environment: str | None) -> bool:
+    """Whether the environment is one that clusterfn did not make: nothing of it must start from the root."""
+    return environment is None or environment.partition(":")[0] in (*KINDS, "current")
+
+
+def links(found: CheckState) -> str:
+    volume = found.site.root
+    if volume is None or volume.links is None:
+        raise StepSkipped("nothing could be written to try it")
+    if volume.links:
+        return "a file there can have two names, so a result appears whole or not at all"
+    return "a file there cannot have two names; results appear by renaming a folder instead, which works too"

@@ -1,0 +1,304 @@
+"""`clusterfn env list`, `show`, `verify`, `remove` and `gc`: the environments on a host.
+
+`verify` runs a program under the environment's own Python, from 3.9 on, that imports what was asked for; with --gpus
+also a calculation on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import posixpath
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import dispatch
+from clusterfn.cli import screen
+from clusterfn.cli.env import selection
+from clusterfn.config.spec import parse_options
+from clusterfn.errors import ClusterfnError, EnvironmentBuildError
+from clusterfn.hosts import environment_builder, environment_facts, remote_files
+from clusterfn.hosts.environment_builder import BuildProgress, Built
+from clusterfn.hosts.host_state import HostState
+
+MARK = "clusterfn imports "
+
+# A package's name says which distribution it is, and that which modules it has; conda calls torch pytorch.
+IMPORT_PROGRAM = r"""
+import importlib, importlib.metadata as metadata, importlib.util, json, sys
+NAMES = {"pytorch": "torch", "pytorch-gpu": "torch", "pytorch-cuda": "torch"}
+
+def modules(name):
+    name = NAMES.get(name, name)
+    try:
+        found = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        plain = name.replace("-", "_")
+        return [plain] if plain.isidentifier() and importlib.util.find_spec(plain) else []
+    listed = (found.read_text("top_level.txt") or "").split()
+    if not listed:
+        places = [path.parts for path in found.files or () if path.suffix in (".py", ".so") and len(path.parts) < 3]
+        listed = [parts[0].partition(".")[0] for parts in places if parts[-1] in ("__init__.py", parts[0])]
+    return sorted({each for each in listed if each.isidentifier() and not each.startswith("_")})
+
+told = {"python": "%d.%d.%d" % sys.version_info[:3], "imported": [], "failed": {}}
+for name in [each for wanted in sys.argv[1:] for each in modules(wanted) if wanted not in ("python", "pip")]:
+    try:
+        module = importlib.import_module(name)
+    except BaseException as error:  # importing runs a package's own code, which may raise anything
+        told["failed"][name] = "%s: %s" % (type(error).__name__, error)
+        continue
+    version = getattr(module, "__version__", None)
+    told["imported"].append("%s %s" % (name, version) if version else name)
+    if name == "torch":
+        told["cuda"] = module.version.cuda
+print("\n" + MARK + json.dumps(told), flush=True)
+""".replace("MARK", repr(MARK))
+
+TOTAL = 4.0  # what the calculation gives
+OnGpu = tuple[str, str, str, bool, int, str, float]
+
+
+def gpu_kernel() -> Callable[[], OnGpu | None]:
+    """A function that calculates on a GPU by PyTorch and tells of it; None where there is no PyTorch."""
+
+    def kernel() -> OnGpu | None:  # travels by value, as it has no name that can be imported
+        import importlib
+        import importlib.util
+        import platform
+
+        if importlib.util.find_spec("torch") is None:
+            return None
+        torch = importlib.import_module("torch")
+        build = platform.node(), torch.__version__, torch.version.cuda
+        if not torch.cuda.is_available():
+            return (*build, False, 0, "", 0.0)
+        capability = ".".join(map(str, torch.cuda.get_device_capability(0)))
+        ones = torch.ones(2, device="cuda")
+        return (*build, True, torch.cuda.device_count(), capability, float((ones + ones).sum()))
+
+    return kernel
+
+
+_LIST_HEAD = ("ID", "MADE FROM", "PYTHON", "CUDA", "SIZE", "FILES", "AGE", "USED", "USED BY")
+_DIGITS = 8
+_ABOUT = 40
+_SHOWN_JOBS = 3
+
+
+def list_environments(given: argparse.Namespace) -> int:
+    """The environments of a host, the one used last first."""
+    session = selection.host_state(given.host, "list")
+    found = environment_builder.list_environments(session, environment_facts.environments_root(session))
+    if given.json:
+        print(screen.as_json([asdict(each) for each in found]))
+    elif found:
+        print(screen.table(_LIST_HEAD, _rows(found)))
+        total = screen.size(sum(each.size for each in found))
+        selection.say(f"{len(found)} environments, {total}; files that several share count in each of them")
+    else:
+        selection.say(f"no environments on {session.host.name}")
+    return 0
+
+
+def _rows(found: Sequence[Built]) -> Iterator[list[str]]:
+    now = time.time()
+    for each in found:
+        about = each.about if len(each.about) <= _ABOUT else each.about[: _ABOUT - 1] + "…"
+        ages = [screen.age(now - each.built), screen.age(now - each.used)]
+        sizes = [screen.size(each.size), str(each.files)]
+        yield [each.id[:_DIGITS], about, each.python, each.cuda or "-", *sizes, *ages, _users(each.used_by)]
+
+
+def _users(jobs: Sequence[str]) -> str:
+    shown = " ".join(job[:_DIGITS] for job in jobs[:_SHOWN_JOBS])
+    return f"{shown} and {len(jobs) - _SHOWN_JOBS} more" if len(jobs) > _SHOWN_JOBS else shown
+
+
+def show_environment(given: argparse.Namespace) -> int:
+    """All that is known of one."""
+    session = selection.host_state(given.host, "show")
+    built = selection.find_environment(given.id, session)
+    prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
+    told, plan = read_ready(session, prefix), read_plan(session, prefix)
+    if given.json:
+        print(screen.as_json({**asdict(built), "prefix": prefix, "ready": told, "plan": plan}))
+        return 0
+    facts = [(name, in_one_line(value)) for name, value in _facts(built, prefix, told, plan) if value]
+    print("\n".join(f"{name:<12}{value}" for name, value in facts))
+    print(screen.table(("PACKAGE", "VERSION", "BUILD", "BY"), sorted(told["packages"])))
+    return 0
+
+
+def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    now = time.time()
+    yield "id", built.id
+    yield "made from", built.about
+    yield "asked for", " ".join(plan.get("wanted") or ())
+    yield "folder", prefix
+    yield "python", built.python
+    yield "CUDA", built.cuda or ("none" if built.cuda == "" else "")
+    yield "because", plan.get("why") or ""
+    yield "locked for", _virtual(plan.get("virtual") or {})
+    yield (
+        "size",
+        f"{screen.size(built.size)} in {built.files} files; {screen.size(told['fetched'])} fetched by the host",
+    )
+    yield "built", f"{screen.age(now - built.built)} ago on {told['host']}, in {seconds(told['seconds'])}"
+    yield "used", f"{screen.age(now - built.used)} ago"
+    yield "used by", " ".join(built.used_by)
+    yield "messages", " / ".join(told["messages"])
+
+
+def seconds(stages: Mapping[str, Any]) -> str:
+    """How long each stage took, and all of them.
+
+    Example:
+        >>> seconds({"packages": 4.0, "link": 0.5})
+        '4.5 s (packages 4.0, link 0.5)'
+    """
+    each = ", ".join(f"{name} {value:.1f}" for name, value in stages.items())
+    return f"{sum(stages.values()):.1f} s ({each})"
+
+
+def _virtual(packages: Mapping[str, str]) -> str:
+    """What was taken to be on the host.
+
+    Example:
+        >>> _virtual({"__glibc": "2.28", "__unix": "0"})
+        'glibc 2.28'
+    """
+    return ", ".join(f"{name.lstrip('_')} {value}" for name, value in packages.items() if value != "0")
+
+
+def read_ready(session: HostState, prefix: str) -> dict[str, Any]:
+    """What the builder wrote when it was done."""
+    return _read(session, posixpath.join(prefix, layout.READY))
+
+
+def read_plan(session: HostState, prefix: str) -> dict[str, Any]:
+    """What the builder was told to make."""
+    return _read(session, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
+
+
+def _read(session: HostState, path: str) -> dict[str, Any]:
+    text = remote_files.read_text(session.connection, path)
+    if not text:
+        raise ClusterfnError(
+            f"{path} is not there any more", host=session.host.name, hint="clusterfn env verify mends what is missing"
+        )
+    return dict(json.loads(text))
+
+
+_IMPORT_TIMEOUT_S = 600.0  # a cold import from a shared file system takes minutes
+_MOST_LINES = 20
+
+
+def verify_environment(given: argparse.Namespace) -> int:
+    """Whether one is whole and works; a line for each thing that was looked at."""
+    session = selection.host_state(given.host, "verify")
+    built = selection.find_environment(given.id, session)
+    root = environment_facts.environments_root(session)
+    prefix = layout.environment_dir(root, built.id)
+    mended = environment_builder.repair_environment(session, root, built.id)
+    plan = read_plan(session, prefix)
+    found = _imported(session, prefix, plan.get("wanted") or [])
+    problems = [*_files(mended), *_modules(found)]
+    if problems:
+        raise EnvironmentBuildError(
+            f"the environment {built.id} does not work", host=session.host.name, stage="environment",
+            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it anew",
+        )  # fmt: skip
+    if given.gpus:
+        _on_a_card(session, prefix, given.gpus)
+    return 0
+
+
+def _files(mended: BuildProgress) -> list[str]:
+    """What cannot be brought back."""
+    print(f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back")
+    lost = mended["lost"]
+    return [f"{len(lost)} files are lost: {', '.join(lost[:_MOST_LINES])}"] if lost else []
+
+
+def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
+    """What its own Python imports of what was asked for."""
+    argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *wanted]
+    unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
+    answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
+    lines = (answer.out + answer.err).decode("utf-8", "replace").splitlines()
+    told = [line[len(MARK) :] for line in lines if line.startswith(MARK)]
+    if not told:
+        raise EnvironmentBuildError(
+            f"{prefix}/bin/python does not say what it imports", host=session.host.name, stage="environment",
+            evidence=lines[-_MOST_LINES:], hint="clusterfn env remove it, and build it anew",
+        )  # fmt: skip
+    return dict(json.loads(told[-1]))
+
+
+def _modules(found: dict[str, Any]) -> list[str]:
+    modules = ", ".join(found["imported"]) or "nothing else, as none of its packages was asked for by name"
+    print(in_one_line(f"imports   Python {found['python']}, {modules}"))
+    if "cuda" in found:
+        print(in_one_line(f"cuda      {found['cuda'] or 'none'}, as torch.version.cuda says"))
+    return [f"{name} cannot be imported: {why}" for name, why in found["failed"].items()]
+
+
+def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
+    """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
+    where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
+    told = dispatch.call(gpu_kernel(), (), {}, parse_options(where))
+    node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
+    if not available:
+        raise EnvironmentBuildError(
+            f"PyTorch {torch} sees no GPU on {node}" if told else f"{prefix} has no PyTorch", host=session.host.name,
+            stage="environment", hint="look at nvidia-smi in a job of that host",
+        )  # fmt: skip
+    if total != TOTAL:
+        raise EnvironmentBuildError(
+            f"a kernel of PyTorch {torch} computes {total} instead of {TOTAL} on {node}", host=session.host.name,
+            stage="environment", hint="ask the administrator to look at the card",
+        )  # fmt: skip
+    ran = f"a kernel of PyTorch {torch} for CUDA {cuda} ran, compute capability {capability}"
+    print(in_one_line(f"card      {node}: {ran}"))
+
+
+def remove_environment(given: argparse.Namespace) -> int:
+    """Remove one that no job uses."""
+    session = selection.host_state(given.host, "remove")
+    built = selection.find_environment(given.id, session)
+    told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
+    if not told["removed"]:
+        raise EnvironmentBuildError(
+            f"{built.id} was not removed: {told['why']}", host=session.host.name, stage="environment",
+            evidence=[f"used by job {job}" for job in told.get("used_by") or ()],
+            hint="wait for these jobs, or end them: clusterfn cancel ID",
+        )  # fmt: skip
+    print(in_one_line(f"removed {built.id} ({built.about}); {_freed(told)}"))
+    return 0
+
+
+def remove_unused(given: argparse.Namespace) -> int:
+    """Remove what was not used for long; what is held, and by whom, is said."""
+    session = selection.host_state(given.host, "gc")
+    root = environment_facts.environments_root(session)
+    there = {each.id: each for each in environment_builder.list_environments(session, root)}
+    told = environment_builder.remove_unused_environments(session, root, given.days, given.keep, dry=given.dry_run)
+    done = "would remove" if given.dry_run else "removed"
+    for env_id in told["removed"]:
+        print(in_one_line(f"{done} {env_id} ({there[env_id].about if env_id in there else 'built meanwhile'})"))
+    for each in told["kept"]:
+        selection.say(f"{each['id']} was not removed: {each['why']} {' '.join(each['used_by'])}".rstrip())
+    if given.dry_run:
+        print(f"{len(told['removed'])} of {len(there)} environments would go, about {screen.size(told['freed'])}")
+        return 0
+    print(f"{len(told['removed'])} environments removed, {len(there) - len(told['removed'])} kept; {_freed(told)}")
+    return 0
+
+
+def _freed(told: BuildProgress) -> str:
+    return f"{screen.size(told['freed'] or 0)} freed, with {told['packages']} packages that no other environment has"

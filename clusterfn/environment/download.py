@@ -1,0 +1,129 @@
+"""Download packages of a lock into this user's cache, for hosts that cannot download them, and check their SHA-256.
+
+Uses the same code as the builder on a host. Sends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from clusterfn.bridge.builder import fetch as builders
+from clusterfn.bridge.builder.errors import BuildFailed
+from clusterfn.bridge.builder.plan import PlannedPackage
+from clusterfn.config import places
+from clusterfn.environment.lock import LockedPackage
+from clusterfn.errors import EnvironmentBuildError
+
+AT_ONCE = 4
+_ZSTD_TABLE = Path(__file__).with_name("zstd.yml")
+
+Progress = Callable[[int, int, int], None]
+"""Called with how many packages are complete, of how many, and the bytes downloaded so far."""
+
+
+def download_packages(packages: Sequence[LockedPackage], progress: Progress) -> Iterator[tuple[str, Path]]:
+    """Yield each package's SHA-256 and file, in order, as soon as it is in the cache.
+
+    Raises:
+        EnvironmentBuildError: One cannot be downloaded, or has another hash than the lock.
+    """
+    count = _Count(len(packages), progress)
+    with ThreadPoolExecutor(AT_ONCE, "clusterfn-fetch") as pool:
+        paths = pool.map(lambda package: _have(package, count), packages)
+        yield from ((package.sha256, path) for package, path in zip(packages, paths))
+
+
+class _Count:
+    """The progress of several threads together."""
+
+    def __init__(self, packages: int, progress: Progress) -> None:
+        self._lock = threading.Lock()
+        self._of, self._progress = packages, progress
+        self._done = self._bytes = 0
+
+    def add(self, size: int, package: bool = False) -> None:
+        with self._lock:
+            self._bytes += size
+            self._done += package
+            self._progress(self._done, self._of, self._bytes)
+
+
+def cached_path(sha256: str) -> Path:
+    """Return the path of a package in the cache, whether it is there or not."""
+    return places.cache_folder() / "pkgs" / sha256
+
+
+def _have(package: LockedPackage, count: _Count) -> Path:
+    path = cached_path(package.sha256)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _partial_download(path) as beside:
+            _fetch(package, beside, count)
+            os.replace(beside, path)
+    count.add(0, package=True)
+    return path
+
+
+@contextlib.contextmanager
+def _partial_download(path: Path) -> Iterator[Path]:
+    """Yield a temporary name of this process; adopt a dead process's partial download."""
+    beside = path.with_name(f"{path.name}-{os.getpid()}")
+    for left in path.parent.glob(f"{path.name}-*.part"):
+        if _is_gone(left.stem.rpartition("-")[2]):
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                os.replace(left, f"{beside}.part")
+                break
+    yield beside
+
+
+def _is_gone(pid: str) -> bool:
+    if sys.platform == "win32" or not pid.isdigit():  # on Windows os.kill(pid, 0) would end it
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def _fetch(package: LockedPackage, target: Path, count: _Count) -> None:
+    wanted = PlannedPackage(
+        package.name, package.version, package.build, package.manager, package.file, package.url, package.sha256, 0
+    )
+    try:
+        builders.fetch_archive(wanted, str(target), count.add)
+    except BuildFailed as failed:
+        raise EnvironmentBuildError(
+            f"{failed}", stage="environment", evidence=failed.evidence,
+            hint="check the network here, and whether the lock is too old: its packages may have been withdrawn",
+        ) from failed  # fmt: skip
+
+
+def zstandard_wheel(python: tuple[int, ...], machine: str) -> LockedPackage | None:
+    """The wheel with which a host's old Python reads .conda packages, from `zstd.yml`; None if the table has none.
+
+    Args:
+        python: (major, minor, …) of the host's Python.
+        machine: As uname says it.
+
+    Example:
+        >>> zstandard_wheel((3, 6, 8), "x86_64").version
+        '0.20.0'
+    """
+    tag = f"cp{python[0]}{python[1]}"
+    for row in yaml.safe_load(_ZSTD_TABLE.read_text(encoding="utf-8")):
+        if (row["python"], row["machine"]) == (tag, machine):
+            return LockedPackage(
+                "zstandard", row["version"], "", "pip", row["file"], row["url"], row["sha256"], machine
+            )
+    return None

@@ -1,0 +1,193 @@
+"""Read environment.yml or requirements.txt as a `Specification`, with file and line in every error.
+
+Exports of a whole environment are recognised: their builds fit one platform only, so they are removed, and the user is
+informed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clusterfn.config.spec import did_you_mean
+from clusterfn.config.yamlfile import Value, parse
+from clusterfn.environment.solve import condarc
+from clusterfn.environment.specification import (
+    USUAL_CHANNEL,
+    PipLines,
+    Requirement,
+    Specification,
+    conda_requirement,
+    named_channels,
+)
+from clusterfn.errors import ConfigError
+
+SUFFIXES = (".yml", ".yaml")
+LOCK_SUFFIXES = ("conda-lock.yml", "conda-lock.yaml")
+_KEYS = (
+    "name", "channels", "dependencies", "platforms", "prefix", "category", "pip-repositories", "allow-pypi-requests",
+)  # fmt: skip
+_ADVICE = {"variables": "give them with env={…} of @cluster, or `env:` of the host in clusterfn.yml"}
+_SELECTOR = re.compile(r"#\s*\[(\w[\w\s]*)\]\s*$")
+_BUILD = re.compile(r"(?P<kept>[^=<>!\s]+=[^=<>!*\s]+)=(?P<build>[^=<>!*\s]+)")
+# What an export has of a system that is not Linux, and no package of Linux is named like it.
+_FOREIGN = re.compile(
+    r"vc|vc14_runtime|vs20\d\d_runtime|ucrt|vcomp14|win\w*|pywin32|pywinpty|menuinst|console_shortcut|m2w64-.*|msys2-.*|"
+    r"libcxx|appnope|pyobjc-.*|python\.app|cctools.*|ld64.*|libgfortran5?-(?:osx|win)|llvm-openmp-(?:osx|win)"
+)
+_FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
+
+
+def locate_file(text: str, folders: Sequence[Path]) -> Path:
+    """Find the file relative to the first of the folders that has it.
+
+    Args:
+        text: As it was written.
+        folders: That of the file in which the function is defined, then the working directory.
+
+    Raises:
+        ConfigError: None of them has it.
+    """
+    path = Path(text).expanduser()
+    places = [path] if path.is_absolute() else [folder / path for folder in dict.fromkeys(folders)]
+    for place in places:
+        if place.is_file():
+            return place.absolute()
+    here = {each.name for place in places if place.parent.is_dir() for each in place.parent.glob("*.y*ml")}
+    here.discard("clusterfn.yml")
+    looked = " and ".join(str(place.parent) for place in places)
+    raise ConfigError(
+        f"there is no {path.name} in {looked}{did_you_mean(path.name, here)}",
+        hint="a relative path counts from the file that defines the function, then from the working directory",
+    )
+
+
+def read_file(path: Path) -> Specification:
+    """Read the specification in a file, or accept the lock that it is.
+
+    Raises:
+        ConfigError: It is not understood; with its line.
+    """
+    if path.name.lower().endswith(LOCK_SUFFIXES):
+        return Specification(path.name, file=path, given_lock=path)
+    if path.suffix.lower() == ".txt":
+        return _requirements(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"{path} is no environment.yml",
+            hint="write its packages into an environment.yml or a requirements.txt, or name them with packages=[…]",
+        )
+    data = path.read_bytes()
+    if not data.strip():
+        raise ConfigError(f"{path} is empty", hint='write "dependencies:" and the packages below it')
+    return _read(parse(data, str(path)), path)
+
+
+def _requirements(path: Path) -> Specification:
+    """Read pip's own file: its packages are wheels, and only Python comes from a channel."""
+    pip = PipLines(path.parent)
+    for number, line in _logical_lines(path.read_text(encoding="utf-8-sig")):
+        if " --hash" in line:
+            raise ConfigError(
+                f"{path.name}:{number}: hashes in {path.name} are not compared with anything",
+                hint="leave them out: the lock has the SHA-256 of each file, and each is compared with it",
+            )
+        pip.read(line, f"{path.name}:{number}")
+    if not pip.wanted:
+        raise ConfigError(f"{path} names no package", hint="write one below another, such as numpy>=2")
+    channels = tuple(condarc.channels(condarc.settings())) or (USUAL_CHANNEL,)
+    return pip.added_to(Specification(path.name, channels, file=path))
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines with their numbers, without comments, continued lines joined."""
+    begun = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = re.sub(r"(^|\s)#.*", "", line).strip()
+        begun += bare.rstrip("\\")
+        if not bare.endswith("\\"):
+            if begun.strip():
+                yield number, begun.strip()
+            begun = ""
+
+
+def _read(tree: Value, path: Path) -> Specification:
+    keys = tree.mapping(_KEYS, _ADVICE)
+    if "dependencies" not in keys:
+        raise tree.error('there is no "dependencies:"', "list the packages below that key")
+    conda, pip = _dependencies(keys["dependencies"], path)
+    written = [name for name in _texts(keys.get("channels")) if name != "nodefaults"]
+    usual = written or list(condarc.channels(condarc.settings())) or [USUAL_CHANNEL]
+    spec = Specification(
+        path.name,
+        tuple(dict.fromkeys([*usual, *named_channels(conda)])),
+        tuple(conda),
+        indexes=_texts(keys.get("pip-repositories")),
+        platforms=_texts(keys.get("platforms")),
+        file=path,
+        sentences=tuple(_ended(written)),
+    )
+    return _lifted(pip.added_to(spec), keys.get("prefix"))
+
+
+def _ended(channels: Sequence[str]) -> Iterator[str]:
+    if "pytorch" in channels:
+        yield "the channel pytorch has had nothing new since PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
+
+
+def _texts(value: Value | None) -> tuple[str, ...]:
+    return value.as_lines() if value is not None and value.kind != "null" else ()
+
+
+def _dependencies(value: Value, file: Path) -> tuple[list[Requirement], PipLines]:
+    conda: list[Requirement] = []
+    pip = PipLines(file.parent)
+    for item in _items(value):
+        if item.kind == "map":
+            section = item.mapping(("pip",))["pip"]
+            for line in _items(section):
+                pip.read(line.as_text(), _place(line, file.name), _selector(line))
+        else:
+            conda.append(conda_requirement(item.as_text(), _place(item, file.name), _selector(item)))
+    return conda, pip
+
+
+def _items(value: Value) -> Iterator[Value]:
+    if value.kind == "null":
+        return
+    if value.kind != "list":
+        raise value.error(f"{value.written} stands where a list of packages is wanted", 'begin each line with "- "')
+    yield from value.values
+
+
+def _place(value: Value, file: str) -> str:
+    return f"{file}:{value.line + 1}"
+
+
+def _selector(value: Value) -> str:
+    match = _SELECTOR.search(value.source.lines[value.line])
+    return match[1].strip() if match else ""
+
+
+def _lifted(spec: Specification, prefix: Value | None) -> Specification:
+    """Remove from an export what fits only the machine where it was made."""
+    built = [each for each in spec.conda if _BUILD.fullmatch(each.text)]
+    exported = prefix is not None or (len(built) >= 3 and len(built) == len(spec.conda))
+    if not exported:
+        return spec
+    kept = [each for each in spec.conda if not _FOREIGN.fullmatch(each.name)]
+    conda = tuple(replace(each, text=_BUILD.sub(r"\g<kept>", each.text)) for each in kept)
+    return replace(spec, conda=conda, exported=True, sentences=(*spec.sentences, *_said(spec, prefix, built, kept)))
+
+
+def _said(
+    spec: Specification, prefix: Value | None, built: Sequence[Requirement], kept: Sequence[Requirement]
+) -> Iterator[str]:
+    of = f" of {prefix.text} (line {prefix.line + 1})" if prefix is not None else ""
+    lifted = f": the builds of {len(built)} packages are lifted, their versions stay" if built else ""
+    yield f"{spec.title} is an export{of}{lifted}; {_FROM_HISTORY}"
+    gone = [each.name for each in spec.conda if each not in kept]
+    if gone:
+        yield f"{spec.title}: left out, as there is no such package for Linux: {', '.join(gone)}"

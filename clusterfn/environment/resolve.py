@@ -1,0 +1,230 @@
+"""Resolve what a call names to a `LockedEnvironment` for a host: read its specification, and find or solve its lock.
+
+Reads local files and starts the solver where a lock is missing; does not contact the host, whose facts are passed in.
+"""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterfn.bridge import layout
+from clusterfn.config import advice, places
+from clusterfn.config.spec import EnvironmentRef, Host, Interpreter
+from clusterfn.environment import cuda, environment_yml, solver, torch_build
+from clusterfn.environment import lock as locks
+from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.solve import condarc
+from clusterfn.environment.solver import SolveTarget
+from clusterfn.environment.specification import USUAL_CHANNEL, Specification, from_packages
+from clusterfn.errors import ConfigError
+
+Say = Callable[[str], None]
+
+ID_DIGITS = 20
+_NODE_DISK = "/var/tmp"  # the builder makes a private folder of the user in it, and checks it
+
+_PLATFORMS = {"linux-x86_64": "linux-64", "linux-aarch64": "linux-aarch64", "linux-ppc64le": "linux-ppc64le"}
+
+
+@dataclass(frozen=True)
+class LockedEnvironment:
+    """An environment that a lock describes, on one host.
+
+    Attributes:
+        title: As the user named it.
+        platform: conda's name of the host's platform.
+        root: The folder of environments on the host, absolute.
+        why: What decided its build of PyTorch, if that was asked.
+        wanted: Names of the packages that were asked for.
+        uid: The user id on the host.
+        on_cards: Whether its PyTorch must show that it runs on the job's GPUs.
+    """
+
+    title: str
+    lock: EnvironmentLock
+    platform: str
+    root: str
+    host: Host
+    cuda: str = ""
+    why: str = ""
+    wanted: tuple[str, ...] = ()
+    uid: int = 0
+    on_cards: bool = False
+
+    @property
+    def id(self) -> str:
+        """Its name on every host; short, as the first line of a script may have at most 127 bytes."""
+        return self.lock.id(self.platform)[:ID_DIGITS]
+
+    @property
+    def prefix(self) -> str:
+        """Its folder on this host."""
+        return layout.environment_dir(self.root, self.id)
+
+    @property
+    def ready(self) -> str:
+        """The file that exists once it is complete."""
+        return posixpath.join(self.prefix, layout.READY)
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether PyTorch is among its packages, in any build."""
+        return torch_build.find_torch(self.lock.on(self.platform), cuda.load_table()) is not None
+
+    @property
+    def node_root(self) -> str:
+        """The folder on each node's own disk into which it is unpacked; "" if it runs where it was made."""
+        at = self.host.making.at
+        return "" if at == "root" else posixpath.join(_NODE_DISK if at == "node" else at, f"clusterfn-{self.uid}")
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """Its Python, known before it is built."""
+        prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
+        path = posixpath.join(prefix, "bin", "python")
+        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": self._short_name}
+        activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
+        return Interpreter(path, self.lock.python(self.platform), activation)
+
+    @property
+    def _short_name(self) -> str:
+        name = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
+        return f"{name}-{self.id[:8]}"
+
+    @property
+    def building(self) -> EnvironmentRef:
+        """What the spec of a job says about it."""
+        making, build = self.host.making, self.cuda or ("unknown" if self.on_cards else "")
+        purged = making.purge_days is not None
+        return EnvironmentRef(self.id, self.root, purged, build, self.node_root, self.host.owners)
+
+
+def read_specification(text: str | None, packages: Sequence[str]) -> Specification:
+    """Read the specification that a call names, or its packages.
+
+    Raises:
+        ConfigError: Both are given, or neither is understood, or the file is missing.
+    """
+    if packages and text:
+        raise ConfigError(
+            f"environment={text!r} and packages= are both given", hint="add the packages to the file, or leave one out"
+        )
+    if packages:
+        return with_own_channels(from_packages(packages))
+    if not text or not advice.names_a_file(text):
+        raise ConfigError(
+            f"environment={text!r} names no environment",
+            hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
+            'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
+        )
+    return environment_yml.read_file(environment_yml.locate_file(text, _folders()))
+
+
+def with_own_channels(spec: Specification) -> Specification:
+    """Replace the usual channel by those of the user's .condarc, if there are some."""
+    own = condarc.channels(condarc.settings())
+    if not own or USUAL_CHANNEL not in spec.channels:
+        return spec
+    others = (each for each in spec.channels if each != USUAL_CHANNEL)
+    return replace(spec, channels=tuple(dict.fromkeys([*own, *others])))
+
+
+def _folders() -> list[Path]:
+    """List where a relative path may begin: the working directory, then the folder of the running script."""
+    script = places.running_script()
+    return [Path.cwd(), *([script.parent] if script else [])]
+
+
+def fingerprint_files(spec: Specification) -> str:
+    """Return a text that changes when the specification, or a lock beside it, does."""
+    files = [path for path in (spec.given_lock, spec.file and _lock_beside(spec.file)) if path]
+    times = [f"{path}:{path.stat().st_mtime_ns}" for path in files if path.exists()]
+    return "|".join([spec.title, spec.input_hash, *times])
+
+
+def _lock_beside(file: Path) -> Path:
+    return file.with_name(f"{file.stem}.conda-lock.yml")
+
+
+def resolve_environment(
+    spec: Specification,
+    host: Host,
+    facts: Mapping[str, str],
+    cards: GpuCapabilities | None,
+    caller: tuple[int, int],
+    say: Say,
+) -> LockedEnvironment:
+    """Find or solve the lock of a specification for a host, with a PyTorch that its GPUs can run.
+
+    Args:
+        facts: Of the host: platform, glibc, root (where environments lie), absolute, and the user's uid.
+        cards: The job's GPUs; None if it asks for none.
+        caller: The caller's (major, minor).
+
+    Raises:
+        LockError: It cannot be solved.
+        EnvironmentBuildError: No build of PyTorch runs on these GPUs.
+        ConfigError: The host is of no kind for which packages are made.
+    """
+    target = _target(host, facts, cards, caller)
+    wanted = tuple(each.name for each in (*spec.conda, *spec.pip))
+    made = functools.partial(
+        LockedEnvironment, platform=target.platform, root=facts["root"], host=host, wanted=wanted, uid=int(facts["uid"])
+    )
+    if cards is None:
+        return made(spec.title, solver.lock_for(spec, target, say))
+    table = torch_build.load_table_of(host)
+    lock, choice = torch_build.lock_with_torch(spec, target, cards, table, host, say)
+    torch = torch_build.find_torch(lock.on(target.platform), table)
+    torch_build.refuse_unusable_torch(torch, cards, table, lock, host)
+    because = ""
+    if torch:  # of the lock, which may have another build than the one that was looked for
+        as_chosen = choice is not None and torch.cuda == choice.cuda
+        because = choice.because if choice and as_chosen else torch_build.explain_locked_torch(torch, cards, table)
+        if choice and not as_chosen:
+            say(because)
+    if cards is torch_build.UNKNOWN_GPUS and torch:
+        say(because)
+    built_for = torch.cuda or "" if torch else ""
+    return made(spec.title, lock, cuda=built_for, why=because, on_cards=torch is not None)
+
+
+def why_stale(
+    spec: Specification, host: Host, facts: Mapping[str, str], cards: GpuCapabilities | None, caller: tuple[int, int]
+) -> str:
+    """Say why `resolve_environment` would solve again, or could not use the given lock; "" if the lock is up to date.
+
+    Raises:
+        LockError: What is there cannot be read.
+    """
+    target = _target(host, facts, cards, caller)
+    path = solver.lock_path(spec, target)
+    if not path.exists():
+        return f"{path.name} does not exist"
+    lock, table = locks.read_lock(path), torch_build.load_table_of(host)
+    torch = torch_build.find_torch(lock.on(target.platform), table)
+    why_not = solver.why_lock_unusable(lock, spec, target)
+    if why_not or cards is None or torch is None or torch_build.runs_on_gpus(torch, cards, table):
+        return why_not
+    return f"its PyTorch {torch.version} for CUDA {torch.cuda or 'none'} does not run on the cards of {host.name}"
+
+
+def _target(
+    host: Host, facts: Mapping[str, str], cards: GpuCapabilities | None, caller: tuple[int, int]
+) -> SolveTarget:
+    newest = cuda.newest_cuda(cards.driver) if cards is not None else None
+    return SolveTarget(_platform(host, facts["platform"]), facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
+
+
+def _platform(host: Host, told: str) -> str:
+    if told not in _PLATFORMS:
+        raise ConfigError(
+            f"environments are made for {', '.join(_PLATFORMS)}, and {host.name} is {told}", host=host.name,
+            hint='name one that is there: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
+        )  # fmt: skip
+    return _PLATFORMS[told]

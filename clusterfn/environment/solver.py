@@ -1,0 +1,313 @@
+"""Find the lock of a specification: the existing one while it fits, else solve one and write it beside the file.
+
+A lock is solved again only if the specification changed, if it has nothing for the platform, if it was solved for more
+than the host has (a newer glibc or CUDA), or without a GPU where there is one. The user is told which of these, and
+what changed. A lock made by other tools is used as it is. Solving happens in another process
+(`clusterfn.environment.solve`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import clusterfn.environment.solve
+from clusterfn.bridge.builder.fetch import masked
+from clusterfn.config import places
+from clusterfn.environment import lock as locks
+from clusterfn.environment import solver_install
+from clusterfn.environment.lock import EnvironmentLock
+from clusterfn.environment.pip_config import PipConfig, pip_config
+from clusterfn.environment.specification import Specification
+from clusterfn.errors import LockError
+
+Say = Callable[[str], None]
+
+_PATIENCE_S = 15  # between two messages while it is solving
+_ARCHES = {"64": "x86_64", "aarch64": "aarch64", "ppc64le": "ppc64le", "arm64": "arm64"}
+_OLDEST_GLIBC = "2.17"
+_MANY = 25  # at most so many lines of a solver's reasons
+# Start the program under another name: its interpreter may have no clusterfn, or another one.
+_START = (
+    "import sys, importlib.util as u\n"
+    "sys.path[:] = [p for p in sys.path if p]\n"
+    "s = u.spec_from_file_location('clusterfn_solve', sys.argv[1] + '/__init__.py', "
+    "submodule_search_locations=[sys.argv[1]])\n"
+    "m = u.module_from_spec(s); sys.modules[s.name] = m; s.loader.exec_module(m)\n"
+    "from clusterfn_solve.program import main; main()"
+)
+
+
+@dataclass(frozen=True)
+class SolveTarget:
+    """The host that an environment is for.
+
+    Attributes:
+        platform: conda's name: "linux-64", "linux-aarch64".
+        glibc: Its version, "2.28"; "" if unknown: then the oldest that wheels are built for is assumed.
+        cuda: The newest that the driver of the GPUs runs, "12.8"; None without GPUs.
+        python: The caller's minor, "3.11".
+    """
+
+    platform: str
+    glibc: str
+    cuda: str | None
+    python: str
+
+
+def current_lock(spec: Specification, target: SolveTarget) -> EnvironmentLock | None:
+    """Return the existing lock if it fits; None if one has to be made.
+
+    Raises:
+        LockError: What is there cannot be read.
+    """
+    path = lock_path(spec, target)
+    found = locks.read_lock(path) if path.exists() else None
+    return found if found and not why_lock_unusable(found, spec, target) else None
+
+
+def lock_for(spec: Specification, target: SolveTarget, say: Say, other_reason: str = "") -> EnvironmentLock:
+    """Return the lock of a specification for a host; solve it if necessary.
+
+    Args:
+        spec: What is wanted.
+        target: The host that it is for.
+        say: Called with sentences that say what is done and why.
+        other_reason: A reason to solve again that only the caller knows; "" for none.
+
+    Raises:
+        LockError: There is no solution, or no solver; a channel does not answer; or a lock that was given does not fit.
+    """
+    path = lock_path(spec, target)
+    before = locks.read_lock(path) if path.exists() or spec.given_lock else None
+    reason = (why_lock_unusable(before, spec, target) or other_reason) if before else f"{path.name} does not exist yet"
+    if before and not reason:
+        return before
+    if spec.given_lock:
+        raise LockError(f"{path} does not fit the host: {reason}", hint="lock it again from its specification")
+    for sentence in spec.sentences:
+        say(sentence)
+    target = target if other_reason else _shared(spec, target, before)
+    after = _solved(spec, target, path, before, reason, say)
+    changes = f": {locks.differences(before, after, target.platform)}" if before else ""
+    say(f"wrote {path} ({len(after.on(target.platform))} packages for {target.platform}){changes}")
+    return after
+
+
+def lock_path(spec: Specification, target: SolveTarget) -> Path:
+    """Return the path of the lock: beside its file; for packages named in an argument, in the user's cache.
+
+    Example:
+        >>> from clusterfn.environment.specification import Specification
+        >>> spec = Specification("environment.yml", file=Path("/p/environment.yml"))
+        >>> lock_path(spec, SolveTarget("linux-64", "2.28", None, "3.11")).name
+        'environment.conda-lock.yml'
+    """
+    if spec.given_lock:
+        return spec.given_lock
+    if spec.file:
+        return spec.file.with_name(f"{spec.file.stem}.conda-lock.yml")
+    return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
+
+
+def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
+    """Say why a lock does not fit a specification and a host; "" if it does."""
+    if lock.input_hash and not spec.given_lock and lock.input_hash != spec.input_hash:
+        return f"{spec.title} has changed"
+    if not lock.on(target.platform):
+        return f"{lock.path.name} has nothing for {target.platform}"
+    supposed = lock.virtual_packages(target.platform)
+    glibc = supposed.get("__glibc", "0")
+    if target.glibc and _numbers(glibc) > _numbers(target.glibc):
+        return f"{lock.path.name} was solved for glibc {glibc}, and the host has {target.glibc}"
+    return _why_not_cuda(lock, supposed.get("__cuda"), target.cuda) if supposed else ""
+
+
+def _why_not_cuda(lock: EnvironmentLock, solved: str | None, there: str | None) -> str:
+    """Check the CUDA: a build for an older one runs on a newer driver, and any runs without a GPU."""
+    if there is None or (solved and _numbers(solved) <= _numbers(there)):
+        return ""
+    return f"{lock.path.name} was solved for {f'CUDA {solved}' if solved else 'no card'}, and the host has CUDA {there}"
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def _shared(spec: Specification, target: SolveTarget, before: EnvironmentLock | None) -> SolveTarget:
+    """Make a target that fits this host and those of the lock until now: else two hosts would undo each other's."""
+    same = before is not None and before.input_hash == spec.input_hash
+    supposed = before.virtual_packages(target.platform) if before and same else {}
+    if not supposed:
+        return target
+    glibc = min(filter(None, [target.glibc, supposed.get("__glibc", "")]), key=_numbers, default="")
+    cuda = min(filter(None, [target.cuda, supposed.get("__cuda")]), key=_numbers, default=None)
+    return replace(target, glibc=glibc, cuda=cuda)
+
+
+def virtual_packages(platform: str, target: SolveTarget) -> dict[str, str]:
+    """Return what is assumed to be on a host of that platform."""
+    system, _, arch = platform.partition("-")
+    found = {"__archspec": f"1 {_ARCHES.get(arch, arch)}"}
+    if system == "linux":
+        found |= {"__unix": "0", "__linux": "5.10", "__glibc": target.glibc or _OLDEST_GLIBC}
+    elif system == "osx":
+        found |= {"__unix": "0", "__osx": "11.0"}
+    else:
+        found |= {"__win": "0"}
+    if platform == target.platform and target.cuda:
+        found["__cuda"] = target.cuda
+    return found
+
+
+def _solved(
+    spec: Specification, target: SolveTarget, path: Path, before: EnvironmentLock | None, reason: str, say: Say
+) -> EnvironmentLock:
+    keeps = before is not None and before.input_hash == spec.input_hash
+    platforms = [target.platform] if keeps else list(dict.fromkeys([*spec.platforms, target.platform]))
+    executable = solver_install.find_conda(say)
+    command = solver_install.find_interpreter(not executable, say)
+    host = f"glibc {target.glibc or _OLDEST_GLIBC}, {f'CUDA {target.cuda}' if target.cuda else 'no card'}"
+    say(f"solving {spec.title} for {', '.join(platforms)} ({host}): {reason}")
+    with tempfile.TemporaryDirectory(prefix="clusterfn-lock-") as folder:
+        made = Path(folder) / path.name
+        if keeps:
+            shutil.copyfile(path, made)
+        job = _job(spec, target, platforms, executable, before if keeps else None)
+        solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
+        data = made.read_bytes()
+    lock = locks.parse_lock(data, path)
+    _say_python(spec, target, solved, say)
+    locks.write_lock(path, data)
+    return lock
+
+
+def _job(
+    spec: Specification, target: SolveTarget, platforms: list[str], executable: str, before: EnvironmentLock | None
+) -> dict[str, Any]:
+    """Make the job for `clusterfn.environment.solve.program`, except the path of the lock."""
+    pip = pip_config() if spec.pip else PipConfig(())
+    pips_own = pip.indexes[1:] if spec.replaces_index else pip.indexes
+    virtual = {platform: virtual_packages(platform, target) for platform in platforms}
+    kept = {platform: before.virtual_packages(platform) for platform in before.platforms} if before else {}
+    return {
+        "channels": list(spec.channels),
+        "conda": [[each.text, each.selector] for each in spec.conda],
+        "pip": [[each.text, each.selector] for each in spec.pip],
+        "python": None if spec.wants_python else target.python,
+        "platforms": platforms,
+        "virtual": virtual,
+        "indexes": list(dict.fromkeys([*(url.rstrip("/") for url in spec.indexes), *pips_own])),
+        "find_links": list(dict.fromkeys([*spec.find_links, *pip.find_links])),
+        "executable": executable,
+        "variables": dict(pip.variables),
+        "source": spec.file.name if spec.file else "packages",
+        "custom": locks.custom_metadata(spec.input_hash, {**kept, **virtual}),
+    }
+
+
+def _say_python(spec: Specification, target: SolveTarget, solved: Mapping[str, str], say: Say) -> None:
+    version = solved.get(target.platform, "")
+    if not spec.wants_python and not f"{version}.".startswith(f"{target.python}."):
+        say(f"nothing solves for Python {target.python}: the environment has {version}, the nearest that does")
+
+
+def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
+    """Start the program, and kill it with all its children if we are interrupted."""
+    folder = str(job["folder"])
+    own_place = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder)  # conda-lock leaves files behind
+    variables = {**job.pop("variables"), **os.environ, **own_place}
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [*command, "-c", _START, str(Path(clusterfn.environment.solve.__file__).parent)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=variables, start_new_session=True,
+        )  # fmt: skip
+        try:
+            out = _conversation(process, {**job, "attended": True}, spec, say)
+        except BaseException:  # Ctrl-C too: the solver is in a session of its own and would run on
+            _end(process)
+            raise
+        said.seek(0)
+        return _answer(out, said.read(), process.returncode, spec)
+
+
+def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec: Specification, say: Say) -> bytes:
+    """Send the job, and hold the pipe open until the answer comes: the program ends when it is closed."""
+    began = time.monotonic()
+    line, process.stdin = process.stdin, None
+    if line is None:
+        raise AssertionError("it was started with a pipe")
+    with contextlib.suppress(BrokenPipeError), line:
+        line.write(json.dumps(job).encode() + b"\n")
+        line.flush()
+        while True:
+            try:
+                return process.communicate(timeout=_PATIENCE_S)[0]
+            except subprocess.TimeoutExpired:
+                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {_doing(job['folder'])}")
+    return process.communicate()[0]
+
+
+def _doing(folder: str) -> str:
+    """Read what the program waits for."""
+    try:
+        return Path(folder, "doing").read_text(encoding="utf-8")
+    except OSError:  # it has written nothing yet
+        return "conda-lock starts"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[str, str]:
+    try:
+        told = json.loads(out)
+    except ValueError:
+        lines = said.decode("utf-8", "replace").strip().splitlines()
+        raise LockError(
+            f"{spec.title} could not be locked: conda-lock ended with {status}", evidence=lines[-10:]
+        ) from None
+    if "solved" in told:
+        return dict(told["solved"])
+    said_there = masked(told.get("failed") or told["unreachable"])
+    lines = [line.rstrip() for line in said_there.splitlines() if line.strip()][:_MANY]
+    if "unreachable" in told:
+        raise LockError(
+            f"{spec.title} could not be locked: a channel or package index cannot be reached", evidence=lines,
+            hint="correct the address above, or your network, proxy and certificate settings, and call again"
+            + (f"; without network: run `clusterfn env lock {spec.file.name}` on another machine, and copy its lock "
+               "beside this file" if spec.file else ""),
+        )  # fmt: skip
+    raise LockError(f"there is no solution for {spec.title}", evidence=lines, hint=_hint(spec))
+
+
+def _hint(spec: Specification) -> str:
+    if spec.exported:
+        return "write the file again from what you asked for: `conda env export --from-history > environment.yml`"
+    torch = spec.wheel("torch")
+    if torch and "+" in torch.exact and not spec.indexes:
+        index = f"https://download.pytorch.org/whl/{torch.exact.partition('+')[2]}"
+        return f'{torch.text} is not on PyPI: name its index too, "--extra-index-url {index}"'
+    if spec.replaces_index:
+        return "--index-url replaces PyPI, as for pip; with --extra-index-url both are asked"
+    if any(each.name == "torch" for each in spec.conda):
+        return 'conda calls it pytorch; or write torch below "- pip:"'
+    if spec.file:
+        return "loosen or correct the packages that are named above"
+    return 'loosen or correct the packages that are named above; one that only PyPI has is written "pip:name"'

@@ -1,0 +1,126 @@
+"""Find an interpreter that has conda-lock, and a conda that solves; install the former on first need.
+
+In this order: this interpreter; that of `conda-lock` in PATH; a virtual environment in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from clusterfn.config import places
+from clusterfn.errors import LockError
+
+REQUIREMENTS = ("conda-lock>=4,<5", "py-rattler>=0.20,<1")
+INSTALL = "pip install 'clusterfn[lock]'"
+_LEAST_PYTHON = (3, 10)
+_LEAST_CONDA = (4, 6)  # older ones give conda-lock other answers
+_CONDAS = ("mamba", "micromamba", "conda")
+_VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
+_HAS = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+
+
+def find_conda(say: Callable[[str], None]) -> str:
+    """Return the path of the user's mamba, micromamba or conda; "" if none can solve."""
+    named = [os.environ.get(name) for name in _VARIABLES]
+    for path in filter(None, [*map(shutil.which, _CONDAS), *named]):
+        told = _version(path)
+        if told and tuple(map(int, re.findall(r"\d+", told)[:2])) >= _least(path):
+            return path
+        say(f"{path} is not used ({told or 'it does not answer'}): clusterfn's own solver is")
+    return ""
+
+
+def _least(path: str) -> tuple[int, int]:
+    return _LEAST_CONDA if Path(path).stem.lower() == "conda" else (0, 0)
+
+
+def _version(path: str) -> str:
+    """Return the line in which it prints its version; "" if it prints none."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    text = (done.stdout or done.stderr).strip().splitlines()
+    return text[0] if done.returncode == 0 and text and re.search(r"\d+\.\d+", text[0]) else ""
+
+
+def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str, ...]:
+    """Return the command that starts an interpreter with conda-lock.
+
+    Args:
+        own_solver: Whether py-rattler is needed too, as there is no conda.
+        say: Called with a message when something is installed.
+
+    Raises:
+        LockError: There is none, and none can be made.
+    """
+    modules = ("conda_lock", "rattler") if own_solver else ("conda_lock",)
+    if sys.version_info >= _LEAST_PYTHON and all(importlib.util.find_spec(name) for name in modules):
+        return (sys.executable,)
+    for python in _beside_conda_lock():
+        if subprocess.run([python, "-I", "-c", _HAS, *modules], capture_output=True).returncode == 0:
+            return (python, "-I")
+    return (str(_own(say)), "-I")
+
+
+def _beside_conda_lock() -> Iterator[str]:
+    """Yield the interpreters beside the conda-lock in PATH, with links resolved."""
+    found = shutil.which("conda-lock")
+    if found:
+        folder = Path(found).resolve().parent
+        names = [folder / "python", folder / "python3", folder / "python.exe", folder.parent / "python.exe"]
+        yield from (str(path) for path in names if path.is_file())
+
+
+def _own(say: Callable[[str], None]) -> Path:
+    """Return the interpreter of our virtual environment; make that if it is missing."""
+    base = _base_python()
+    digest = hashlib.sha256("\n".join([*REQUIREMENTS, base]).encode()).hexdigest()[:16]
+    place = places.cache_folder() / "solver" / digest
+    if not _python_of(place).exists():
+        say(f"installing conda-lock and py-rattler into {place}, once (220 MB; `clusterfn clean --local` removes them)")
+        _make(base, place)
+    return _python_of(place)
+
+
+def _python_of(place: Path) -> Path:
+    return place / "Scripts" / "python.exe" if os.name == "nt" else place / "bin" / "python"
+
+
+def _base_python() -> str:
+    if sys.version_info >= _LEAST_PYTHON:
+        return sys.executable
+    for minor in range(14, _LEAST_PYTHON[1] - 1, -1):
+        found = shutil.which(f"python3.{minor}")
+        if found and _version(found):
+            return found
+    raise LockError("solving needs conda-lock, which needs Python 3.10 or newer", hint=f"in a newer Python: {INSTALL}")
+
+
+def _make(base: str, place: Path) -> None:
+    """Make the virtual environment under a temporary name and rename it, so that it is complete or absent."""
+    beside = place.with_name(f".{place.name}-{secrets.token_hex(4)}")
+    pip = [str(_python_of(beside)), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    try:
+        _run([base, "-m", "venv", str(beside)])
+        _run([*pip, *REQUIREMENTS])
+        if not place.exists():
+            beside.rename(place)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _run(argv: list[str]) -> None:
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace")
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip().splitlines()[-5:]
+        raise LockError("conda-lock could not be installed, which solving needs", evidence=said, hint=INSTALL)

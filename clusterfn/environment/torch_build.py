@@ -1,0 +1,180 @@
+"""Give an environment a build of PyTorch that runs on a host's GPUs, and check the one in its lock.
+
+`cuda` has the table and the choice; this module applies it to the user's specification and its locks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterfn.bridge.builder.fetch import masked
+from clusterfn.config.spec import Host
+from clusterfn.environment import cuda, solver
+from clusterfn.environment.cuda import GpuCapabilities
+from clusterfn.environment.lock import EnvironmentLock, LockedPackage
+from clusterfn.environment.solver import Say, SolveTarget
+from clusterfn.environment.specification import TORCHES, Requirement, Specification
+from clusterfn.errors import EnvironmentBuildError
+
+_CONDA_BUILD = re.compile(r"cuda_?(\d\d)\.?(\d)")  # cuda128_…, py3.11_cuda12.1_…
+_OF_INDEX = re.compile(r"/(cu\d{2,3}|cpu)/?$")  # https://download.pytorch.org/whl/cu118, or a mirror of it
+# For GPUs of which nothing is known: what the oldest driver of CUDA 12 runs, which most machines have.
+UNKNOWN_GPUS = GpuCapabilities("525.60.13", (), "is assumed while they are unknown: the first job on a GPU will tell")
+
+
+@dataclass(frozen=True)
+class LockedTorch:
+    """The PyTorch of a lock.
+
+    Attributes:
+        cuda: The version of CUDA that it was built for; "" for a build without, None if that is not known.
+        manager: "pip", or "conda", whose builds have code for other GPUs than those of the table.
+    """
+
+    version: str
+    cuda: str | None
+    manager: str = "pip"
+
+
+def find_torch(packages: Iterable[LockedPackage], table: cuda.CudaTable) -> LockedTorch | None:
+    """Return the PyTorch among packages, wheel or conda package; None if there is none."""
+    for package in packages:
+        if package.name == "pytorch" and package.manager == "conda":
+            told = _CONDA_BUILD.search(package.build)
+            built_for = f"{told[1]}.{told[2]}" if told else "" if "cpu" in package.build else None
+            return LockedTorch(package.version, built_for, "conda")
+        if package.name == "torch" and package.manager == "pip":
+            return LockedTorch(package.version, _of_wheel(package.version, table))
+    return None
+
+
+def _of_wheel(version: str, table: cuda.CudaTable) -> str | None:
+    local = version.partition("+")[2]
+    if local.startswith("cu"):
+        return _dotted(local[2:])
+    if local == "cpu":
+        return ""
+    defaults = [
+        row.cuda for row in table.builds if row.has(cuda.version(version)) and row.is_default(cuda.version(version))
+    ]
+    return defaults[0] if defaults else None
+
+
+def _dotted(digits: str) -> str:
+    """118 -> 11.8, 128 -> 12.8."""
+    return f"{digits[:-1]}.{digits[-1]}"
+
+
+def unknown_gpus(host: Host) -> GpuCapabilities:
+    """Return what clusterfn.yml says of the GPUs, else what is assumed of unknown ones."""
+    making = host.making
+    if making.driver:
+        return GpuCapabilities(making.driver, making.capabilities, f"clusterfn.yml says ({host.source})")
+    return UNKNOWN_GPUS
+
+
+def load_table_of(host: Host) -> cuda.CudaTable:
+    return cuda.load_table(Path(host.making.table)) if host.making.table else cuda.load_table()
+
+
+def runs_on_gpus(torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable) -> bool:
+    if torch is None or torch.cuda is None:
+        return torch is not None  # unknown: the job asks the GPU itself
+    known = replace(cards, capabilities=()) if torch.manager == "conda" else cards
+    return bool(torch.cuda) and cuda.runs_on(torch.version, torch.cuda, known, table)
+
+
+def refuse_unusable_torch(
+    torch: LockedTorch | None, cards: GpuCapabilities, table: cuda.CudaTable, lock: EnvironmentLock, host: Host
+) -> None:
+    """Raise if the lock's PyTorch cannot run on the GPUs: it may be older than the request, or from another machine."""
+    if torch is None or runs_on_gpus(torch, cards, table):
+        return
+    would = cuda.choose_build(cards, torch.version, table, host.name)
+    build = f"PyTorch {torch.version} {f'for CUDA {torch.cuda}' if torch.cuda else 'without CUDA'}"
+    raise EnvironmentBuildError(
+        f"{lock.path.name} has {build}, which does not run on the cards of {host.name}", host=host.name,
+        stage="environment",
+        evidence=[f"driver {cards.driver}, compute capability {', '.join(cards.capabilities) or 'unknown'}, "
+                  f"as {cards.source}"],
+        hint=f"CUDA {would.cuda} would run: let the specification ask for such a build (pytorch-gpu, or torch from "
+        f"PyPI), and lock it for this host: clusterfn env lock FILE {host.name}",
+    )  # fmt: skip
+
+
+def explain_locked_torch(torch: LockedTorch, cards: GpuCapabilities, table: cuda.CudaTable) -> str:
+    """Explain why the PyTorch of an existing lock runs on these GPUs."""
+    least = table.least_driver(torch.cuda or "")
+    needs = f" (at least {least})" if least else ""
+    cards_text = f", compute capability {', '.join(cards.capabilities)}" if cards.capabilities else ""
+    return (
+        f"CUDA {torch.cuda or 'unknown'} of PyTorch {torch.version}, as locked: driver {cards.driver}{needs}"
+        f"{cards_text}, as {cards.source}"
+    )
+
+
+def lock_with_torch(
+    spec: Specification, target: SolveTarget, cards: GpuCapabilities, table: cuda.CudaTable, host: Host, say: Say
+) -> tuple[EnvironmentLock, cuda.TorchChoice | None]:
+    """Return the existing lock if its PyTorch runs on these GPUs; else solve one, and return the chosen build too."""
+    wheel = spec.wheel("torch")
+    # What is only assumed of the GPUs is no reason to solve again what was solved for known ones.
+    there = solver.current_lock(spec, replace(target, cuda=None) if cards is UNKNOWN_GPUS else target)
+    if there and (wheel is None or runs_on_gpus(find_torch(there.on(target.platform), table), cards, table)):
+        return there, None
+    if wheel is None or spec.given_lock or wheel.is_address:
+        return solver.lock_for(spec, target, say), None
+    choice = cuda.choose_build(cards, request_torch(spec, wheel, host), table, host.name)
+    for sentence in [choice.because, *choice.warnings]:
+        say(sentence)
+    why = f"its PyTorch does not run there ({choice.because})" if there else ""
+    return solver.lock_for(pin_torch(spec, wheel, choice, table), target, say, why), choice
+
+
+def request_torch(spec: Specification, wheel: Requirement, host: Host) -> cuda.TorchRequest:
+    """Return what the user wrote about PyTorch: its versions, and the build that its version or an index names."""
+    local = wheel.exact.partition("+")[2]
+    tag, said_by = next(filter(lambda found: found[0], [(local, wheel.text), _tagged_index(spec)]), ("", ""))
+    if tag == "cpu":
+        raise EnvironmentBuildError(
+            f"{said_by} is a build of PyTorch without CUDA, and the call asks for GPUs", host=host.name,
+            stage="environment", hint="leave the cpu out, then clusterfn chooses a build for these GPUs; or call "
+            "with gpus=0",
+        )  # fmt: skip
+    belonging = {each.name: each.versions for each in spec.pip if each.name in TORCHES and each is not wheel}
+    if not tag.startswith("cu"):
+        return cuda.TorchRequest(wheel.versions, companions=belonging)
+    return cuda.TorchRequest(wheel.versions, _dotted(tag[2:]), said_by, belonging)
+
+
+def _tagged_index(spec: Specification) -> tuple[str, str]:
+    """Return the build and the address of the first index that is for one build; two empty texts if none is."""
+    found = ((match[1], masked(url)) for url in spec.indexes if (match := _OF_INDEX.search(url)))
+    return next(found, ("", ""))
+
+
+def pin_torch(
+    spec: Specification, wheel: Requirement, choice: cuda.TorchChoice, table: cuda.CudaTable
+) -> Specification:
+    """Narrow the wheels of PyTorch and its companions to one build, within what the user wrote."""
+    users_index, exact = bool(_tagged_index(spec)[0]), wheel.exact
+    if not choice.torch or (users_index and spec.replaces_index):
+        return spec  # that index has no other build
+    pins = {}
+    if not exact:
+        pins["torch"] = ",".join(filter(None, [wheel.versions, f"=={choice.torch}.*"]))
+    elif choice.index and "+" not in exact:
+        pins["torch"] = f"=={exact}+{cuda.tag_of(choice.cuda)}"
+    belong = cuda.companions(choice.torch, table)
+    pins |= {name: f"=={version}" for name, version in belong.items() if _is_free(spec, name)}
+    ours = choice.index and not users_index and "+" not in exact  # a user who names a build names its index, too
+    return spec.with_wheels(pins, [choice.index] if ours else [])
+
+
+def _is_free(spec: Specification, name: str) -> bool:
+    """Return whether one of PyTorch's companions is wanted in any version that fits."""
+    found = spec.wheel(name)
+    return name in TORCHES and found is not None and not found.versions and not found.is_address

@@ -1,0 +1,178 @@
+"""The open requests of a link by number, and the order in which their frames are sent."""
+
+from __future__ import annotations
+
+import collections
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from clusterfn.errors import ClusterfnError
+from clusterfn.hosts.rpc.boot import HELLO_ID, Opened
+from clusterfn.hosts.rpc.frames import Header, pack
+from clusterfn.hosts.rpc.link_state import LinkStream
+from clusterfn.hosts.rpc.requests import OpenRequest
+from clusterfn.hosts.transports import Stream
+
+FAILURES_KEPT = 10_000
+
+
+class PendingRequests:
+    """The open requests of a link by number, and the errors of failed ones that later requests depend on.
+
+    The caller holds the link's lock.
+
+    Attributes:
+        last: The number that was given last.
+        unsent: The numbers of requests made while there was no connection.
+    """
+
+    def __init__(self) -> None:
+        self.last = HELLO_ID
+        self.unsent: set[int] = set()
+        self._open: dict[int, OpenRequest[Any]] = {}
+        self._failures: collections.OrderedDict[int, ClusterfnError] = collections.OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._open
+
+    def number(self) -> int:
+        """Give out a fresh request number."""
+        self.last += 1
+        return self.last
+
+    def add(self, request: OpenRequest[Any]) -> None:
+        """Add a request that has its number."""
+        self._open[request.id] = request
+
+    def get(self, number: int) -> OpenRequest[Any] | None:
+        """Return the open request with that number."""
+        return self._open.get(number)
+
+    def remove(self, number: int, failure: ClusterfnError | None = None) -> OpenRequest[Any] | None:
+        """Remove a request that has ended; keep its error, if it failed, for requests that name it in `after`."""
+        if failure is not None:
+            self._failures[number] = failure
+        while len(self._failures) > FAILURES_KEPT:
+            self._failures.popitem(last=False)
+        return self._open.pop(number, None)
+
+    def failed_before(self, request: OpenRequest[Any]) -> ClusterfnError | None:
+        """Return the error of the first failed request in its `after`; None if none failed."""
+        return next((self._failures[number] for number in request.after if number in self._failures), None)
+
+    def all(self) -> list[OpenRequest[Any]]:
+        """Return the open requests."""
+        return list(self._open.values())
+
+    def keep_what_is_sent_again(self) -> None:
+        """Drop the requests that end with their stream."""
+        for request in self.all():
+            if not request.resend():
+                del self._open[request.id]
+
+    def take_unsent(self) -> list[OpenRequest[Any]]:
+        """Remove and return the requests that were never sent."""
+        taken = [self._open.pop(number) for number in self.unsent if number in self._open]
+        self.unsent.clear()
+        return taken
+
+    def take_all(self) -> list[OpenRequest[Any]]:
+        """Remove and return all open requests."""
+        taken = self.all()
+        self._open.clear()
+        return taken
+
+
+class RequestSender:
+    """Sends requests before the chunks of transfers, which take turns.
+
+    Args:
+        line: The stream.
+        is_open: Whether the request of that number is still wanted.
+        give_up: Ends a request with an error of this side.
+    """
+
+    def __init__(
+        self,
+        line: LinkStream,
+        is_open: Callable[[int], bool],
+        give_up: Callable[[OpenRequest[Any], BaseException], None],
+    ) -> None:
+        self._line = line
+        self._is_open = is_open
+        self._give_up = give_up
+        self._control: collections.deque[bytes] = collections.deque()
+        self._transfers: collections.deque[tuple[OpenRequest[Any], Iterator[bytes]]] = collections.deque()
+
+    # the caller holds the stream's lock
+
+    def send(self, request: OpenRequest[Any]) -> None:
+        """Queue a request and the chunks of its transfer."""
+        self._control.append(pack(request.header(self._is_open), request.body))
+        chunks = request.chunks()
+        if chunks is not None:
+            self._transfers.append((request, chunks))
+        self._line.changed.notify_all()
+
+    def say(self, header: Header) -> None:
+        """Queue a frame of the link itself, such as a ping."""
+        self._control.append(pack(header))
+        self._line.changed.notify_all()
+
+    def forget(self) -> None:
+        """Drop what was queued for an agent that is gone."""
+        self._control.clear()
+        self._transfers.clear()
+
+    # the writer thread
+
+    def run(self) -> None:
+        """Send until the link is closed."""
+        while self._take_turn():
+            pass
+
+    def _take_turn(self) -> bool:
+        """Send all queued requests and one chunk of the next transfer; False once the link is closed."""
+        with self._line.changed:
+            while not self._has_to_send():
+                self._line.changed.wait()
+            if self._line.over is not None:
+                return False
+            opened, requests = self._line.opened, b"".join(self._control)
+            self._control.clear()
+            transfer = self._transfers.popleft() if self._transfers else None
+        try:
+            self._put(opened.stream, requests)
+            if transfer is not None:
+                self._put_chunk(opened, *transfer)
+        except OSError:
+            self._line.lose(opened)
+        return True
+
+    def _has_to_send(self) -> bool:
+        return self._line.over is not None or bool(self._line.connected and (self._control or self._transfers))
+
+    def _put(self, stream: Stream, data: bytes) -> None:
+        if data:
+            stream.write(data)
+            self._line.pulse.send(len(data))
+
+    def _put_chunk(self, opened: Opened, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
+        if not self._is_open(request.id):
+            return
+        try:
+            chunk = next(chunks, None)
+        except OSError as error:  # the local file, not the stream
+            self._give_up(request, error)
+            return
+        if chunk is None:
+            return
+        self._put(opened.stream, chunk)
+        self._line.pulse.moved = time.monotonic()  # an upload that goes on is a sign of life; our own pings are none
+        with self._line.changed:
+            if opened is self._line.opened and self._line.connected:
+                self._transfers.append((request, chunks))

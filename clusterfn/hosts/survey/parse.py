@@ -1,0 +1,285 @@
+"""Parse what survey.sh prints: df and quotas, SLURM's tables, nvidia-smi, logind, libc, modules. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from clusterfn.hosts.survey.site import Account, Partition, SurveyedGpus, Volume
+
+NOT_THERE = 127
+_COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question's answer.
+
+    Attributes:
+        rc: None if it did not answer in time.
+        lines: What came before the first part.
+        parts: The lines after `MARK.name`, by name; those of a name that stands twice follow each other.
+    """
+
+    name: str
+    rc: int | None = None
+    lines: list[str] = field(default_factory=list)
+    parts: dict[str, list[str]] = field(default_factory=dict)
+
+    def part(self, name: str) -> list[str]:
+        """The lines of a part; none if there is no such part."""
+        return self.parts.get(name, [])
+
+    def first(self, name: str) -> str:
+        """The first line of a part."""
+        return next(iter(self.part(name)), "")
+
+
+def count(text: str) -> int | None:
+    """A count as programs write it; None for anything else, such as what is too long to be one."""
+    return int(text) if _COUNT.fullmatch(text) else None
+
+
+def sections(text: str, mark: str) -> dict[str, Section]:
+    """Every section by its name, in the order of the text."""
+    found: dict[str, Section] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith(f"{mark} "):
+            section = _begun(line.split())
+            found[section.name] = section
+            lines = section.lines
+        elif line.startswith(f"{mark}.") and found:
+            lines = section.parts.setdefault(line[len(mark) + 1 :], [])
+        elif line.strip():
+            lines.append(line)
+    return found
+
+
+def _begun(words: Sequence[str]) -> Section:
+    return Section(words[1], count(words[2]) if len(words) > 2 else None)
+
+
+_DF = re.compile(r"(.+?)\s+(?:(\S+)\s+)?(\d+)\s+(-?\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(/.*)")
+_SHARED = re.compile(
+    r"(fuse\.)?(nfs|lustre|gpfs|beegfs|fhgfs|ceph|weka|panfs|cifs|smb|afs|gluster|pvfs|orangefs|quobyte|juicefs"
+    r"|gfs2|ocfs2|9p|sshfs)"
+)
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
+_AMOUNT = re.compile(r"(\d{1,18}(?:\.\d+)?)([KMGTP]?)\*?", re.IGNORECASE)
+_FULL = ("no space", "quota")
+_KB = 1024
+
+
+@dataclass(frozen=True)
+class QuotaLeft:
+    """What a quota leaves; None where it does not bound."""
+
+    size: int | None
+    files: int | None
+
+
+def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
+    """The volume that a section of survey.sh tells of; None if it is no folder, or too slow to be told.
+
+    Args:
+        quotas: As `quotas` read them.
+    """
+    path, df = section.first("path"), _DF.fullmatch(_last(section.part("df")))
+    if not path or df is None:
+        return None
+    device, kind, _, _, free, _, _ = df.groups()
+    left = _smallest([*lustre(section.part("lfs")), quotas.get(device, QuotaLeft(None, None))])
+    said = " ".join(section.part("write")).lower()
+    return Volume(
+        name=next(iter(section.lines), path),
+        path=path,
+        kind=kind or "",
+        free_bytes=_bytes_or_files(free, _KB),
+        free_files=_inodes(section.part("inodes")),
+        quota_bytes=0 if "quota" in said else left.size,
+        quota_files=left.files,
+        shared=bool(_SHARED.match(kind or "")),
+        noexec="run" in section.parts and "yes" not in section.part("run"),
+        writable="write" in section.parts and (not said or any(word in said for word in _FULL)),
+        device=device,
+        mode=section.first("mode"),
+        links="yes" in section.part("link") if "link" in section.parts else None,
+    )
+
+
+def _last(lines: Sequence[str]) -> str:
+    """What df says of the folder, below its heading; some break the line after a long device although they must not."""
+    heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
+    return " ".join(lines[heading + 1 :]).strip()
+
+
+def _inodes(lines: Sequence[str]) -> int | None:
+    """The third number; btrfs and others count no files and say 0 or "-"."""
+    df = _DF.fullmatch(_last(lines))
+    if df is None or df[3] == "0":
+        return None
+    return _bytes_or_files(df[5], 1)
+
+
+def _bytes_or_files(text: str, unit: int) -> int | None:
+    amount = count(text)
+    return None if amount is None else max(amount, 0) * unit
+
+
+def quotas(lines: Iterable[str]) -> dict[str, QuotaLeft]:
+    """What `quota -w` says, by device: blocks of 1 KB (or with a unit), their two limits, then the same of files."""
+    return {device: _left_of(words) for device, words in _rows(lines)}
+
+
+def lustre(lines: Iterable[str]) -> list[QuotaLeft]:
+    """What `lfs quota -q` says of a user, his group and the folder's project: the columns are those of quota."""
+    return [_left_of(words) for _, words in _rows(lines)]
+
+
+def _left_of(words: Sequence[str]) -> QuotaLeft:
+    used, soft, hard, *files = [word for word in words if _AMOUNT.fullmatch(word)] + ["0"] * 3  # the rest is of grace
+    return QuotaLeft(_left(used, soft, hard, _KB), _left(files[0], files[1], files[2], 1))
+
+
+def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
+    """Each file system with its words; a long name stands on a line of its own, before the rest."""
+    device = ""
+    for line in lines:
+        words = line.split()
+        if words and not _AMOUNT.fullmatch(words[0]):
+            device, words = words[0], words[1:]
+        if device and len(words) >= 3 and _AMOUNT.fullmatch(words[0]):
+            yield device, words
+            device = ""
+        elif words:
+            device = ""
+
+
+def _left(used: str, soft: str, hard: str, unit: int) -> int | None:
+    """To the hard limit, where writing ends; to the soft one if there is no other."""
+    limit = _amount(hard, unit) or _amount(soft, unit)
+    return max(limit - _amount(used, unit), 0) if limit else None
+
+
+def _amount(text: str, unit: int) -> int:
+    match = _AMOUNT.fullmatch(text)
+    if match is None:
+        return 0
+    power = _UNITS[match[2].upper()]
+    return int(float(match[1]) * (1024**power if match[2] else unit))
+
+
+def _smallest(all_of_them: Sequence[QuotaLeft]) -> QuotaLeft:
+    sizes = [each.size for each in all_of_them if each.size is not None]
+    files = [each.files for each in all_of_them if each.files is not None]
+    return QuotaLeft(min(sizes, default=None), min(files, default=None))
+
+
+_TOLD = ("MaxArraySize", "AccountingStorageEnforce", "DefMemPerCPU", "DefMemPerNode", "MaxMemPerNode")
+_NOTHING = ("", "UNLIMITED", "(null)", "none")
+_BOUNDS = ("MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES")
+
+
+def partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
+    """What `sinfo --format=%P|%a|%l|%D|%G` says: a row for each kind of node, so one partition may have several."""
+    found: dict[str, Partition] = {}
+    for line in lines:
+        words = line.strip().split("|")
+        if len(words) != 5:
+            continue
+        starred, state, limit, nodes, gres = words
+        name = starred.rstrip("*")
+        row = Partition(name, starred.endswith("*"), state, limit, count(nodes) or 0, gres)
+        found[name] = _joined(found[name], row) if name in found else row
+    return tuple(found.values())
+
+
+def _joined(one: Partition, other: Partition) -> Partition:
+    gres = ", ".join(dict.fromkeys(each for each in (one.gres, other.gres) if each not in _NOTHING)) or one.gres
+    return Partition(one.name, one.default, one.state, one.time_limit, one.nodes + other.nodes, gres)
+
+
+def accounts(lines: Iterable[str]) -> tuple[Account, ...]:
+    """The first three columns of `sacctmgr -nP show assoc format=account,partition,qos,...`."""
+    found = []
+    for name, partition, qos, *_ in _associations(lines):
+        found.append(Account(name, partition, tuple(each for each in qos.split(",") if each)))
+    return tuple(dict.fromkeys(found))
+
+
+def limits(lines: Iterable[str], associations: Iterable[str]) -> tuple[str, ...]:
+    """What `scontrol show config` and the other columns of the associations bound or demand."""
+    config = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
+    told = [f"{name}={config[name]}" for name in _TOLD if config.get(name, "") not in _NOTHING]
+    for name, partition, _, *bounds in _associations(associations):
+        set_ = ", ".join(f"{bound}={value}" for bound, value in zip(_BOUNDS, bounds) if value)
+        where = f"account {name}" + (f", partition {partition}" if partition else "")
+        told += [f"{where}: {set_}"] if set_ else []
+    return tuple(told)
+
+
+def _associations(lines: Iterable[str]) -> Iterable[list[str]]:
+    rows = (line.strip().split("|") for line in lines)
+    return [row for row in rows if len(row) >= 3 and row[0] and " " not in row[0]]
+
+
+SILENT = "it did not answer in time"
+_MB = 2**20
+_GLIBC = re.compile(r"(?:glibc|GLIBC|GNU libc)\D*(?:\d\S*\)\s+)?(\d+\.\d+)")
+_KILLS = re.compile(r"\s*(#?)\s*KillUserProcesses\s*=\s*(\w+)")
+_BY_BUS = re.compile(r"b (true|false)")
+_YES = ("yes", "true", "on", "1")
+
+
+def cards(section: Section) -> SurveyedGpus | None:
+    """What nvidia-smi says; the second time without compute_cap, which old drivers do not know."""
+    if section.rc == NOT_THERE:
+        return None
+    if section.rc is None:
+        return SurveyedGpus(trouble=SILENT)
+    lines = section.parts.get("again", section.lines)
+    rows = [row for row in ([cell.strip() for cell in line.split(", ")] for line in lines) if _is_card(row)]
+    if section.rc != 0 or not rows:
+        return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
+    return SurveyedGpus(
+        names=tuple(row[0] for row in rows),
+        memory_bytes=min((count(row[1]) or 0) * _MB for row in rows),
+        driver=rows[0][2],
+        capabilities=tuple(row[3] for row in rows if len(row) > 3),
+    )
+
+
+def _is_card(row: list[str]) -> bool:
+    return len(row) in (3, 4) and bool(row[0]) and (count(row[1]) is not None or row[1].startswith("["))
+
+
+def lingering(section: Section) -> bool | None:
+    """Whether what we start outlives our logout; None where logind has not put us into a session, or does not say.
+
+    Lingering alone does not save it: it keeps the user's own manager, and logind kills the session's processes.
+    """
+    if not any("/user.slice/" in line for line in section.lines):
+        return None
+    killed: bool | None = None
+    for line in section.part("kill"):
+        bus, match = _BY_BUS.fullmatch(line.strip()), _KILLS.match(line)
+        if bus:
+            killed = bus[1] == "true"
+        elif match and (not match[1] or killed is None):
+            killed = match[2].lower() in _YES
+    return None if killed is None else not killed
+
+
+def glibc(section: Section) -> str:
+    """From "glibc 2.17" or "ldd (GNU libc) 2.17"; "" on another libc."""
+    match = _GLIBC.search("\n".join(section.lines[:2]))
+    return match[1] if match else ""
+
+
+def has_modules(login: Section) -> bool:
+    """Environment modules and Lmod are a function or an alias, and tell their shell where they are."""
+    return "module" in login.parts or any(
+        line.startswith(("MODULESHOME=", "LMOD_CMD=", "LMOD_PKG=")) for line in login.part("env")
+    )

@@ -1,0 +1,234 @@
+"""Which connections are held open for this user: one record for each, a small file that only its owner can read.
+
+The folder of records and sockets is private to the user and to this machine. It has a short, fixed name: a socket's
+path may have 104 bytes, and every program of the user must find it, whatever its environment variables.
+A record is a claim, not a fact: the program that wants the connection tests it, and removes the record of a dead one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import stat
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.transports.ssh_config import Settings
+
+VARIABLE = "CLUSTERFN_RUNTIME"
+_LEFT_S = 86400.0
+_LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 103
+
+
+def runtime_folder() -> Path:
+    """The folder; it exists, and only its owner may look into it.
+
+    Raises:
+        ConfigError: Another user has made it, others may use it, or it cannot be made.
+    """
+    path = _runtime_path()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:  # something else has that name
+        _refuse_shared(path)
+    except OSError as error:
+        raise unwritable(error) from error
+    _refuse_shared(path)
+    return path
+
+
+def scratch_folder(prefix: str) -> Path:
+    """A new folder in it, which the caller removes; what killed programs left there goes after a day.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
+    inside = runtime_folder()
+    for old in inside.glob("*-*"):
+        with contextlib.suppress(FileNotFoundError):  # another program tidies up too
+            if old.is_dir() and time.time() - old.stat().st_mtime > _LEFT_S:
+                shutil.rmtree(old, ignore_errors=True)
+    try:
+        return Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
+    except OSError as error:
+        raise unwritable(error) from error
+
+
+def unwritable(error: OSError) -> ConfigError:
+    """Nothing can be written there: the disk is full, or the folder cannot be made."""
+    return ConfigError(
+        f"{_runtime_path()}, where sockets and records of logins lie, cannot be written to: {error.strerror}",
+        hint=f"mend that, or set {VARIABLE} to another folder of your own with a short path",
+    )
+
+
+def has_runtime_folder() -> bool:
+    """Whether there is such a folder. Another user's folder counts as none."""
+    try:
+        _refuse_shared(_runtime_path())
+    except (OSError, ConfigError):
+        return False
+    return _runtime_path().is_dir()
+
+
+def _runtime_path() -> Path:
+    given = os.environ.get(VARIABLE)
+    if given:
+        return Path(given).absolute()
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "clusterfn" / "held"
+    return Path("/tmp") / f"clusterfn-{os.getuid()}"  # TMPDIR differs between the programs of one user
+
+
+def _refuse_shared(path: Path) -> None:
+    if sys.platform == "win32":  # what lies below LOCALAPPDATA is the user's alone
+        return
+    if len(os.fsencode(path)) > _LONGEST:
+        raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ConfigError(
+            f"{path} is not a folder of yours alone, and connections that are logged in must lie in one",
+            evidence=[f"owner {found.st_uid}, mode {stat.filemode(found.st_mode)}"],
+            hint=f"remove it, or set {VARIABLE} to a folder of your own with a short path",
+        )
+
+
+MASTER, HOLDER = "master", "holder"
+_RECORD = ".json"
+
+
+@dataclass(frozen=True)
+class HeldConnection:
+    """One held connection.
+
+    Attributes:
+        key: Names it: kind and way to the host, as a hash.
+        kind: MASTER, a ControlMaster of the system's ssh; or HOLDER, a process of ours with paramiko.
+        host: The host's name in clusterfn.yml at the login.
+        place: user@host:port.
+        pid: Of the process that holds it.
+        since: time.time() of the login.
+        ttl_s: How long it is kept without being used.
+        asked: Whether the login needed a person.
+        address: Where a holder is spoken to; a master's socket.
+        secret: For a pipe of Windows, which others can open too; else "".
+    """
+
+    key: str
+    kind: str
+    host: str
+    place: str
+    pid: int
+    since: float
+    ttl_s: float
+    asked: bool
+    address: str
+    secret: str = ""
+
+
+def key_of(settings: Settings, kind: str) -> str:
+    """The same for all names and files that lead to one account by one way."""
+    way = [kind, settings.user, settings.hostname, settings.port, settings.key_name]
+    text = json.dumps([*way, settings.proxy_jump, settings.proxy_command])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def socket_path(key: str) -> Path:
+    """Where the socket of a held connection lies."""
+    return runtime_folder() / f"{key}.s"
+
+
+def write_record(held: HeldConnection) -> None:
+    """Write its record: from now on others find it.
+
+    Raises:
+        ConfigError: It cannot be written; then nothing is left of it.
+    """
+    path = _record_path(held.key)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    try:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            json.dump(asdict(held), file)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise unwritable(error) from error
+
+
+def forget_record(held: HeldConnection) -> None:
+    """Remove its record and its socket, unless another login has taken the place since."""
+    now = find_record(held.key)
+    if now is not None and now.pid == held.pid:
+        for path in (_record_path(held.key), *([] if sys.platform == "win32" else [Path(held.address)])):
+            path.unlink(missing_ok=True)
+
+
+def find_record(key: str) -> HeldConnection | None:
+    """The record of that key, if there is one."""
+    try:
+        return HeldConnection(**json.loads(_record_path(key).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def all_records() -> Iterator[HeldConnection]:
+    """All records, those of dead connections too."""
+    for path in sorted(runtime_folder().glob(f"*{_RECORD}")):
+        found = find_record(path.name.removesuffix(_RECORD))
+        if found is not None:
+            yield found
+
+
+def has_records() -> bool:
+    """Whether anything is held at all, which costs next to nothing to ask."""
+    return has_runtime_folder() and next(all_records(), None) is not None
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process of this user."""
+    if sys.platform == "win32":
+        return True  # os.kill would end it: its pipe tells
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return not _has_ended(pid)
+
+
+def listens(held: HeldConnection) -> bool:
+    """Whether a process holds its socket open, one that was stopped too. For a master this counts as use."""
+    if sys.platform == "win32":
+        return True
+    with socket.socket(socket.AF_UNIX) as line:
+        line.setblocking(False)
+        try:
+            line.connect(held.address)
+        except BlockingIOError:  # others wait already
+            return True
+        except OSError:
+            return False
+    return True
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether only its parent has not heard of its end: in a container its parent may never ask (Linux)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] == "Z"
+
+
+def _record_path(key: str) -> Path:
+    return runtime_folder() / f"{key}{_RECORD}"

@@ -1,0 +1,140 @@
+"""Whether a host is the one that it was before: known_hosts, read strictly. Nothing is added to it here.
+
+Only text and bytes here: no paramiko.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn.errors import HostKeyError
+from clusterfn.hosts.transports import ssh_config_file
+from clusterfn.hosts.transports.ssh_config import Settings
+
+AUTHORITY = "@cert-authority"
+_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is told as ed25519
+
+
+@dataclass(frozen=True)
+class KnownKey:
+    """One line of a known_hosts file. `marker` is "", "@revoked" or "@cert-authority"."""
+
+    place: str
+    marker: str
+    kind: str
+    blob: bytes
+
+
+def fingerprint(blob: bytes) -> str:
+    """As ssh prints it.
+
+    Example:
+        >>> fingerprint(b"")
+        'SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU'
+    """
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
+    """What the files remember of a host; `name` is as known_hosts writes it, say `[lab8]:2222`."""
+    return [known for path in files if path.is_file() for known in _in_file(name, path)]
+
+
+def _in_file(name: str, path: Path) -> Iterator[KnownKey]:
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) < 3 or words[0].startswith("#") or not matches(words[0], name):
+            continue
+        try:
+            yield KnownKey(f"{path}:{number}", marker, words[1], base64.b64decode(words[2]))
+        except ValueError:  # binascii.Error is one; another where a sign is not even of ASCII
+            continue
+
+
+def matches(patterns: str, name: str) -> bool:
+    """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
+    return (
+        _matches_hash(patterns, name) if patterns.startswith("|1|") else ssh_config_file.matches(patterns.lower(), name)
+    )
+
+
+def _matches_hash(field: str, name: str) -> bool:
+    try:
+        salt, digest = (base64.b64decode(part) for part in field.split("|")[2:4])
+    except ValueError:  # binascii.Error is one
+        return False
+    return hmac.compare_digest(hmac.new(salt, name.encode(), hashlib.sha1).digest(), digest)
+
+
+def has_authority_alone(settings: Settings) -> bool:
+    """Whether known_hosts names for the host an authority that signs its key, and no key."""
+    markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
+    return AUTHORITY in markers and "" not in markers
+
+
+def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
+    """Accept the key that is remembered for the host, and no other.
+
+    Raises:
+        HostKeyError: It is unknown, another one, or revoked; both fingerprints and the line are named.
+    """
+    remembered = known_keys(settings.key_name, settings.known_hosts)
+    known = [entry for entry in remembered if entry.marker != AUTHORITY]
+    revoked = next((entry for entry in known if entry.marker and entry.blob == blob), None)
+    trusted = [entry for entry in known if not entry.marker]
+    shown = f"{kind} {fingerprint(blob)} by {settings.place}"
+    if revoked is not None:
+        raise revoked_error(settings, host_name, shown, revoked.place)
+    if any(entry.blob == blob for entry in trusted):
+        return
+    if len(known) < len(remembered) and not trusted:
+        raise by_authority(settings, host_name, shown, remembered)
+    same_kind = [entry for entry in trusted if entry.kind == kind] or trusted
+    raise (changed if same_kind else unknown)(settings, host_name, shown, same_kind)
+
+
+def revoked_error(settings: Settings, host_name: str, shown: str, place: str) -> HostKeyError:
+    """The key that was shown is one that must not be taken."""
+    return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
+
+
+def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey] = ()) -> HostKeyError:
+    """No key is remembered. `shown`: kind and fingerprint of the one that came, and who showed it."""
+    files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
+    once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
+    file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
+    there = f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub"
+    hint = f"compare the fingerprint with what the administrator says (or with `{there}`, run on that machine itself), "
+    hint += f"then: clusterfn trust {host_name} (by hand: {once} true)"
+    message = f"The host key of {host_name} ({settings.place}) is unknown"
+    return _error(message, host_name, shown, [f"not in: {files}"], hint)
+
+
+def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
+    """No key is remembered but an authority's, which may have signed this one: paramiko cannot tell."""
+    places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
+    hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
+    hint += f"clusterfn trust {host_name}"
+    message = f"The host key of {host_name} ({settings.place}) is left to an authority, which paramiko cannot ask"
+    return _error(message, host_name, shown, places, hint)
+
+
+def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
+    """Others are remembered than the one that came."""
+    remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
+    file = known[0].place.rpartition(":")[0] if known else "FILE"
+    forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"
+    hint = "somebody may be listening in between; if the host was installed anew, ask its administrator for the "
+    hint += f"fingerprint, then: clusterfn trust {host_name} --replace (by hand: {forget})"
+    message = f"The host key of {host_name} ({settings.place}) is another one than before"
+    return _error(message, host_name, shown, remembered, hint)
+
+
+def _error(message: str, host_name: str, shown: str, evidence: list[str], hint: str) -> HostKeyError:
+    return HostKeyError(message, host=host_name, evidence=[f"shown now:  {shown}", *evidence], hint=hint or None)

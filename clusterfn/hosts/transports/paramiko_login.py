@@ -1,0 +1,271 @@
+"""Log in with paramiko: by keys, then by keyboard-interactive (codes, menus) and password, if a person can be asked.
+
+Each question is asked once; a wrong answer is asked for again as often as ssh would (NumberOfPasswordPrompts) or the
+server allows. Questions are asked in the connecting thread, because the person's Ctrl-C arrives there.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from clusterfn.hosts.transports import ssh_errors
+from clusterfn.hosts.transports.prompts import AGAIN, Asker, NotAnswered, Question
+from clusterfn.hosts.transports.ssh_config import Settings
+
+METHODS = ("keyboard-interactive", "password")
+PERSON_S = 3600.0  # the server gives up before, usually after two minutes
+
+
+@dataclass
+class _Round:
+    """What the server asks at once."""
+
+    about: str
+    prompts: Sequence[tuple[str, bool]]
+    answers: concurrent.futures.Future[list[str]]
+
+
+@dataclass
+class InteractiveLogin:
+    """The steps of one login.
+
+    Attributes:
+        who: Who asks, for the person.
+        tries: How often a wrong answer is asked for again, itself included.
+        words: Is told what was tried.
+    """
+
+    ssh: paramiko.Transport
+    user: str
+    who: str
+    asker: Asker
+    tries: int
+    words: Callable[[str], None]
+    _before: str = ""  # what the next question begins with
+
+    def go(self, wanted: Sequence[str]) -> list[str] | None:
+        """Take steps until the host lets in ([]), wants what no person can give, or has refused (None)."""
+        left: list[str] | None = list(wanted)
+        while left and (methods := [method for method in METHODS if method in left]):
+            left = next((further for method in methods if (further := self._method(method)) is not None), None)
+        return left
+
+    def _method(self, method: str) -> list[str] | None:
+        """What is wanted after this step; None if every try was refused."""
+        take = self._ask_rounds if method == METHODS[0] else self._ask_password
+        for attempt in range(self.tries):
+            if not self.ssh.is_active():
+                return None
+            self._before = AGAIN if attempt else ""
+            try:
+                return take()
+            except NotAnswered:
+                self.words(f"{method}: not answered")
+                return None
+            except paramiko.BadAuthenticationType:
+                self.words(f"{method}: not allowed")
+                return None
+            except (paramiko.SSHException, EOFError):
+                self.words(f"{method}: {'refused' if self.ssh.is_active() else 'refused, hung up'}")
+        return None
+
+    def _ask_password(self) -> list[str]:
+        password = self.asker(Question("Password: ", self.who, self._before))
+        return list(self.ssh.auth_password(self.user, password, fallback=False))
+
+    def _ask_rounds(self) -> list[str]:
+        """paramiko brings the questions on a thread of its own; they are handed over to this one."""
+        rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
+
+        def handler(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:
+            about = "\n".join(part for part in (self._before, title, instructions) if part)
+            one = _Round(about, prompts, concurrent.futures.Future())
+            rounds.put(one)
+            return one.answers.result()
+
+        thread = concurrent.futures.ThreadPoolExecutor(1, "clusterfn-login")
+        outcome = thread.submit(self.ssh.auth_interactive, self.user, handler)
+        outcome.add_done_callback(lambda _: rounds.put(None))
+        thread.shutdown(wait=False)
+        while (one := rounds.get()) is not None:
+            self._answer(one)
+        return list(outcome.result())
+
+    def _answer(self, one: _Round) -> None:
+        try:
+            one.answers.set_result([self._one(one, number) for number in range(len(one.prompts))])
+        except BaseException:  # the person may press Ctrl-C: paramiko's thread must not wait on
+            one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
+            self.ssh.close()
+            raise
+
+    def _one(self, one: _Round, number: int) -> str:
+        text, echo = one.prompts[number]
+        return self.asker(Question(text, self.who, "" if number else one.about, secret=not echo))
+
+
+AUTH_TIMEOUT_S = 30.0
+UNREADABLE = (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError)
+ENCRYPTED = (paramiko.PasswordRequiredException, TypeError)
+
+
+@dataclass
+class _LoginAttempts:
+    """What was tried, in words, and what the server would allow."""
+
+    words: list[str] = field(default_factory=list)
+    allowed: list[str] = field(default_factory=list)
+    locked: list[Callable[[], Iterator[tuple[str, paramiko.PKey]]]] = field(default_factory=list)
+
+
+def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: Asker | None = None) -> None:
+    """Log the transport in with the first key that the host takes, and the steps that it wants besides.
+
+    Args:
+        asker: Asks for passphrases, passwords and codes; None: no person can be asked.
+
+    Raises:
+        AuthenticationError: Nothing that could be given was enough.
+    """
+    ssh.auth_timeout = AUTH_TIMEOUT_S
+    tried = _LoginAttempts()
+    further = _by_key(ssh, settings, tried, asker)
+    partly = further is not None
+    if further is None:
+        further = _by_nothing(ssh, settings, tried)
+    if further and asker is not None:
+        ssh.auth_timeout = PERSON_S
+        who = f"{settings.user}@{settings.hostname}"
+        further = InteractiveLogin(ssh, settings.user, who, asker, settings.tries, tried.words.append).go(further)
+    if further != []:
+        raise ssh_errors.login_refused(
+            host_name, settings, _evidence(tried), tried.allowed, partly=partly, asked=asker is not None
+        )
+
+
+def _by_key(
+    ssh: paramiko.Transport, settings: Settings, tried: _LoginAttempts, asker: Asker | None
+) -> Sequence[str] | None:
+    """What the host wants after the first key that it takes, [] if nothing; None if it takes none."""
+    with contextlib.closing(paramiko.Agent()) as agent:
+        for name, key in _keys(agent, settings, tried, asker):
+            if not ssh.is_active():
+                return None
+            further = _offer(ssh, settings, name, key, tried)
+            if further is not None:
+                return further
+    return None
+
+
+def _keys(
+    agent: paramiko.Agent, settings: Settings, tried: _LoginAttempts, asker: Asker | None
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    """Those that need no passphrase first: a person is asked only if none of them is taken."""
+    wanted = {blob for path in settings.identity_files if (blob := _public_blob(path))}
+    offered = set()
+    for key in agent.get_keys() if settings.use_agent else ():
+        if not settings.identities_only or key.asbytes() in wanted:
+            offered.add(key.asbytes())
+            yield f"agent's key {getattr(key, 'comment', '') or key.get_name()}", key
+    for path in settings.identity_files:
+        if path.is_file() and _public_blob(path) not in offered:
+            yield from _from_file(path, settings, tried, asker)
+    for unlock in tried.locked:
+        yield from unlock()
+
+
+def _public_blob(path: Path) -> bytes | None:
+    public = path.with_name(path.name + ".pub")
+    try:
+        return bytes(paramiko.pkey.PublicBlob.from_file(str(public)).key_blob)
+    except (OSError, ValueError):
+        return None
+
+
+def _from_file(
+    path: Path, settings: Settings, tried: _LoginAttempts, asker: Asker | None
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    try:
+        yield from _certified(path, settings, None)
+    except ENCRYPTED:
+        if asker is None:
+            tried.words.append(f"{path}: has a passphrase, and no agent holds it (ssh-add {path})")
+        else:
+            tried.locked.append(lambda: _unlocked(path, settings, tried, asker))
+    except UNREADABLE as error:
+        tried.words.append(f"{path}: cannot be used ({error})")
+
+
+def _certified(path: Path, settings: Settings, passphrase: Any) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The key of a file with each of its certificates, then alone. The passphrase is bytes, whatever paramiko says."""
+    for certificate in [*settings.certificate_files, path.with_name(path.name + "-cert.pub")]:
+        if certificate.is_file():
+            key = paramiko.PKey.from_path(path, passphrase)
+            key.load_certificate(str(certificate))
+            yield f"{path} with {certificate.name}", key
+    yield str(path), paramiko.PKey.from_path(path, passphrase)
+
+
+def _unlocked(
+    path: Path, settings: Settings, tried: _LoginAttempts, asker: Asker
+) -> Iterator[tuple[str, paramiko.PKey]]:
+    """The same with the passphrase that a person gives; an empty one passes the key over, as ssh has it."""
+    for _ in range(settings.tries):
+        try:
+            passphrase = asker(Question(f"Passphrase of the key {path}: ", "this machine"))
+        except NotAnswered:
+            passphrase = ""
+        if not passphrase:
+            tried.words.append(f"{path}: has a passphrase, which was not given")
+            return
+        try:
+            yield from _certified(path, settings, passphrase.encode())
+            return
+        except (*ENCRYPTED, *UNREADABLE):
+            tried.words.append(f"{path}: not opened by that passphrase")
+
+
+def _offer(
+    ssh: paramiko.Transport, settings: Settings, name: str, key: paramiko.PKey, tried: _LoginAttempts
+) -> Sequence[str] | None:
+    """What the host wants besides this key, [] if nothing; None if it does not take it."""
+    try:
+        further = list(ssh.auth_publickey(settings.user, key))
+    except paramiko.BadAuthenticationType as error:
+        tried.allowed = list(error.allowed_types)
+        tried.words.append(f"{name}: keys are not allowed")
+    except (paramiko.AuthenticationException, EOFError) as error:
+        hung_up = "" if isinstance(error, paramiko.AuthenticationException) else ", hung up"
+        tried.words.append(f"{name}: refused{hung_up}")
+    else:
+        tried.words.append(f"{name}: accepted")
+        tried.allowed = further
+        return further
+    return None
+
+
+def _by_nothing(ssh: paramiko.Transport, settings: Settings, tried: _LoginAttempts) -> Sequence[str] | None:
+    """Ask with the method "none": what the host would allow, [] if it wants nothing; None if it does not say."""
+    if not ssh.is_active():
+        return None
+    try:
+        ssh.auth_none(settings.user)
+    except paramiko.BadAuthenticationType as error:
+        tried.allowed = list(error.allowed_types)
+        return tried.allowed
+    except (paramiko.SSHException, EOFError):
+        return None
+    return []
+
+
+def _evidence(tried: _LoginAttempts) -> list[str]:
+    allowed = [f"the host allows: {', '.join(tried.allowed)}"] if tried.allowed else []
+    return [*(f"tried {word}" for word in tried.words or ["no key: none was found"]), *allowed]

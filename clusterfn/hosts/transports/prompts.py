@@ -1,0 +1,172 @@
+"""The one place that asks a person: on the terminal itself, or through a notebook's own channel; never on stdin.
+
+A pipe, cron, a process in the background or a kernel whose front end cannot ask has no person: `person()` is None. The
+answers are passed on and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterfn.bridge.supervisor.text import printable
+from clusterfn.errors import AuthenticationError
+
+if sys.platform != "win32":
+    import termios
+
+# Also what turns the direction of writing, or cannot be seen.
+_LONGEST = 4000
+
+
+AGAIN = "Permission denied, please try again."  # as ssh says it
+
+
+class NotAnswered(Exception):
+    """The person closed the question (Ctrl-D) instead of answering."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a host (or a key) wants to know.
+
+    Attributes:
+        text: The prompt, in the words of who asks.
+        who: Who asks, such as "ada@tensor01".
+        about: What was said before it: a menu, or instructions.
+        secret: Whether the answer stays unseen.
+    """
+
+    text: str
+    who: str
+    about: str = ""
+    secret: bool = True
+
+    def __str__(self) -> str:
+        """Who asks stands in the line in which the answer is typed: all before it is in the words of the host."""
+        menu, _, text = printable(self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
+        about = printable(self.about)[:_LONGEST]
+        before = "".join(f"{part}\n" for each in (about, menu) if (part := each.strip("\n")))
+        return f"{before}({self.who}) {text}"
+
+
+Asker = Callable[[Question], str]
+
+
+def person() -> Asker | None:
+    """How the person at this process can be asked; None if there is no person."""
+    if _is_worker():
+        return None
+    if "ipykernel.kernelapp" in sys.modules:
+        # while a cell runs the kernel's own method stands in the place of getpass's; else an answer would go nowhere
+        kernel = getattr(getpass.getpass, "__self__", None)
+        return _in_notebook(kernel) if getattr(kernel, "_allow_stdin", False) else None
+    return _on_terminal if _has_terminal() else None
+
+
+def needs_you(host_name: str) -> AuthenticationError:
+    """A login that a person has made once is not repeated without one."""
+    return AuthenticationError(
+        f"connection to {host_name} needs you: clusterfn login {host_name}; your jobs go on",
+        host=host_name,
+        hint=f"clusterfn login {host_name}",
+        retryable=True,
+    )
+
+
+def _is_worker() -> bool:
+    """Whether this is one of multiprocessing's children, which would all ask at once."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
+
+
+def _in_notebook(kernel: Any) -> Asker:
+    def ask(question: Question) -> str:
+        try:
+            answer = kernel.getpass(str(question)) if question.secret else kernel.raw_input(str(question))
+        except EOFError as error:
+            raise NotAnswered from error
+        return str(answer)
+
+    return ask
+
+
+_asking = threading.Lock()  # two questions at once would mix on one terminal
+
+
+def _has_terminal() -> bool:
+    if sys.platform == "win32":
+        return sys.stdin is not None and sys.stdin.isatty()
+    try:
+        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(tty) == os.getpgrp()  # from the background, reading would stop the process
+    except OSError:
+        return False
+    finally:
+        os.close(tty)
+
+
+if sys.platform == "win32":
+
+    def _on_terminal(question: Question) -> str:
+        with _asking:
+            return getpass.getpass(str(question)) if question.secret else _on_console(question)
+
+    def _on_console(question: Question) -> str:
+        with Path("CONOUT$").open("w", encoding="utf-8") as out, Path("CONIN$").open(encoding="utf-8") as console:
+            out.write(str(question))
+            out.flush()
+            return _answer(console.readline())
+
+else:
+
+    def _on_terminal(question: Question) -> str:
+        with _asking:
+            return _on_tty(question)
+
+    def _on_tty(question: Question) -> str:
+        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+        try:
+            text = str(question).encode(errors="replace")
+            if question.secret:
+                return _unseen(tty, text)
+            os.write(tty, text)
+            return _line(tty)
+        finally:
+            os.close(tty)
+
+    def _unseen(tty: int, text: bytes) -> str:
+        """A line that is not shown, asked for once it would not be; the terminal is as before afterwards."""
+        before = termios.tcgetattr(tty)
+        quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+        try:
+            termios.tcsetattr(tty, termios.TCSAFLUSH, quiet)
+            os.write(tty, text)
+            return _line(tty)
+        finally:
+            termios.tcsetattr(tty, termios.TCSAFLUSH, before)
+            os.write(tty, b"\n")
+
+    def _line(tty: int) -> str:
+        data = b""
+        while not data.endswith(b"\n"):
+            piece = os.read(tty, 1024)
+            if not piece:
+                break
+            data += piece
+        return _answer(data.decode(errors="surrogateescape"))
+
+
+def _answer(line: str) -> str:
+    if not line:
+        raise NotAnswered
+    return line.rstrip("\r\n")

@@ -1,0 +1,321 @@
+"""From a host's address to everything that is needed to reach it, as OpenSSH would resolve it.
+
+`ssh -G` answers where there is an ssh (4 ms, no connection); else `ssh_config_file` reads the same files by the same
+rules. `Settings.unmet` holds what paramiko cannot do: `paramiko` refuses it by name, `auto` uses ssh itself for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, Unreachable
+from clusterfn.hosts.transports import ssh_config_file
+from clusterfn.hosts.transports.ssh_config_file import Options
+
+CONNECT_TIMEOUT_S = 15.0
+SSH_G_TIMEOUT_S = 20.0
+UNSAFE = re.compile(r"^-|[\s\x00-\x1f\x7f]")
+
+# Options that change where or how one connects and are not done with paramiko, with the values that ask for nothing.
+NOT_HONOURED: dict[str, tuple[str, ...]] = {
+    "pkcs11provider": ("none",),
+    "knownhostscommand": ("none",),
+    "revokedhostkeys": ("none",),
+    "remotecommand": ("none",),
+    "bindaddress": (),
+    "bindinterface": (),
+    "proxyusefdpass": ("no",),
+    "identityagent": ("SSH_AUTH_SOCK", "none"),
+    "localcommand": ("none",),
+}
+# Options that keep ssh from being a plain stream, and what is said instead; some are unknown to an old ssh.
+IN_THE_WAY = {"remotecommand": "none", "sessiontype": "default", "stdinnull": "no", "forkafterauthentication": "no"}
+DEFAULTS = {
+    "port": ["22"],
+    "identityfile": [f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk")],
+    "userknownhostsfile": ["~/.ssh/known_hosts ~/.ssh/known_hosts2"],
+    "globalknownhostsfile": ["/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"],
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """`user@name:port` in its parts."""
+
+    name: str
+    user: str | None = None
+    port: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to reach one host.
+
+    Attributes:
+        alias: The name as it was asked for; `ssh` takes it.
+        key_name: The name under which its host key is remembered.
+        known_hosts: Files, the user's first.
+        user_known_hosts: Those of them that are the user's own: `trust` writes into the first.
+        strict: StrictHostKeyChecking as `ssh -G` says it: "true", "ask", "accept-new" or "false".
+        control_path: Whether a ControlPath is set for the host.
+        gssapi: Whether a login by Kerberos is to be tried.
+        tries: How often a person is asked for one thing (NumberOfPasswordPrompts).
+        unmet: What paramiko cannot do of all this, each as "option value".
+        named: User and port of the address itself, as options of ssh.
+        instead: Options for ssh, without which it would not be a plain stream.
+        config_file: What `ssh -F` needs, if anything.
+    """
+
+    alias: str
+    hostname: str
+    port: int
+    user: str
+    key_name: str
+    known_hosts: tuple[Path, ...]
+    identity_files: tuple[Path, ...]
+    certificate_files: tuple[Path, ...]
+    identities_only: bool
+    use_agent: bool
+    timeout_s: float
+    family: str
+    proxy_jump: tuple[str, ...]
+    proxy_command: str | None
+    user_known_hosts: tuple[Path, ...]
+    hash_known_hosts: bool
+    strict: str
+    control_path: bool
+    gssapi: bool
+    tries: int
+    unmet: tuple[str, ...]
+    named: tuple[str, ...]
+    instead: tuple[str, ...]
+    config_file: str | None
+
+    @property
+    def place(self) -> str:
+        """host:port, for messages."""
+        return f"{self.hostname}:{self.port}"
+
+    def named_in(self, host: Host) -> str:
+        """Where the name that is looked up was written: in an ssh configuration, or as `address:`."""
+        if self.hostname.lower() == self.alias.lower():
+            return f"address: of host {host.name} ({host.source})"
+        file = Path(self.config_file) if self.config_file else ssh_config_file.config_file()
+        return f"`HostName {self.hostname}` of {self.alias} in {file}{_line_of(file, self.hostname)}"
+
+    @property
+    def ssh(self) -> str:
+        """The command by which a person reaches the same host."""
+        config = f"-F {self.config_file} " if self.config_file else ""
+        name = f"{self.user}@{self.alias}" if self.alias == self.hostname else self.alias
+        port = f"-p {self.port} " if self.alias == self.hostname and self.port != 22 else ""
+        return f"ssh {config}{port}{name}"
+
+
+def _line_of(file: Path, hostname: str) -> str:
+    """`:line` of the one HostName with this value, "" if it stands elsewhere (Include, /etc/ssh) or more than once."""
+    wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
+    with contextlib.suppress(OSError):
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        found = [number for number, line in enumerate(lines, 1) if wanted.fullmatch(line)]
+        return f":{found[0]}" if len(found) == 1 else ""
+    return ""
+
+
+def parse_address(text: str, host: Host) -> Address:
+    """The parts of `user@name:port` or `user@[::1]:port`.
+
+    Raises:
+        ConfigError: It could be taken for an option of ssh, or is not an address.
+    """
+    match = re.fullmatch(r"(?:(?P<user>.+)@)?(?:\[(?P<v6>[^]]+)\]|(?P<name>[^:@\[\]]+))(?::(?P<port>\d+))?", text)
+    parts = match.groupdict() if match else {}
+    name = parts.get("v6") or parts.get("name") or ""
+    if not name or any(UNSAFE.search(word) for word in (text, name, parts.get("user") or "")):
+        raise ConfigError(
+            f"address: {text!r} of host {host.name} is not the address of a host",
+            host=host.name,
+            evidence=[host.source],
+            hint="write a name, an alias of your ssh configuration, or user@name:port",
+        )
+    return Address(name, parts.get("user"), int(parts["port"]) if parts.get("port") else None)
+
+
+def resolve(host: Host, address: str | None = None) -> Settings:
+    """How to reach `address` (the host's own if None).
+
+    Raises:
+        ConfigError: The address or the ssh configuration cannot be used.
+    """
+    wanted = parse_address(address or host.address or host.name, host)
+    config = str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
+    options = _asked(host, wanted, config) if shutil.which("ssh") else _read(host, wanted, config)
+    return _settings(host, wanted, options, config)
+
+
+def jumps(host: Host, settings: Settings) -> list[Settings]:
+    """Each jump host on the way, resolved like a host of its own, the nearest first."""
+    return [resolve(host, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
+
+
+def refuse_unmet(host: Host, settings: Settings) -> None:
+    """Refuse by name what paramiko would have to ignore.
+
+    Raises:
+        ConfigError: There is something.
+    """
+    if not settings.unmet:
+        return
+    name = settings.unmet[0].split()[0]
+    raise ConfigError(
+        f"The ssh configuration of host {host.name} asks for {name}, which paramiko does not do",
+        host=host.name,
+        evidence=settings.unmet,
+        hint=f"use transport: openssh (needs the system's ssh), leave {name} out for this host, or give it a file of "
+        "its own by ssh_config:",
+    )
+
+
+def _asked(host: Host, wanted: Address, config: str | None) -> Options:
+    argv = ["ssh", "-G", *(["-F", config] if config else []), *_named(wanted), "--", wanted.name]
+    try:
+        ran = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=SSH_G_TIMEOUT_S, check=False,
+            encoding="utf-8", errors="surrogateescape",
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Unreachable(
+            f"ssh did not resolve its configuration for {wanted.name} within {SSH_G_TIMEOUT_S:g} s",
+            host=host.name,
+            evidence=[f"still running: {shlex.join(argv)}"],
+            hint="run that command: a program of `Match exec` may hang, or CanonicalizeHostname may wait for DNS",
+            retryable=True,
+        ) from None
+    if ran.returncode:
+        raise ConfigError(
+            f"ssh cannot read its configuration for {wanted.name}",
+            host=host.name,
+            evidence=ran.stderr.splitlines()[-5:],
+            hint=f"mend it until `{' '.join(argv)}` works",
+        )
+    return _collected(line.partition(" ")[::2] for line in ran.stdout.splitlines())
+
+
+def _collected(pairs: Iterable[Iterable[str]]) -> Options:
+    options: Options = {}
+    for key, value in pairs:
+        options.setdefault(key.lower(), []).append(value.strip())
+    return options
+
+
+def _named(wanted: Address) -> tuple[str, ...]:
+    user = ("-l", wanted.user) if wanted.user else ()
+    return (*user, "-p", str(wanted.port)) if wanted.port else user
+
+
+def _read(host: Host, wanted: Address, config: str | None) -> Options:
+    named = {"user": wanted.user, "port": str(wanted.port) if wanted.port else None}
+    given = {key: [value] for key, value in named.items() if value}
+    options = {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}
+    if options.get("canonicalizehostname", ["no"])[0] not in ("no", "false"):
+        raise ConfigError(
+            f"The ssh configuration of host {host.name} asks for canonicalizehostname, and there is no ssh here",
+            host=host.name,
+            hint="install OpenSSH's client, or write the whole name as HostName",
+        )
+    return options
+
+
+def _unmet(options: Options) -> list[str]:
+    found = []
+    for name, harmless in NOT_HONOURED.items():
+        asked = [value for value in options.get(name, []) if value and value not in harmless]
+        if asked and not (name == "localcommand" and options.get("permitlocalcommand") != ["yes"]):
+            found.append(f"{name} {asked[0]}")
+    return found
+
+
+def _settings(host: Host, wanted: Address, options: Options, config: str | None) -> Settings:
+    def first(name: str, default: str = "") -> str:
+        value = (options.get(name) or [default])[0]
+        return default if value.lower() == "none" else value
+
+    hostname, port, user = first("hostname", wanted.name), int(first("port", "22")), first("user") or getpass.getuser()
+    alias, jump = first("hostkeyalias").lower(), first("proxyjump")
+    expand = _Tokens({"h": hostname, "p": str(port), "r": user, "n": wanted.name, "k": alias or wanted.name, "j": jump})
+    timeout = first("connecttimeout")
+    user_files = expand.files(_words(options, "userknownhostsfile"))
+    identity_agent = options.get("identityagent", [""])[0]
+    return Settings(
+        alias=wanted.name,
+        hostname=hostname,
+        port=port,
+        user=user,
+        key_name=alias or (hostname.lower() if port == 22 else f"[{hostname.lower()}]:{port}"),
+        known_hosts=user_files + expand.files(_words(options, "globalknownhostsfile")),
+        identity_files=expand.files(options.get("identityfile", [])),
+        certificate_files=expand.files(options.get("certificatefile", [])),
+        identities_only=first("identitiesonly") == "yes",
+        use_agent=identity_agent != "none",
+        timeout_s=float(timeout) if timeout else CONNECT_TIMEOUT_S,
+        family=first("addressfamily", "any"),
+        proxy_jump=tuple(hop for hop in jump.split(",") if hop),
+        proxy_command=expand.text(first("proxycommand")) or None,
+        user_known_hosts=user_files,
+        hash_known_hosts=first("hashknownhosts") == "yes",
+        strict=first("stricthostkeychecking", "ask"),
+        control_path=bool(first("controlpath")),
+        gssapi=first("gssapiauthentication") == "yes",
+        tries=int(first("numberofpasswordprompts", "3")),
+        unmet=(*_unmet(options), *expand.unknown),
+        named=_named(wanted),
+        instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),
+        config_file=config,
+    )
+
+
+def _words(options: Options, name: str) -> list[str]:
+    return [word for value in options.get(name, []) for word in value.split()]
+
+
+class _Tokens:
+    """ssh's %-tokens and `${VARIABLE}`. `unknown`: those that we do not know, each as "token in text"."""
+
+    def __init__(self, values: dict[str, str]) -> None:
+        local = socket.gethostname()
+        self.unknown: list[str] = []
+        self.values = {"%": "%", "d": str(ssh_config_file.home()), "u": getpass.getuser(), "l": local, **values}
+        self.values["L"] = local.partition(".")[0]
+        self.values["i"] = str(os.getuid()) if hasattr(os, "getuid") else ""
+        together = "".join(self.values[token] for token in "lhprj")
+        self.values["C"] = hashlib.sha1(together.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()
+
+    def text(self, text: str) -> str:
+        return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
+
+    def files(self, names: list[str]) -> tuple[Path, ...]:
+        return tuple(
+            ssh_config_file.expanded(self._file(name)) for name in names if name.lower() not in ("none", "/dev/null")
+        )
+
+    def _file(self, name: str) -> str:
+        return re.sub(
+            r"\$\{(\w+)\}", lambda match: self._known(match[0], name, os.environ.get(match[1])), self.text(name)
+        )
+
+    def _known(self, token: str, text: str, value: str | None) -> str:
+        if value is None:
+            self.unknown.append(f"{token} in {text}")
+        return token if value is None else value

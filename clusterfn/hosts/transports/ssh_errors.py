@@ -1,0 +1,350 @@
+"""Errors of SSH in words, the same for both transports, and the table that turns the system ssh's stderr into them.
+
+ssh runs with -v: its `debug1:` lines tell which keys were shown and offered. The patterns match whole lines of ssh's
+own. Makes errors, raises none, and starts nothing; reads known_hosts for the line of a changed key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import AuthenticationError, ConfigError, HostError, Unreachable
+from clusterfn.hosts.transports import host_keys, ssh_config_file
+from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
+
+INTERACTIVE = ("keyboard-interactive", "password")
+
+
+def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> HostError:
+    written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
+    return Unreachable(
+        f"The name {name} of host {host.name} cannot be resolved",
+        host=host.name,
+        evidence=evidence,
+        hint=f"check {written} and your network or VPN{_other_file(settings)}",
+        retryable=True,
+    )
+
+
+def _other_file(settings: Settings) -> str:
+    """What to do about a configuration in $HOME that ssh does not read: it looks in the home of the user database."""
+    file = Path("~/.ssh/config").expanduser()
+    if settings.config_file or file == ssh_config_file.config_file() or not file.is_file():
+        return ""
+    return (
+        f"; ssh reads {ssh_config_file.config_file()}, not {file}: to use that file, add ssh_config: {file} to the host"
+    )
+
+
+def refused(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"is sshd running there, and is {place.rpartition(':')[2]} its port? try: {settings.ssh}"
+    return _unreachable(host, f"{place} refused the connection", evidence, hint)
+
+
+def silent(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    message = f"{place} did not answer within {settings.timeout_s:g} s"
+    return _unreachable(host, message, evidence, f"check network and VPN; try: {settings.ssh}")
+
+
+def mute(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    message = f"{place} took the connection, but did not answer within {settings.timeout_s:g} s"
+    hint = f"its sshd may be stopped or overloaded; if nobody knows of it, try: {settings.ssh}"
+    return _unreachable(host, message, evidence, hint)
+
+
+def not_reached(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    return _unreachable(host, f"{place} cannot be reached", evidence, f"check network and VPN; try: {settings.ssh}")
+
+
+def hung_up(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"it may have too many logins under way (MaxStartups): wait; or see what this prints: {settings.ssh}"
+    return _unreachable(host, f"{place} closed the connection at once", evidence, hint)
+
+
+def no_server(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
+    hint = f"see what this prints: {settings.ssh}"
+    return _unreachable(host, f"{place} does not answer as an SSH server does", evidence, hint)
+
+
+def no_session(host: Host, settings: Settings, evidence: Sequence[str]) -> HostError:
+    return _unreachable(
+        host,
+        f"{settings.place} let {settings.user} in but refused what came next",
+        evidence,
+        "MaxSessions or forwarding may be limited there, or a jump host cannot reach the next one",
+    )
+
+
+def ended(host: Host, settings: Settings, how: str, evidence: Sequence[str]) -> HostError:
+    hint = f"see what this prints: {_batch(settings)} true"
+    return _unreachable(host, f"ssh has opened no session on {settings.place}: {how}", evidence, hint)
+
+
+def _unreachable(host: Host, message: str, evidence: Sequence[str], hint: str) -> HostError:
+    return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
+
+
+def no_common(host: Host, place: str, ours: str, evidence: Sequence[str], hint: str) -> HostError:
+    return HostError(f"{place} and {ours} know no common algorithm", host=host.name, evidence=evidence, hint=hint)
+
+
+def login_refused(
+    host_name: str,
+    settings: Settings,
+    evidence: Sequence[str],
+    allowed: Sequence[str],
+    *,
+    partly: bool = False,
+    asked: bool = False,
+) -> AuthenticationError:
+    """What could be given was not enough.
+
+    Args:
+        allowed: With which methods the host would have gone on.
+        partly: It took a key, and wants more.
+        asked: A person could be asked.
+    """
+    evidence = [*_keys_not_there(settings), *evidence]
+    by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
+    if not by_person or (asked and not partly):
+        message = f"{settings.place} did not let {settings.user} in"
+    elif asked:
+        message = f"{settings.place} accepts the key of {settings.user}, and refused the rest of the login"
+    elif partly:
+        message = f"{settings.place} accepts the key of {settings.user}, but wants a password (or a code) besides"
+        message += f" ({', '.join(allowed)})"
+    else:
+        message = f"{settings.place} wants an interactive login of {settings.user} ({', '.join(allowed)})"
+    how = "ssh-copy-id or ssh-add"
+    if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
+        how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
+    hint = f"make `{_batch(settings)} true` work, say with {how}"
+    return AuthenticationError(
+        message, host=host_name, evidence=evidence, hint=_by_login(host_name, asked) if by_person else hint
+    )
+
+
+def _keys_not_there(settings: Settings) -> list[str]:
+    """Keys that the ssh configuration names and that do not exist, but for those that ssh tries by default."""
+    usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
+    if usual <= {*settings.identity_files}:
+        return []
+    missing = [path for path in settings.identity_files if not path.exists()]
+    public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}  # an agent may hold the rest
+    return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
+
+
+def _by_login(host_name: str, asked: bool) -> str:
+    again = "try again, or " if asked else ""
+    return (
+        f"{again}log in once for all programs: clusterfn login {host_name} (in a notebook: "
+        f'clusterfn.login("{host_name}"))'
+    )
+
+
+def no_more_sessions(host: Host, place: str, evidence: Sequence[str]) -> HostError:
+    hint = "end a program that uses it, or ask the administrator for a higher MaxSessions"
+    return _unreachable(host, f"The held connection to {place} takes no further session (MaxSessions)", evidence, hint)
+
+
+def _batch(settings: Settings) -> str:
+    return settings.ssh.replace("ssh ", "ssh -o BatchMode=yes ", 1)
+
+
+EVIDENCE_LINES = 8
+# With -v ssh also talks about what works.
+CHATTER = re.compile(
+    r"debug\d: |OpenSSH_\S+[ ,]|OpenSSH_for_Windows|Authenticated to |Authenticated using \S+ with partial"
+    r"|Transferred: |Bytes per second: |Killed by signal \d+\.$|Pseudo-terminal will not be allocated"
+)
+LOST = re.compile(
+    r"Timeout, server \S+ not responding\.|Connection to .+ closed by remote host\.|client_loop: .+"
+    r"|Connection (?:closed|reset) by .+|ssh_dispatch_run_fatal: .+|packet_write_\w+: .+|Write failed: .+"
+    r"|Read from remote host .+|Received disconnect from .+|mux_client_\w+: .+|Shared connection to \S+ closed\."
+)
+_SIGNALLED = re.compile(r"debug1: client_input_channel_req: channel \d+ rtype exit-signal reply \d")
+_SHOWN = re.compile(r"debug1: Server host key: (\S+) (\S+)")
+_OFFERED = re.compile(r"debug1: Offering (?:\S+ )?public key: (.+?)(?: (?:explicit|agent|explicit agent))?")
+_PARTLY = re.compile(r"Authenticated (?:using \S+ )?with partial success\.")
+_OFFENDING = re.compile(r"Offending \S+ key in (.+:\d+)")
+_OF_HOST = re.compile(r"No \S+ host key is known for (\S+) and .*|Host key for (\S+) has changed and .*")
+_REVOKED = re.compile(r".*REVOKED HOST KEY DETECTED.*|The \S+ host key for \S+ is marked as revoked\.")
+_CHANGED = re.compile(r"@\s+WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!\s+@")
+
+
+class SshEnded(Exception):
+    """ssh ended before the session was open. `dropped`: at once, as a busy sshd lets it."""
+
+    def __init__(self, message: str, *, dropped: bool = False) -> None:
+        super().__init__(message)
+        self.dropped = dropped
+
+
+@dataclass(frozen=True)
+class SshOutput:
+    """All that one ssh has written to stderr, line by line. `asked`: a person could be asked."""
+
+    host: Host
+    settings: Settings
+    lines: Sequence[str]
+    asked: bool = False
+
+    @property
+    def told(self) -> list[str]:
+        """Without the chatter: what a person would have seen."""
+        return [line for line in self.lines if line.strip() and not CHATTER.match(line)]
+
+    @property
+    def evidence(self) -> list[str]:
+        return self.told[-EVIDENCE_LINES:]
+
+    def hops(self) -> list[Settings]:
+        """Each host on the way, in the order in which they are met."""
+        return [*jumps(self.host, self.settings), self.settings]
+
+
+def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
+    """The error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
+    said = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
+    error, line = _first(said) or (ended(host, settings, f"it ended with status {code}", said.evidence), "")
+    error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(_DROPPED.fullmatch(line)))
+    return error
+
+
+def _first(said: SshOutput) -> tuple[HostError | ConfigError, str] | None:
+    for pattern, make in _TABLE:
+        for line in said.told:
+            match = pattern.fullmatch(line)
+            if match:
+                return make(said, match), line
+    return None
+
+
+def lost(text: str) -> str | None:
+    """Why a session was cut off, if ssh has said so in the end of its stderr."""
+    lines = [line.rstrip() for line in text.splitlines()]
+    found = [line for line in lines if LOST.fullmatch(line)]
+    if found:
+        return f"the connection was lost: {found[-1]}"
+    return "it was ended by a signal" if any(_SIGNALLED.fullmatch(line) for line in lines) else None
+
+
+def without_chatter(text: str) -> str:
+    """What the command itself has written to stderr, and what ssh had to say besides -v."""
+    cut = [re.sub(r"debug\d: .*", "", line) if "debug" in line else line for line in text.splitlines(keepends=True)]
+    return "".join(line for line in cut if line.strip() and not CHATTER.match(line))
+
+
+def _unresolved_name(said: SshOutput, match: re.Match[str]) -> HostError:
+    return unresolved(said.host, said.settings, match["name"], [match[0]])
+
+
+def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
+    why, place = match["why"], f"{match['name']}:{match['port']}"
+    make = refused if why == "Connection refused" else not_reached
+    return (silent if "timed out" in why else make)(said.host, said.settings, place, [match[0]])
+
+
+def _mute(said: SshOutput, match: re.Match[str]) -> HostError:
+    return mute(said.host, said.settings, said.settings.place, said.evidence)
+
+
+def _silent(said: SshOutput, match: re.Match[str]) -> HostError:
+    return silent(said.host, said.settings, said.settings.place, said.evidence)
+
+
+def _no_common_algorithm(said: SshOutput, match: re.Match[str]) -> HostError:
+    named = match.groupdict()
+    place = f"{named['name']}:{named['port']}" if named.get("name") else said.settings.place
+    hint = "its sshd is too old or too narrow for this ssh; if you trust it, allow what it offers in your ssh "
+    hint += "configuration, such as HostKeyAlgorithms +ssh-rsa"
+    return no_common(said.host, place, "the ssh of this machine", [match[0]], hint)
+
+
+def _denied(said: SshOutput, match: re.Match[str]) -> HostError:
+    who = match["who"]
+    at = next((hop for hop in said.hops() if who == f"{hop.user}@{hop.hostname}"), said.settings)
+    allowed = [method for method in match["methods"].split(",") if method]
+    offered = [f"tried {key[1]}: {_fate(said)}" for key in map(_OFFERED.fullmatch, said.lines) if key]
+    complaints = [line for line in said.told if line != match[0]][-EVIDENCE_LINES:]
+    evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
+    return login_refused(said.host.name, at, evidence, allowed, partly=_partly(said), asked=said.asked)
+
+
+def _partly(said: SshOutput) -> bool:
+    return any(_PARTLY.fullmatch(line.removeprefix("debug1: ")) for line in said.lines)
+
+
+def _fate(said: SshOutput) -> str:
+    return "accepted" if _partly(said) else "refused"
+
+
+def _too_many(said: SshOutput, match: re.Match[str]) -> HostError:
+    error = login_refused(said.host.name, said.settings, [match[0]], [])
+    error.hint = "ssh offered more keys than the host looks at; name the right one in your ssh configuration: "
+    error.hint += "IdentityFile and IdentitiesOnly yes"
+    return error
+
+
+def _host_key(said: SshOutput, match: re.Match[str]) -> HostError:
+    hops = said.hops()
+    shown = [found for found in map(_SHOWN.fullmatch, said.lines) if found]
+    names = [found[1] or found[2] for found in map(_OF_HOST.fullmatch, said.told) if found]
+    by_order = hops[len(shown) - 1] if 0 < len(shown) <= len(hops) else said.settings
+    at = next((hop for hop in hops if hop.key_name in names), by_order)
+    key = f"{shown[-1][1]} {shown[-1][2]} by {at.place}" if shown else f"a key of {at.place} that ssh did not name"
+    offending = next((found[1] for found in map(_OFFENDING.fullmatch, said.told) if found), "")
+    if any(_REVOKED.fullmatch(line) for line in said.told):
+        return host_keys.revoked_error(at, said.host.name, key, offending or "known_hosts")
+    known = host_keys.known_keys(at.key_name, at.known_hosts)
+    if any(_CHANGED.fullmatch(line) for line in said.told):
+        named = [entry for entry in known if entry.place == offending] or known
+        return host_keys.changed(at, said.host.name, key, named)
+    return host_keys.unknown(at, said.host.name, key)
+
+
+def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
+    return ConfigError(
+        f"ssh cannot read its configuration for {said.settings.alias}",
+        host=said.host.name,
+        evidence=said.evidence,
+        hint=f"mend it until `{said.settings.ssh.replace('ssh ', 'ssh -G ', 1)}` works",
+    )
+
+
+def _no_session(said: SshOutput, match: re.Match[str]) -> HostError:
+    return no_session(said.host, said.settings, said.evidence)
+
+
+def _hung_up(said: SshOutput, match: re.Match[str]) -> HostError:
+    return hung_up(said.host, said.settings, said.settings.place, said.evidence)
+
+
+def _no_server(said: SshOutput, match: re.Match[str]) -> HostError:
+    return no_server(said.host, said.settings, said.settings.place, said.evidence)
+
+
+_DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)")
+# The first row counts of which any line is one: causes stand before consequences, for a jump host's ssh speaks too.
+_TABLE: tuple[tuple[re.Pattern[str], Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
+    (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
+    (re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"), _unresolved_name),
+    (re.compile(r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)"), _not_connected),
+    (re.compile(r"Connection timed out during banner exchange"), _mute),
+    (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), _silent),
+    (re.compile(r"Unable to negotiate with (?P<name>\S+) port (?P<port>\d+): no matching .+"), _no_common_algorithm),
+    (re.compile(r"Unable to negotiate with (?P<name>\S+): no matching .+"), _no_common_algorithm),
+    (re.compile(r"no (?:matching|hostkey|kex) .*(?:found|alg).*"), _no_common_algorithm),
+    (re.compile(r"(?:Host key verification failed\.|No \S+ host key is known for \S+ and .*)"), _host_key),
+    (re.compile(r"(?:(?P<who>\S+@\S+): )?Permission denied \((?P<methods>[\w,@.-]*)\)\."), _denied),
+    (re.compile(r"(?:Received disconnect from .*|Disconnect.*): ?Too many authentication failures.*"), _too_many),
+    (re.compile(r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*"), _no_session),
+    (_DROPPED, _hung_up),
+    (re.compile(r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format"), _no_server),
+    (re.compile(r"Protocol major versions differ: .*|Bad remote protocol version identification: .*"), _no_server),
+    (re.compile(r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*"), _hung_up),
+)

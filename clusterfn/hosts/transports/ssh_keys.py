@@ -1,0 +1,221 @@
+"""A key of one's own: made here, and put among those that a host takes, with the password typed once.
+
+Nothing that lies there already is overwritten, here or on the host. What a person types goes from `prompts` to
+the host, inside the connection, after the host's key was checked, and is kept nowhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import getpass
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, HostError
+from clusterfn.hosts.transports import host_keys, ssh_config_file, ssh_errors
+from clusterfn.hosts.transports import paramiko as ours
+from clusterfn.hosts.transports.prompts import Asker
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+
+ANSWER_S = 30.0
+RC_LINES = 8  # an rc file of the login shell may read what is meant for the command; as many empty lines go first
+PASSWORDS = ("password", "keyboard-interactive")
+THERE, ADDED, OPEN = "clusterfn: key there", "clusterfn: key added", "clusterfn: open home"
+
+# One line without single quotes and exclamation marks: csh and fish take it as sh does.
+_APPEND = (
+    "umask 077; cd || exit 1; key=; "
+    "while IFS= read -r line; do case $line in ssh-*|ecdsa-*|sk-*) key=$line; break;; esac; done; "
+    '[ -n "$key" ] || exit 1; set -f; set -- $key; mkdir -p .ssh && chmod go-w .ssh || exit 1; '
+    "file=.ssh/authorized_keys; "
+    f'if [ -f $file ] && grep -v "^ *#" $file | grep -qF -- "$2"; then said="{THERE}"; else '
+    'if [ -s $file ] && [ -n "$(tail -c 1 $file)" ]; then echo >>$file || exit 1; fi; '
+    f'printf "%s\\n" "$key" >>$file || exit 1; said="{ADDED}"; fi; '
+    "chmod go-w $file || exit 1; "
+    "if [ -x /sbin/restorecon ]; then /sbin/restorecon -F .ssh $file >/dev/null 2>&1; fi; "
+    f'echo; echo "$said"; case $(ls -ld .) in ?????w*|????????w*) echo "{OPEN}";; esac'
+)
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A key pair of this user.
+
+    Attributes:
+        line: Its public half, as authorized_keys holds it.
+    """
+
+    path: Path
+    line: str
+
+
+def usable(settings: Settings) -> KeyPair | None:
+    """The first key that a connection would try, of an agent or a file without a passphrase; None if there is none."""
+    with contextlib.closing(paramiko.Agent()) as agent:
+        held = {key.asbytes(): key for key in (agent.get_keys() if settings.use_agent else ())}
+    for path in settings.identity_files:
+        line = _public(path)
+        if line and (base64.b64decode(line.split()[1]) in held or _opens(path)):
+            return KeyPair(path, line)
+    if held and not settings.identities_only:
+        blob, key = next(iter(held.items()))
+        return KeyPair(Path("ssh-agent"), f"{key.get_name()} {base64.b64encode(blob).decode()}")
+    return None
+
+
+def _public(path: Path) -> str:
+    """The public half that lies beside a private one; "" if it is not there, or the private one is not."""
+    try:
+        words = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").split()
+        base64.b64decode(words[1], validate=True)
+    except (OSError, ValueError, IndexError):
+        return ""
+    return " ".join(words) if path.is_file() else ""
+
+
+def _opens(path: Path) -> bool:
+    """Whether paramiko can use it as it lies there: of a known kind, and without a passphrase."""
+    try:
+        paramiko.PKey.from_path(path)
+    except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError, TypeError):
+        return False
+    return True
+
+
+def new_path(settings: Settings) -> Path:
+    """Where a key would be looked for, and is none yet.
+
+    Raises:
+        ConfigError: All these places are taken, by keys with a passphrase or of kinds that cannot be used.
+    """
+    usual = ssh_config_file.expanded("~/.ssh/id_ed25519")
+    wanted = [usual] if usual in settings.identity_files else [*settings.identity_files]
+    free = [path for path in wanted if not path.exists() and not path.with_name(path.name + ".pub").exists()]
+    if not free:
+        taken = wanted[0] if wanted else usual
+        raise ConfigError(
+            f"{taken} is there, and cannot be used without you",
+            evidence=["a key is never overwritten"],
+            hint=f"if it has a passphrase: ssh-add {taken}, and then the same command again",
+        )
+    return free[0]
+
+
+def make(path: Path) -> KeyPair:
+    """A new ed25519 key without a passphrase, readable for this user alone.
+
+    Raises:
+        ConfigError: It cannot be written; then neither half is there.
+    """
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    line = f"{public.decode()} {getpass.getuser()}@{socket.gethostname()}"
+    beside = path.with_name(path.name + ".pub")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _create(beside, f"{line}\n".encode(), 0o644)
+        try:
+            _create(path, private, 0o600)
+        except BaseException:  # Ctrl-C too: half a key pair must not stay
+            beside.unlink()
+            raise
+    except OSError as error:
+        hint = "mend that, or make a key yourself by ssh-keygen"
+        raise ConfigError(f"no key could be written to {path}: {error.strerror}", hint=hint) from error
+    return KeyPair(path, line)
+
+
+def _create(path: Path, data: bytes, mode: int) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """What a host said when it was given a key.
+
+    Attributes:
+        added: Whether it is new there.
+        open_home: Whether others may write to the home, which makes most sshds refuse every key.
+    """
+
+    added: bool
+    open_home: bool
+
+
+def install(host: Host, line: str, asker: Asker) -> Installed:
+    """Log in by what a person types, and put a public key among those that the host takes, once.
+
+    Args:
+        line: The public half.
+        asker: Asks the person.
+
+    Raises:
+        AuthenticationError: What was typed was not enough.
+        HostError: The host cannot be reached, or the key could not be written there.
+    """
+    settings = resolve(host)
+    hops = ours.connect(host, settings, asker)
+    try:
+        channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{_APPEND}'")
+        said = _told(channel, line)
+    except ours.BROKEN as error:
+        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
+    finally:
+        ours.close(hops)
+    if THERE not in said and ADDED not in said:
+        raise HostError(
+            f"The key could not be put into ~/.ssh/authorized_keys on {host.name}",
+            host=host.name,
+            evidence=said[-5:],
+            hint=f"log in by `{settings.ssh}` and see whether ~/.ssh can be written to",
+        )
+    return Installed(ADDED in said, OPEN in said)
+
+
+def _told(channel: paramiko.Channel, line: str) -> list[str]:
+    """Give the script the key; the lines that it prints."""
+    channel.settimeout(ANSWER_S)
+    channel.set_combine_stderr(True)
+    channel.sendall(b"\n" * RC_LINES + line.encode() + b"\n")
+    channel.shutdown_write()
+    data = b""
+    while piece := channel.recv(65536):
+        data += piece
+    return data.decode(errors="replace").splitlines()
+
+
+def takes_passwords(host: Host) -> bool:
+    """Whether the host lets in by a password alone, as it says itself; False where only ssh, not paramiko, can go.
+
+    Raises:
+        HostError: It cannot be reached, or its key is not the one that is remembered.
+    """
+    settings = resolve(host)
+    hops: list[paramiko.Transport] = []
+    try:
+        ssh = ours.meet(host, settings, hops)
+        key = ssh.get_remote_server_key()
+        host_keys.check(settings, host.name, key.get_name(), key.asbytes())
+        ssh.auth_none(settings.user)
+    except paramiko.BadAuthenticationType as error:
+        return bool(set(PASSWORDS) & set(error.allowed_types))
+    except ours.BROKEN as error:
+        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
+    except HostError as error:
+        if not ours.is_mismatch(error):
+            raise
+    finally:
+        ours.close(hops)
+    return False

@@ -1,0 +1,200 @@
+"""GPUs on SLURM: the options that ask for them, and which are free and which jobs wait for some, from its output.
+
+SLURM knows no sizes of GPUs: the host's `cards:` says them. Pure, like all of `scheduler`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from clusterfn.bridge.supervisor.eligible_gpus import large_enough
+from clusterfn.config.spec import Host, Resources, shown_memory
+from clusterfn.errors import ConfigError, Unsatisfiable
+
+_FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
+_CARDS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
+_WANTS = re.compile(r"gpu(?::[^,\s]+)?")
+# field and width; a value that is as wide as its column is cut off
+_COLUMNS = (
+    ("JobArrayID", 32), ("UserName", 32), ("tres-per-node", 48), ("tres-per-job", 48), ("SubmitTime", 22),
+    ("Reason", 40), ("Name", 80),
+)  # fmt: skip
+_OLD = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
+
+
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one type on one node.
+
+    Attributes:
+        state: The node's, "idle+drain".
+        type: "" where the site names none.
+        used: None where SLURM does not say.
+    """
+
+    node: str
+    state: str
+    type: str
+    total: int
+    used: int | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that wants cards and has not started.
+
+    Attributes:
+        wants: "gpu:a100:2".
+        submitted: As SLURM writes it, "2026-11-20T14:53:04".
+    """
+
+    id: str
+    user: str
+    wants: str
+    submitted: str
+    reason: str
+    name: str
+
+
+def nodes_command(clusters: Sequence[str]) -> tuple[str, ...]:
+    """Shows all nodes with their cards, and what of them is in use."""
+    return ("scontrol", *clusters, "--details", "--oneline", "show", "node")
+
+
+def waiting_command(clusters: Sequence[str], old: bool = False) -> tuple[str, ...]:
+    """Shows all jobs that wait; `old` is for a squeue that knows fewer columns."""
+    shown = _OLD if old else "--Format=" + ",".join(f"{name}:{width}" for name, width in _COLUMNS)
+    return ("squeue", *clusters, "--noheader", "--all", "--states=PENDING", shown)
+
+
+def types_command(clusters: Sequence[str]) -> tuple[str, ...]:
+    """Shows what kinds of nodes have of cards and the like, each kind once."""
+    return ("sinfo", *clusters, "--noheader", "--all", "--format=%G")
+
+
+def types(text: str) -> list[str]:
+    """The types of all nodes' cards, sorted; "" among them where some have none.
+
+    Example:
+        >>> types("gpu:a6000:4,lscratch:50\\n(null)\\ngpu:2(S:0)")
+        ['', 'a6000']
+    """
+    return sorted({kind for line in text.splitlines() for kind, _ in _counted(line.strip())})
+
+
+def nodes(text: str) -> list[NodeGpus]:
+    """The cards of each node that has some.
+
+    Example:
+        >>> nodes("NodeName=n1 Gres=gpu:a100:4 GresUsed=gpu:a100:1(IDX:0) State=MIXED")
+        [NodeGpus(node='n1', state='mixed', type='a100', total=4, used=1)]
+    """
+    found = []
+    for line in text.splitlines():
+        facts = {name: value for name, value in reversed(_FACT.findall(line))}
+        used = dict(_counted(facts.get("GresUsed", "")))
+        for kind, total in _counted(facts.get("Gres", "")):
+            left = used.get(kind) if used else None
+            found.append(NodeGpus(facts.get("NodeName", "?"), facts.get("State", "?").lower(), kind, total, left))
+    return found
+
+
+def _counted(gres: str) -> Iterable[tuple[str, int]]:
+    return [(kind, int(count)) for kind, count in _CARDS.findall(gres)]
+
+
+def waiting(text: str, old: bool = False) -> list[Waiting]:
+    """The jobs that wait for cards, in the order of the text."""
+    rows = [line.split("|", 5) if old else _cut(line) for line in text.splitlines() if line.strip()]
+    found = []
+    for row in rows:
+        wants = [word for cell in row[2:-3] for word in _WANTS.findall(cell)]
+        if len(row) >= 6 and wants:
+            found.append(Waiting(row[0], row[1], ",".join(wants), *row[-3:]))
+    return found
+
+
+def _cut(line: str) -> list[str]:
+    """A line of columns that have fixed widths."""
+    cells, start = [], 0
+    for _, width in _COLUMNS:
+        cells.append(line[start : start + width].strip())
+        start += width
+    return cells
+
+
+def gpu_options(option: str, gpus: int, gres: str, kind: str | None) -> dict[str, str]:
+    """Return the sbatch option that asks for GPUs, and what else is in `slurm: gres:`.
+
+    Args:
+        option: "gres", "gpus" or "gpus-per-node".
+        gres: Of the host; it may name the type of its cards ("gpu:a100") and other resources.
+        kind: The type; None for the host's.
+
+    Example:
+        >>> gpu_options("gres", 2, "lscratch:50,gpu:a100", "h100")
+        {'gres': 'lscratch:50,gpu:h100:2'}
+    """
+    others = [part for part in gres.split(",") if part and part.split(":")[0] != "gpu"]
+    asked = [kind or _of_gres(gres), str(gpus)] if gpus else []
+    words = [part for part in asked if part]
+    if option == "gres":
+        others += [":".join(["gpu", *words])] if words else []
+        words = []
+    return {**({option: ":".join(words)} if words else {}), **({"gres": ",".join(others)} if others else {})}
+
+
+def _of_gres(gres: str) -> str:
+    """The type in "lscratch:50,gpu:a100"; "" for none."""
+    kinds = [part.partition(":")[2] for part in gres.split(",") if part.split(":")[0] == "gpu"]
+    return kinds[0] if kinds else ""
+
+
+def gpu_type(host: Host, asked: Resources) -> str | None:
+    """Choose the type of GPU to ask for; None for the host's own, whatever that is.
+
+    Raises:
+        ConfigError: The type cannot be one of SLURM's, or clusterfn.yml does not say how large the GPUs are.
+        Unsatisfiable: No type is as large as asked.
+    """
+    given = _as_known(host, asked.gpu_type)
+    if given and " " in given:
+        raise ConfigError(
+            f"gpu_type={given!r} is not a type of SLURM", host=host.name,
+            hint="write one word that `sinfo -o %G` shows there, such as a100 for gpu:a100:4",
+        )  # fmt: skip
+    if asked.gpu_memory_bytes is None:
+        return given
+    fixed = given or _as_known(host, _of_gres(host.slurm.get("gres") or ""))
+    size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
+    if fixed not in host.cards if fixed else not host.cards:
+        raise _unknown(host, size, fixed)
+    return _smallest(host, [fixed] if fixed else list(host.cards), asked.gpu_memory_bytes, size)
+
+
+def _as_known(host: Host, kind: str | None) -> str | None:
+    """The type as `cards:` writes it, if it does."""
+    return next((name for name in host.cards if kind and name.lower() == kind.lower()), kind) or None
+
+
+def _smallest(host: Host, kinds: Sequence[str], memory_bytes: int, size: str) -> str:
+    enough = [kind for kind in kinds if large_enough(host.cards[kind], memory_bytes)]
+    if not enough:
+        there = ", ".join(f"{kind} ({shown_memory(host.cards[kind])})" for kind in kinds)
+        raise Unsatisfiable(
+            f"{size} is more than a card of {host.name} has: {there}", host=host.name, stage="submit",
+            hint="ask for less, for another gpu_type=, or use another host",
+        )  # fmt: skip
+    return min(enough, key=lambda kind: host.cards[kind])
+
+
+def _unknown(host: Host, size: str, kind: str | None) -> ConfigError:
+    of = f"the {kind} cards of {host.name}" if kind else f"the cards of {host.name}"
+    example = kind or "a100"
+    return ConfigError(
+        f"{size} cannot be asked of SLURM, and {host.source} does not say how large {of} are",
+        host=host.name,
+        hint=f"write there `cards: {{{example}: 80GB}}`, or ask by gpu_type= alone",
+    )

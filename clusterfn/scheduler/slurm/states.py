@@ -1,0 +1,223 @@
+"""What the words of SLURM mean: states, reasons to wait, refusals of sbatch, and how a job ended.
+
+Tables, and the functions that look things up in them. Nothing here fails on a word that it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Evidence, JobState, SchedulerVerdict
+
+_PENDING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+_RUNNING = ("RUNNING", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
+_FINAL = (
+    "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
+    "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "TIMEOUT",
+)  # fmt: skip
+PHASES = {
+    **dict.fromkeys(_PENDING, PENDING),
+    **dict.fromkeys(_RUNNING, RUNNING),
+    **dict.fromkeys(_FINAL, FINAL),
+}
+
+# Reasons that pass, in words for the user who waits.
+_WAITS = {
+    "": "SLURM has not said why it waits",
+    "AssociationJobLimit": "your group's limit of jobs is reached",
+    "BeginTime": "it may not start before its begin time; after a requeue SLURM waits about two minutes",
+    "Cleaning": "SLURM is still cleaning up after its previous start",
+    "Dependency": "it waits for another job",
+    "JobArrayTaskLimit": "as many elements run at once as were allowed",
+    "JobHeldAdmin": "an administrator holds it back",
+    "JobHeldUser": "it is held back; `scontrol release` lets it go",
+    "Licenses": "it waits for a licence",
+    "NodeDown": "a node that it needs is down",
+    "PartitionDown": "its partition is down",
+    "PartitionInactive": "its partition is not active",
+    "Priority": "waiting for its turn",
+    "Prolog": "its node is being prepared",
+    "QOSGrpCpuLimit": "your group uses as many cores as it may",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as you may at once",
+    "ReqNodeNotAvail": "the nodes that it needs are down, drained or reserved",
+    "Reservation": "it waits for its reservation",
+    "Resources": "waiting until enough cores, memory or cards are free",
+    "SchedDefer": "SLURM is putting off new starts",
+}
+
+_ADMIN = "ask the site's administrators, or change `slurm:` of this host"
+_RELEASE = "ask the administrators why; `clusterfn cancel` withdraws the job"
+_LESS = "ask for less, or set `slurm: partition:` to one with larger nodes"
+_FEWER = "ask for fewer `nodes=` or less on each, or set `slurm: partition:` to one with more or larger nodes"
+
+# Reasons that never pass by themselves.
+_HOPELESS = {
+    "AccountNotAllowed": ("the account may not use this partition", "set `slurm: account:`"),
+    "BadConstraints": ("no node can ever satisfy what it asks for", _LESS),
+    "DependencyNeverSatisfied": ("it depends on a job that did not end as wanted", "remove `dependency` from `slurm:`"),
+    "InvalidAccount": ("the account does not exist or is not yours", "set `slurm: account:`"),
+    "InvalidQOS": ("the QOS does not exist or is not yours", "set `slurm: qos:`"),
+    "JobHoldMaxRequeue": ("it was started again too often and is held back", _RELEASE),
+    # SLURM's first answer to a time limit, too, before it gives the right one
+    "PartitionConfig": ("the partition cannot give one node what it asks for", _LESS),
+    "PartitionNodeLimit": ("it asks for more nodes than the partition gives", _FEWER),
+    "PartitionTimeLimit": (
+        "it asks for more time than the partition gives",
+        "ask for less `time=` (SLURM is asked for one minute more), or set `slurm: partition:`",
+    ),
+    "QOSNotAllowed": ("the QOS may not be used in this partition", "set `slurm: qos:` or `slurm: partition:`"),
+    "QOSTimeLimit": ("it asks for more time than the QOS gives", "ask for less `time=`"),
+    "launch_failed_requeued_held": ("its node could not start it, and SLURM holds it back", _RELEASE),
+    "user_env_retrieval_failed_requeued_held": (
+        "its node could not make your login environment, and SLURM holds it back",
+        "shorten or mend your shell's start-up files, or set `slurm: {export: ALL}`",
+    ),
+}
+_OF_SEVERAL = {"PartitionConfig": ("the partition does not have {nodes} nodes that are large enough", _FEWER)}
+_PER_JOB = re.compile(r"(?:QOS|Assoc)(?:Max|Min).*(?:PerJob|PerJobLimit|PerNode|PerNodeLimit)|(?:QOS|Assoc)Min\w+")
+
+
+def in_words(state: JobState) -> str:
+    """Why a job waits, or its state, in words."""
+    if state.phase != PENDING:
+        return state.state.lower().replace("_", " ")
+    known = _WAITS.get(state.reason) or _never(state)[0]
+    return known or f"SLURM says {state.reason}"
+
+
+def _key(state: JobState) -> str:
+    """The reason as the tables have it: squeue shows "launch failed requeued held" where scontrol has underscores."""
+    return state.reason.replace(" ", "_")
+
+
+def _never(state: JobState) -> tuple[str, str]:
+    """Why it will never start and what to do about it; "" twice if it may."""
+    known = {**_HOPELESS, **_OF_SEVERAL} if state.nodes > 1 else _HOPELESS
+    sentence, hint = known.get(_key(state), ("", ""))
+    return sentence.format(nodes=state.nodes), hint
+
+
+def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
+    """The verdict on a job that waits for something that will never come."""
+    sentence, hint = _never(state)
+    if not sentence and _PER_JOB.fullmatch(state.reason):
+        sentence, hint = "it asks for more than one job may have", _LESS
+    if not sentence:
+        return None
+    return SchedulerVerdict(
+        layout.UNSATISFIABLE,
+        f"SLURM on {host.name} will never start this job: {sentence}",
+        (f"squeue: {state.state} ({state.reason}), job {state.scheduler_id}",),
+        hint,
+        stage="queue",
+        withdraw=True,
+    )
+
+
+# What sbatch says when it refuses -> one thing to do. The first that is found counts.
+_REFUSALS = (
+    ("invalid partition", "set `slurm: partition:` to one that `sinfo` lists there"),
+    ("no partition specified", "this site has no default partition: set `slurm: partition:` to one that `sinfo` lists"),
+    ("invalid account", "set `slurm: account:` to one that `sacctmgr show user $USER withassoc` lists"),
+    ("qosmaxsubmit", "you have as many jobs there as you may; try again when some have ended"),
+    ("assocmaxsubmit", "you have as many jobs there as you may; try again when some have ended"),
+    ("invalid qos", "set `slurm: qos:` to one that you may use"),
+    ("violates accounting/qos policy", "ask for less, or set `slurm: qos:` or `slurm: account:`"),
+    ("memory specification", "ask for less memory than one node has (`sinfo -o '%N %m'`)"),
+    (
+        "requested node configuration",
+        "ask for no more cores, memory or cards, of a gpu_type=, than one node has (`sinfo -o '%N %c %m %G'`)",
+    ),
+    ("requested time limit", "ask for less `time=`, or set `slurm: partition:`"),
+    ("generic resource", "set `gpu_type=`, `gpu_option:` or `slurm: {gres: gpu:KIND}` to what `sinfo -o %G` shows"),
+    ("invalid job array", "ask for fewer elements"),
+    ("unrecognized option", "remove that option from `slurm:`"),
+    ("no space left", "free space in `root:` there"),
+    ("unable to contact slurm controller", "SLURM's controller does not answer; try again later"),
+    ("socket timed out", "SLURM's controller does not answer; try again later"),
+)
+
+
+def submit_hint(said: str, host: Host) -> str:
+    """One thing to do about a refusal."""
+    lower = said.lower()
+    for text, hint in _REFUSALS:
+        if text in lower:
+            return f"{hint} (host {host.name}, {host.source})"
+    return f"compare `slurm:` of host {host.name} ({host.source}) with the site's documentation"
+
+
+_FACT = re.compile(r"\b(JobState|Reason|ExitCode|NodeList|TimeLimit)=(\S*)")
+_MEMORY_TEXT = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_]kill|out of memory", re.IGNORECASE)
+_FORGOTTEN = "invalid job id specified"
+_TAIL = 5
+
+_MEMORY_HINT = 'ask for more: memory="..."'
+_AGAIN = "call the function again"
+_ENDINGS = {
+    "BOOT_FAIL": (layout.NODE, "the node {node} could not be booted", _AGAIN),
+    "CANCELLED": (layout.CANCELLED, "the job was cancelled through SLURM", "if it was not you, ask the administrators"),
+    "DEADLINE": (layout.TIME, "the job passed its deadline", "remove `deadline` from `slurm:`"),
+    "LAUNCH_FAILED": (layout.LOST, "the node {node} could not start the job", _RELEASE),
+    "NODE_FAIL": (layout.NODE, "the node {node} went down", _AGAIN),
+    "OUT_OF_MEMORY": (layout.MEMORY, "SLURM ended the job for using more memory than it asked for", _MEMORY_HINT),
+    "PREEMPTED": (layout.LOST, "SLURM took the node {node} back and does not start the job again", _AGAIN),
+    "RECONFIG_FAIL": (layout.NODE, "the node {node} could not be reconfigured", _AGAIN),
+    "REVOKED": (layout.CANCELLED, "the job was revoked by another cluster of the federation", _AGAIN),
+    "TIMEOUT": (layout.TIME, "SLURM ended the job at its limit of {limit}", 'ask for more: time="..."'),
+}
+
+
+def explain(evidence: Evidence) -> SchedulerVerdict | None:
+    """How the job ended, by scontrol and the end of scheduler.log; None while it may live."""
+    facts = _facts(evidence.answer)
+    if not facts:
+        return _forgotten(evidence) if _FORGOTTEN in evidence.answer.lower() else None
+    if PHASES.get(facts["JobState"]) != FINAL:
+        return None
+    kind, message, hint, stage = _ending(facts, evidence.log)
+    seen = "scontrol: " + " ".join(f"{name}={value}" for name, value in facts.items())
+    return SchedulerVerdict(kind, message, (seen, *_end_of(evidence.log)), hint, stage)
+
+
+def _facts(answer: str) -> dict[str, str]:
+    """The first line's facts (an array has a line for each element)."""
+    for line in answer.splitlines():
+        facts = {name: value for name, value in reversed(_FACT.findall(line))}
+        if "JobState" in facts:
+            return {
+                name: facts[name]
+                for name in ("JobState", "Reason", "ExitCode", "NodeList", "TimeLimit")
+                if name in facts
+            }
+    return {}
+
+
+def _ending(facts: dict[str, str], log: str) -> tuple[str, str, str, str]:
+    code, _, signal = facts.get("ExitCode", "").partition(":")
+    if facts["JobState"] in _ENDINGS:
+        kind, message, hint = _ENDINGS[facts["JobState"]]
+        names = {"node": facts.get("NodeList", "(unknown)"), "limit": facts.get("TimeLimit", "(unknown)")}
+        return kind, message.format(**names), hint, "scheduler"
+    if _MEMORY_TEXT.search(log) and facts["JobState"] == "FAILED":
+        return layout.MEMORY, _ENDINGS["OUT_OF_MEMORY"][1], _MEMORY_HINT, "scheduler"
+    if facts.get("Reason") == "JobLaunchFailure" and signal != "9":
+        hint = "`root:` must lie on a file system that login node and compute nodes share"
+        return layout.LOST, f"the node {facts.get('NodeList', '')} could not start the job", hint, "start"
+    how = f"by signal {signal}" if signal not in ("", "0") else f"with status {code or '(unknown)'}"
+    return layout.LOST, f"the job's script ended {how} and left no word", _LOOK, "scheduler"
+
+
+_LOOK = "read scheduler.log of the job; then call the function again"
+
+
+def _forgotten(evidence: Evidence) -> SchedulerVerdict:
+    message = "SLURM no longer knows the job, and it left no word"
+    return SchedulerVerdict(layout.LOST, message, (evidence.answer.strip(), *_end_of(evidence.log)), _LOOK)
+
+
+def _end_of(log: str) -> Iterable[str]:
+    return log.splitlines()[-_TAIL:]

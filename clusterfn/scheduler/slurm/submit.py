@@ -1,0 +1,268 @@
+"""SLURM: sbatch, squeue, scontrol and scancel as argv, and their output as facts.
+
+Pure, like every scheduler; written for SLURM 17 and later, without accounting. `states` knows what its words mean.
+Options are sent as `--name=value`, so that no value can be taken for an option.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+import string
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host, JobSpec
+from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.scheduler.base import (
+    FINAL,
+    PENDING,
+    RUNNING,
+    UNKNOWN,
+    Answer,
+    Evidence,
+    JobState,
+    SchedulerLimits,
+    SchedulerVerdict,
+    Submission,
+)
+from clusterfn.scheduler.slurm import limits as slurm_limits
+from clusterfn.scheduler.slurm import states as slurm_states
+from clusterfn.scheduler.slurm.gres import gpu_options
+
+
+def _all_but(prefix: str, kept: str) -> list[str]:
+    """Prefixes that cover every capitalised name that begins with `prefix`, except those beginning with `kept`."""
+    letters = string.ascii_uppercase + string.digits + "_"
+    return [
+        prefix + kept[:length] + letter for length, wanted in enumerate(kept) for letter in letters if letter != wanted
+    ]
+
+
+# What sbatch, squeue and scancel would obey or pass on from the login's environment; SLURM_CONF says where SLURM is.
+INHERITED = ("SBATCH_", "SQUEUE_", "SCANCEL_", "SCONTROL_", "SALLOC_", "SRUN_", *_all_but("SLURM_", "CONF"))
+
+# By list, so that nothing of the login's session leaks into the job: SLURM then makes the user's login environment on
+# the node. HOME is there in any case. Without the site's proxies and certificates no download would work.
+_PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
+_CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+_EXPORT = ",".join(["HOME", "USER", "LOGNAME", *_PROXIES, *map(str.upper, _PROXIES), *_CERTIFICATES])
+_MB = 2**20
+_ERRAND_CORES, _ERRAND_MEMORY = 4, "4G"  # of a job that unpacks four archives side by side
+_ID = re.compile(r"^([0-9]+)(?:;\S*)?\s*$", re.MULTILINE)
+_NODES = re.compile(r"(.*)\|([0-9]{1,9})")
+_MAYBE_SUBMITTED = re.compile(
+    r"socket timed out|unable to contact slurm controller|send/recv|zero bytes|connection (?:refused|reset|timed out)"
+    r"|communication|transport endpoint|slurm_receive_msg",
+    re.IGNORECASE,
+)
+_ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
+
+
+class Slurm:
+    """Jobs through sbatch.
+
+    Args:
+        host: Its options for sbatch, and its name for messages.
+        user: The user there, by name or number, from the agent's hello.
+    """
+
+    unset = INHERITED
+    knows_all = True
+    looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
+
+    def __init__(self, host: Host, user: str) -> None:
+        self.host = host
+        self.user = user
+
+    def waits(self, status: int | None) -> bool:
+        """Never: a job that waits has no script yet."""
+        return False
+
+    def submission(self, job: JobSpec) -> Submission:
+        """sbatch with everything that the job and the host ask for."""
+        folder = self._folder(job)
+        return self._sbatch(folder, self._options(job, folder))
+
+    def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
+        """Job arrays, as few as may be; together they run as many elements at once as the group allows."""
+        arrays = [numbers[first : first + largest] for first in range(0, len(numbers), largest)]
+        at_once = max(1, (job.group.at_once if job.group else 1) // len(arrays))
+        return [(each, self._array(job, each, at_once)) for each in arrays]
+
+    def _array(self, job: JobSpec, numbers: range, at_once: int) -> Submission:
+        folder = self._folder(job)
+        options = self._options(job, folder)
+        options["array"] = f"1-{len(numbers)}%{at_once}"
+        options["output"] = posixpath.join(folder, layout.element_log("%A_%a"))
+        return self._sbatch(folder, options, str(numbers[0] - 1))
+
+    def _folder(self, job: JobSpec) -> str:
+        folder = layout.job_dir(job.root, job.id)
+        if "%" in folder or "\\" in folder:
+            message = f"{folder!r}: SLURM replaces % and \\ in paths by something else"
+            raise ConfigError(message, host=self.host.name, hint="set `root:` to a folder without these characters")
+        return folder
+
+    def _sbatch(self, folder: str, options: Mapping[str, Any], *args: str) -> Submission:
+        argv = ("sbatch", "--parsable", *_as_words(options), posixpath.join(folder, layout.SCRIPT), *args)
+        return Submission("run", argv, folder, self.unset)
+
+    def limits_commands(self) -> Sequence[tuple[str, ...]]:
+        """scontrol, and sacctmgr where a site has accounting."""
+        return slurm_limits.commands(self._clusters(), self.user)
+
+    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
+        """Of the partition that a job with so many cards goes to."""
+        return slurm_limits.read(told, self._with_the_hosts({}, gpus).get("partition"))
+
+    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
+        """sbatch with the line itself, and with what the host's other jobs need, such as the account."""
+        options = {
+            "job-name": name, "output": log, "open-mode": "append", "export": _EXPORT,
+            "cpus-per-task": _ERRAND_CORES, "mem": _ERRAND_MEMORY,
+        }  # fmt: skip
+        if self.host.defaults.time_s is not None:
+            options["time"] = math.ceil(self.host.defaults.time_s / 60)
+        options = {**self._with_the_hosts(options, 0), "partition": partition, "wrap": f"exec {line}"}
+        return Submission("run", ("sbatch", "--parsable", *_as_words(options)), posixpath.dirname(log), self.unset)
+
+    def _options(self, job: JobSpec, folder: str) -> dict[str, Any]:
+        resources = job.resources
+        options: dict[str, Any] = {
+            "job-name": layout.job_name(job.name, job.id),
+            "chdir": folder,
+            "output": posixpath.join(folder, layout.SCHEDULER_LOG),
+            "open-mode": "append",  # a requeued job goes on in the same file
+            "export": _EXPORT,
+            "cpus-per-task": resources.cores,
+        }
+        if resources.memory_bytes is not None:
+            options["mem"] = f"{math.ceil(resources.memory_bytes / _MB)}M"
+        if job.retries:  # a lost node: SLURM starts it again, also where the site's default is not to
+            options["requeue"] = True
+        time_s = job.group.element_s if job.group else resources.time_s
+        if time_s is not None:  # the supervisor keeps `time`; SLURM's limit is a minute behind it
+            options["time"] = math.ceil(time_s / 60) + 1
+        in_all = self.host.gpu_option == "gpus"
+        cards = resources.gpus * resources.nodes if in_all else resources.gpus
+        options = {**self._with_the_hosts(options, cards, resources.gpu_type), **_several(resources.nodes)}
+        if job.retries:  # sbatch obeys the last of both
+            options.pop("no-requeue", None)
+        return options
+
+    def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
+        given = dict(self.host.slurm)
+        gres = given.pop("gres", "")
+        if gpus and gres is None and self.host.gpu_option == "gres":
+            raise ConfigError(
+                f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {self.host.name} ({self.host.source})",
+                host=self.host.name,
+                hint="remove that line, or set gpu_option: gpus",
+            )
+        options.update(gpu_options(self.host.gpu_option, gpus, gres or "", kind))
+        if "mem" in options and given.get("mem", "") is not None:
+            given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
+        if isinstance(given.get("partition"), Mapping):
+            given["partition"] = given["partition"].get("gpu" if gpus else "cpu")
+        options.update(given)
+        return {name: value for name, value in options.items() if value is not None}
+
+    def submitted(self, answer: Answer) -> str:
+        """The job's number, from `1234` or `1234;cluster`, whatever else a wrapper of the site prints."""
+        found = _ID.findall(answer.out)
+        if answer.rc == 0 and found:
+            return str(found[-1])
+        said = (answer.err or answer.out).strip()
+        refused = (
+            "sbatch did not answer in time" if answer.rc is None else f"sbatch refused the job (status {answer.rc})"
+        )
+        message = refused if answer.rc != 0 else "sbatch gave no job number"
+        raise SubmitError(
+            message,
+            host=self.host.name,
+            stage="submit",
+            evidence=said.splitlines(),
+            hint=slurm_states.submit_hint(said, self.host),
+            retryable=self.ambiguous(answer),
+        )
+
+    def ambiguous(self, answer: Answer) -> bool:
+        """A controller that did not answer may have taken the job; so may one whose answer makes no sense."""
+        if answer.rc == 0:
+            return not _ID.search(answer.out)
+        return answer.rc is None or bool(_MAYBE_SUBMITTED.search(answer.err))
+
+    def watch_command(self) -> tuple[str, ...]:
+        """squeue for all of the user's jobs, those included that ended a short while ago."""
+        shown = ("--noheader", "--all", "--states=all", "--format=%i|%T|%r|%D|%j", f"--user={self.user}")
+        return ("squeue", *self._clusters(), *shown)
+
+    def parse_states(self, text: str) -> Mapping[str, JobState]:
+        """Of several jobs of one name (array elements, a submission that was repeated) the one most alive counts."""
+        states: dict[str, JobState] = {}
+        for line in text.splitlines():
+            first, _, name = line.strip().rpartition("|")
+            number, _, state_and_reason = first.partition("|")
+            state, _, reason = state_and_reason.partition("|")
+            if not number[:1].isdecimal() or not state:
+                continue
+            seen = _state(number, state, reason)
+            if name not in states or _ORDER[seen.phase] < _ORDER[states[name].phase]:
+                states[name] = seen
+        return states
+
+    def trouble(self, answer: Answer) -> str:
+        """squeue may complain and return 0 ("Invalid user"); then its list is worth nothing."""
+        if answer.rc == 0 and "error:" not in answer.err:
+            return ""
+        lines = [line.strip() for line in answer.err.splitlines() if line.strip()]
+        silent = "squeue did not answer in time" if answer.rc is None else f"squeue ended with status {answer.rc}"
+        return lines[0] if lines else silent
+
+    def cancel_command(self, name: str) -> tuple[str, ...]:
+        """scancel by name: it reaches a submission whose number never arrived."""
+        return ("scancel", *self._clusters(), f"--user={self.user}", f"--name={name}")
+
+    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """scontrol, which knows a job for MinJobAge (300 s) after its end."""
+        return ("scontrol", *self._clusters(), "--oneliner", "show", "job", scheduler_id)
+
+    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
+        """What scontrol and the end of scheduler.log say, once SLURM says that the job is over."""
+        return slurm_states.explain(evidence)
+
+    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
+        """For reasons that never pass."""
+        return slurm_states.hopeless(state, self.host) if state.phase == PENDING else None
+
+    def in_words(self, state: JobState) -> str:
+        """The reason in states."""
+        return slurm_states.in_words(state)
+
+    def _clusters(self) -> tuple[str, ...]:
+        return clusters(self.host)
+
+
+def clusters(host: Host) -> tuple[str, ...]:
+    """The option that asks the right one of several clusters; () for the login's own."""
+    named = host.slurm.get("clusters") or host.slurm.get("cluster")
+    return (f"--clusters={named}",) if named else ()
+
+
+def _several(nodes: int) -> dict[str, int]:
+    """More nodes than one; what else is asked for is for each of them."""
+    return {"nodes": nodes, "ntasks": nodes, "ntasks-per-node": 1} if nodes > 1 else {}
+
+
+def _as_words(options: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"--{name}" if value is True else f"--{name}={value}" for name, value in options.items())
+
+
+def _state(number: str, state: str, told: str) -> JobState:
+    word = re.split(r"[+ ]", state, maxsplit=1)[0]
+    counted = _NODES.fullmatch(told)
+    reason, nodes = (counted[1], int(counted[2])) if counted else (told, 1)
+    return JobState(slurm_states.PHASES.get(word, UNKNOWN), word, "" if reason == "None" else reason, number, nodes)

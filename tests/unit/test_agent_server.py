@@ -1,0 +1,260 @@
+"""The agent's loop in this process, its client a pair of pipes that may be slow to read."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fcntl")
+
+from clusterfn.bridge.agent import server, uploads
+from clusterfn.bridge.agent.files import CHUNK
+from clusterfn.bridge.agent.frames import FULL, Inbox, pack
+from clusterfn.bridge.agent.server import SILENCE_S, Agent
+from tests.contract.conftest import until
+
+
+class Client:
+    """Asks an agent, lets it take turns, and reads its answers when it is told to."""
+
+    def __init__(self) -> None:
+        source, self.asking = os.pipe()
+        self.answers, sink = os.pipe()
+        self.fds = [source, self.asking, self.answers, sink]
+        for fd in self.fds:
+            os.set_blocking(fd, False)
+        self.agent = Agent(source, sink)
+        self.agent.readers[source] = self.agent.read
+        self.inbox = Inbox()
+        self.heard: list[dict[str, Any]] = []
+
+    def ask(self, **header: Any) -> None:
+        os.write(self.asking, pack(header))
+
+    def turns(self, count: int = 20) -> None:
+        for _ in range(count):
+            self.agent.at(0, lambda: None)  # or it would wait for something to happen
+            self.agent.turn()
+            self.agent.reap()  # no signals are caught here
+
+    def listen(self) -> None:
+        """Read until nothing more comes."""
+        while self.agent.out.pending():
+            self.turns(1)
+            self.heard += [header for header, _ in self.inbox.feed(os.read(self.answers, 2**20))]
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    made = Client()
+    yield made
+    for request in list(made.agent.requests.values()):
+        request.release()
+    for fd in made.fds:
+        os.close(fd)
+
+
+def fill(client: Client) -> None:
+    """More than a megabyte of answers, of which nobody reads anything."""
+    for number in (2, 3):
+        client.ask(id=number, do="run", argv=["head", "-c", str(FULL), "/dev/zero"])
+    until(lambda: client.turns(1) or client.agent.out.size >= FULL)
+
+
+def test_nothing_more_is_read_from_a_client_that_does_not_listen(client: Client) -> None:
+    fill(client)
+    unheard = client.agent.out.size
+    client.ask(id=4, do="ping")
+    client.turns()
+    then = client.agent.out.size
+
+    client.listen()
+    client.turns()
+    client.listen()
+
+    assert then == unheard >= FULL
+    assert client.heard[-1]["id"] == 4
+
+
+def test_of_many_files_one_at_a_time_is_held(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "outcome").write_bytes(bytes(FULL))
+    for number in range(2, 10):
+        client.ask(id=number, do="wait", path=str(tmp_path / "outcome"))
+    client.turns()
+
+    assert client.agent.out.size + len(client.agent.out.now) < FULL + 4096
+
+
+def test_a_file_is_read_no_further_than_its_client_listens(client: Client, tmp_path: Path) -> None:
+    (tmp_path / "big").write_bytes(bytes(20 * CHUNK))
+    client.ask(id=2, do="get", path=str(tmp_path / "big"))
+    client.turns()
+
+    ahead = client.agent.requests[2].offset  # type: ignore[attr-defined]
+    client.listen()
+
+    assert ahead == CHUNK
+    assert client.heard[-1]["size"] == 20 * CHUNK
+
+
+def test_a_program_is_not_repeated_for_a_client_that_does_not_listen(client: Client) -> None:
+    client.ask(id=9, do="repeat", argv=["true"], interval_s=3600)
+    client.turns(1)
+    repeat = client.agent.requests[9]
+    until(lambda: client.turns(1) or not client.agent.children)
+    fill(client)
+
+    repeat.turn()  # type: ignore[attr-defined]
+
+    assert client.agent.children == {}
+
+
+def test_a_program_that_has_ended_does_not_keep_the_next_ones_input_from_it(client: Client) -> None:
+    """The next one's pipe has the number that the first one's had, which was closed long before the first one ended."""
+
+    def turn() -> int:
+        client.agent.at(0, lambda: None)
+        client.agent.turn()
+        return len(client.agent.readers)
+
+    idle = len(client.agent.readers)
+    client.ask(id=2, do="run", argv=["true"])
+    turn()
+    assert until(lambda: turn() == idle)  # its output is read, and nobody has looked after it
+    os.write(client.asking, pack({"id": 3, "do": "run", "argv": ["cat"]}, b"said"))
+    until(lambda: turn() > idle)
+    client.agent.reap()
+    assert until(lambda: client.turns(1) or not client.agent.requests)
+    answers = client.inbox.feed(os.read(client.answers, 2**20))
+    assert [header["out"] for header, _ in answers] == [0, 4]
+
+
+def test_an_agent_leaves_after_20_minutes_without_a_word_and_not_before(client: Client) -> None:
+    client.agent.last_received -= SILENCE_S - 60
+    client.turns(1)
+    before, soon = client.agent.open, client.agent.seconds_until_due()
+    client.agent.last_received -= 60
+    wakes = client.agent.seconds_until_due()
+    client.turns(1)
+
+    assert SILENCE_S == 20 * 60
+    assert (before, wakes, client.agent.open) == (True, 0, False)
+    assert 50 < soon <= 60
+
+
+def test_a_word_lets_the_agent_stay(client: Client) -> None:
+    client.agent.last_received -= SILENCE_S - 60
+    client.ask(id=2, do="ping")
+    client.turns()
+    client.agent.last_received -= SILENCE_S - 60
+    client.turns()
+
+    assert client.agent.open
+
+
+def test_a_folder_on_its_way_is_touched_while_its_client_is_heard_and_no_longer(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "TOUCH_S", 0.0)
+    client.ask(id=2, do="put_tree", path=str(tmp_path / "job"), files=[["spec", 1, 0o600]])
+    client.turns(1)
+    (part,) = tmp_path.glob("job.part-*")
+
+    os.utime(part, (1, 1))
+    client.turns(2)
+    heard = part.stat().st_mtime
+    client.agent.last_received -= uploads.RECENT_S
+    os.utime(part, (1, 1))
+    client.turns(2)
+
+    assert heard > 1 == part.stat().st_mtime
+
+
+def hello(client: Client, root: Path) -> dict[str, Any]:
+    client.ask(id=1, do="hello", root=str(root), have=[])
+    client.turns()
+    return next(client.inbox.feed(os.read(client.answers, 2**20)))[0]
+
+
+def test_a_root_of_another_user_is_refused(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = os.geteuid()
+    (tmp_path / "root").mkdir()
+    monkeypatch.setattr("clusterfn.bridge.agent.facts.os.geteuid", lambda: owner + 1)
+
+    error = hello(client, tmp_path / "root")["error"]
+
+    assert error["kind"] == "refused"
+    assert f"belongs to {pwd.getpwuid(owner).pw_name}" in error["message"]
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What is synced and renamed, in order."""
+    seen: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def synced(fd: int) -> None:
+        seen.append(("sync", os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    def renamed(source: str, target: str) -> None:
+        seen.append(("rename", target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    return seen
+
+
+def put_tree(client: Client, path: Path, **more: Any) -> None:
+    files = [["a", 1, 0o600], ["below/b", 1, 0o600]]
+    client.ask(id=1, do="put_tree", path=str(path), files=files, **more)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"ab"))
+    client.turns()
+    assert next(client.inbox.feed(os.read(client.answers, 2**20)))[0]["ok"] is True
+
+
+def test_a_folder_that_must_outlive_a_power_cut_is_on_the_disk_with_all_names_when_that_is_said(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    put_tree(client, tmp_path / "jobs" / "one")
+
+    at = steps.index(("rename", str(tmp_path / "jobs" / "one")))
+    before, after = {path for _, path in steps[:at]}, [path for _, path in steps[at + 1 :]]
+    aside = min(before, key=len)
+    assert before == {aside, aside + "/a", aside + "/below", aside + "/below/b"}
+    assert after == [str(tmp_path / "jobs"), str(tmp_path)]  # the new folder, and that in which it is new
+
+
+def test_a_file_that_must_outlive_a_power_cut_is_on_the_disk_with_its_name(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    client.ask(id=1, do="put", path=str(tmp_path / "file"), size=1)
+    os.write(client.asking, pack({"id": 1, "do": "chunk", "last": True}, b"a"))
+    client.turns()
+
+    assert steps[-2:] == [("rename", str(tmp_path / "file")), ("sync", str(tmp_path))]
+
+
+def test_what_is_useless_after_a_power_cut_is_not_waited_for(
+    client: Client, tmp_path: Path, steps: list[tuple[str, str]]
+) -> None:
+    put_tree(client, tmp_path / "jobs" / "one", sync=False)
+
+    assert [step for step, _ in steps] == ["rename"]
+
+
+def test_an_agent_remembers_only_the_last_of_the_requests_that_failed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "FAILURES_KEPT", 3)
+    for number in range(2, 12):
+        client.ask(id=number, do="nothing that there is")
+    client.turns()
+
+    assert list(client.agent.failed) == [9, 10, 11]

@@ -1,0 +1,151 @@
+"""What is left of a machine, and cards that change hands because a stranger is on one."""
+
+from __future__ import annotations
+
+import pytest
+
+from clusterfn.bridge.queue import capacity, gpu_leases, lease_names
+from clusterfn.bridge.queue.capacity import (
+    ANY,
+    MEMORY,
+    OWN,
+    Demand,
+    Kind,
+    MachineResources,
+    RemainingResources,
+    UserLimits,
+)
+from clusterfn.bridge.supervisor import gpus as bridge_gpus
+
+NONE = UserLimits(None, None, None, None)
+
+
+class Mark:
+    def __init__(self, held: set[str], name: str) -> None:
+        self._held, self._name = held, name
+        held.add(name)
+
+    def close(self) -> None:
+        self._held.discard(self._name)
+
+
+class Marks:
+    """Names in a set."""
+
+    def __init__(self) -> None:
+        self.held: set[str] = set()
+
+    def hold(self, name: str) -> Mark | None:
+        return None if name in self.held else Mark(self.held, name)
+
+
+@pytest.mark.parametrize(("there", "available", "fits"), [(1000, 200, False), (1000, 400, True), (200, 400, False)])
+def test_memory_is_bounded_by_what_is_there_and_by_what_is_available(there: int, available: int, fits: bool):
+    room = RemainingResources(MachineResources(8, there, available), [], 1, NONE)
+
+    assert room.lacks(Demand(0, 1, 300)) == ([] if fits else [MEMORY])
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "asked"), [("gpus", 2, 1), ("cores", 5, 3), ("memory_mb", 400, 90), ("jobs", 1, 1)]
+)
+def test_what_one_user_has_may_come_up_to_each_limit_and_not_above(limit: str, used: int, asked: int):
+    running = [capacity.Running(1, "own", Demand(2, 5, 400)), capacity.Running(2, "another's", Demand(3, 30, 3000))]
+
+    def over(most: int) -> list[str]:
+        limits = UserLimits(None, None, None, None)._replace(**{limit: most})
+        there = MachineResources(64, 9000, 9000, "abcdefgh")
+        return RemainingResources(there, running, 1, limits).lacks(Demand(1, 3, 90))
+
+    assert over(used + asked) == []
+    assert over(used + asked - 1) == [OWN]
+
+
+def test_a_limit_does_not_count_against_who_asks_for_none_of_it():
+    running = [capacity.Running(1, "own", Demand(4, 1, 500))]
+    room = RemainingResources(MachineResources(8, 900, 900), running, 1, UserLimits(2, None, 100, None))
+
+    assert room.lacks(Demand(0, 1, 0)) == []
+
+
+def test_all_that_run_count_together_and_so_does_who_was_let_in_just_now():
+    running = [capacity.Running(1, name, Demand(1, 1, 0)) for name in "ab"]
+    room = RemainingResources(MachineResources(8, 900, 900, "abcdefgh"), running, 1, UserLimits(4, None, None, None))
+
+    assert room.over(Demand(2, 1, 0)) == []
+    room.take(Demand(1, 1, 0))
+    assert room.over(Demand(2, 1, 0)) == ["gpus"] and room.over(Demand(1, 1, 0)) == []
+
+
+def test_a_card_that_a_stranger_uses_is_exchanged_for_one_and_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
+    marks = Marks()
+    held = gpu_leases.hold_gpus(marks, ["a", "b"], 2)  # type: ignore[arg-type]
+
+    held = gpu_leases.replace_used_gpus(marks, held, ["a", "b", "c", "d"])  # type: ignore[arg-type]
+
+    assert list(held) == ["b", "c"]
+    assert marks.held == {lease_names.gpu("b"), lease_names.gpu("c")}
+
+
+def test_where_a_stranger_leaves_too_few_none_is_held(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bridge_gpus, "used_by_others", lambda every: {uuid: "bob" for uuid in every if uuid == "a"})
+    marks = Marks()
+
+    with pytest.raises(gpu_leases.TooFew) as few:
+        gpu_leases.replace_used_gpus(marks, gpu_leases.hold_gpus(marks, ["a", "b"], 2), ["a", "b"])  # type: ignore[arg-type]
+
+    assert few.value.strangers == {"a": "bob"}
+    assert not marks.held
+
+
+def test_who_holds_a_card_is_said_only_where_the_jobs_that_run_let_it_be_known():
+    seen = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/2/1/0", "run/7/me/1/1/0"], 0)
+    assert seen.holders(["a", "b", "c"], (7, "me")) == {"a": 1, "b": 1}
+
+    mixed = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0", "run/2/y/1/1/0"], 0)
+    assert sorted(mixed.holders(["a", "b"], (7, "me")).values()) == [1, 2]
+    assert mixed.holders(["a"], (7, "me")) == {"a": -1}
+
+    unknown = lease_names.Seen(["gpu/a", "gpu/b", "run/1/x/1/1/0"], 0)
+    assert unknown.holders(["a", "b"], (7, "me")) == {"a": -1, "b": -1}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "own", "left"),
+    [
+        ([(1, "ab")], "ab", 1),
+        ([(1, "ab")], "a", 1),
+        ([(1, "ab"), (1, "a")], "b", 0),
+        ([(1, "a"), (1, "ab")], "b", 0),
+        ([(3, "a")], "ab", 1),
+        ([(2, "ab"), (1, "c")], "abcd", 1),
+        ([(10**9, "d")], "abc", 3),
+    ],
+)
+def test_of_the_free_cards_those_are_kept_that_somebody_needs_and_no_more(
+    waiting: list[tuple[int, str]], own: str, left: int
+):
+    room = RemainingResources(MachineResources(8, 1000, 1000, "abcd"), [], 1, NONE)
+    for gpus, kind in waiting:
+        room.reserve(Demand(gpus, 0, 0), list(kind))
+
+    assert len(room.left(list(own))) == left
+    assert not room.lacks(Demand(left, 0, 0), list(own)) and room.lacks(Demand(left + 1, 0, 0), list(own))
+
+
+def test_who_waits_is_read_from_its_name_until_nothing_is_heard_for_too_long():
+    waiting = capacity.Waiting(5, 7, "aa", Demand(1, 2, 3), Kind("rtxa6000", 40960))
+    name = lease_names.wait(waiting, 60)
+
+    assert lease_names.Seen([name, lease_names.wait(waiting, 80)], 59).waiting == [waiting]
+    assert lease_names.Seen([name], 60).waiting == []
+
+
+def test_a_name_that_would_be_too_long_says_that_any_card_will_do():
+    waiting = capacity.Waiting(10**12, 10**9, "0123456789abcdef.123456", Demand(8, 64, 10**6), Kind("a" * 40, 81920))
+
+    name = lease_names.wait(waiting, 10**9)
+
+    assert len(f"clusterfn/{name}") <= 107
+    assert lease_names.Seen([name], 0).waiting == [waiting._replace(kind=ANY)]

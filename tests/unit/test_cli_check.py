@@ -1,0 +1,387 @@
+"""The steps of `clusterfn check` on hosts that a survey has described: what fails, and by what it is mended."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterfn.cli.check import connection, function, probe_job, scheduler, storage
+from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
+from clusterfn.config.spec import Host
+from clusterfn.hosts.connection import Completed
+from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
+
+GB = 2**30
+needs_sh = pytest.mark.skipif(sys.platform == "win32", reason="a host's shell")
+SHORT = Partition("main", True, "up", "1:00:00", 9, "(null)")
+DOWN = Partition("old", False, "down", "1:00:00", 9, "(null)")
+DRAINED = Partition("spare", False, "drain", "1:00:00", 9, "(null)")
+ROOT = Volume(
+    "/home/ann/.clusterfn", "/home/ann/.clusterfn", "nfs4", 100 * GB, 10**6, shared=True, device="filer:/home",
+    mode="drwx------", links=True,
+)  # fmt: skip
+SCRATCH = Volume("$SCRATCH", "/scratch/ann", "lustre", 900 * GB, 10**9, shared=True, device="mds:/scratch")
+
+
+def volume(**changed: Any) -> Volume:
+    return Volume(**{**vars(ROOT), **changed})
+
+
+def found(site: Site, scheduler: str = "bare", noise: str = "", **host: Any) -> CheckState:
+    """Steps that have come as far as the survey."""
+    facts = SimpleNamespace(user="ann", net_ns="net:[1]")
+    connection = SimpleNamespace(facts=facts, noise=noise)
+    result = CheckState("cluster")
+    result.host = Host("cluster", "cluster", scheduler, "clusterfn.yml:2", **host)
+    result.session = SimpleNamespace(connection=connection, root=ROOT.path)  # type: ignore[assignment]
+    result.__dict__["site"] = site
+    return result
+
+
+def fails(step: Any, where: CheckState, kind: type[StepFailed] = StepFailed) -> StepFailed:
+    with pytest.raises(StepFailed) as caught:
+        step(where)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> CheckState:
+    site = Site((), partitions or (SHORT, DOWN, DRAINED), accounts)
+    return found(site, "slurm", slurm=options)
+
+
+@pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])
+def test_a_partition_that_is_up_passes(partition):
+    assert scheduler.scheduler(slurm(partition=partition)).startswith("SLURM with 3 partitions")
+
+
+@pytest.mark.parametrize(
+    ("partition", "said"),
+    [("old", "the partition old is down"), ({"cpu": "main", "gpu": "spare"}, "the partition spare is drain"),
+     ("old,spare", "the partition old is down; the partition spare is drain"), ("gone", "there is no partition gone"),
+     ("mian", "there is no partition mian; did you mean main?")],
+)  # fmt: skip
+def test_a_partition_that_takes_no_jobs_fails_with_its_state(partition, said):
+    failed = fails(scheduler.scheduler, slurm(partition=partition))
+
+    assert str(failed) == said
+    assert "correct slurm: partition: of host cluster (clusterfn.yml:2)" in failed.hint
+
+
+@needs_sh
+@pytest.mark.parametrize(("sent_to", "warned"), [("bare", True), ("slurm", False), ("local", False)])
+def test_a_root_that_holds_jobs_of_another_scheduler_is_a_warning(tmp_path, sent_to, warned):
+    where = on_this_machine(slurm(), tmp_path)
+    for number in range(30):
+        (tmp_path / "jobs" / f"7f{number:02}").mkdir(parents=True)
+        os.utime(tmp_path / "jobs" / f"7f{number:02}", (number, number))
+    (tmp_path / "jobs" / "7f29" / "spec.json").write_text(json.dumps({"scheduler": sent_to}, indent=1))
+
+    if not warned:
+        assert storage.root(where) == ROOT.path
+        return
+    failed = fails(storage.root, where, StepWarning)
+    assert str(failed).startswith(f"{ROOT.path} also holds jobs of a host with `scheduler: bare`")
+    assert "give host cluster (clusterfn.yml:2) a root of its own" in failed.hint
+
+
+@needs_sh
+@pytest.mark.parametrize(("tickets", "said"), [(0, "none of your jobs wait now"), (2, "2 of your jobs wait now")])
+def test_a_machine_without_slurm_says_how_many_jobs_wait_in_its_queue(tmp_path, tickets, said):
+    where = on_this_machine(found(Site(())), tmp_path)
+    for number in range(tickets):
+        ticket = tmp_path / "machines" / "m-1" / "queue" / f"7f3{number}"
+        ticket.parent.mkdir(parents=True, exist_ok=True)
+        ticket.write_text("{}")
+
+    assert scheduler.scheduler(where).endswith(said)
+
+
+def on_this_machine(where, root):
+    """The same steps; what they ask of jobs is asked of a root here."""
+
+    def run(argv, **_):
+        ended = subprocess.run([word.replace(ROOT.path, str(root)) for word in argv], capture_output=True, check=True)
+        return done(SimpleNamespace(out=ended.stdout))
+
+    vars(where.session.connection).update(run=run)
+    vars(where.session.connection.facts).update(machine="m-1", platform="linux")
+    return where
+
+
+def done(value):
+    reply = Future()
+    reply.set_result(value)
+    return reply
+
+
+def test_a_default_partition_that_is_down_fails():
+    only = Partition("main", True, "down", "1:00:00", 9, "(null)")
+
+    assert str(fails(scheduler.scheduler, slurm(only))) == "the partition main is down"
+
+
+def test_no_sinfo_has_a_next_step():
+    failed = fails(scheduler.scheduler, found(Site(()), "slurm"))
+
+    assert str(failed) == "there is no sinfo on cluster"
+    assert "login node of the cluster" in failed.hint
+    assert "scheduler: bare" in failed.hint
+
+
+def test_a_sinfo_that_fails_is_shown_with_its_words():
+    failed = fails(
+        scheduler.scheduler, found(Site((), (), trouble="slurm_load_partitions: Unable to contact"), "slurm")
+    )
+
+    assert failed.evidence == ("slurm_load_partitions: Unable to contact",)
+    assert "see what sinfo prints" in failed.hint
+
+
+def test_slurm_on_a_bare_host_is_a_warning():
+    warned = fails(scheduler.scheduler, found(Site((), (SHORT,))), StepWarning)
+
+    assert "write scheduler: slurm for host cluster (clusterfn.yml:2)" in warned.hint
+
+
+PHYSICS = Account("physics", "", ("normal", "long"))
+
+
+def test_an_account_and_a_qos_that_slurm_knows_pass():
+    assert "physics  any  normal, long" in scheduler.account(slurm(accounts=(PHYSICS,), account="physics", qos="long"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "mends"),
+    [({"account": "phisics"}, "SLURM lets you use no account phisics; did you mean physics?",
+      "set `slurm: account:` of host cluster (clusterfn.yml:2) to one of physics"),
+     ({"qos": "high"}, "SLURM lets you use no qos high",
+      "set `slurm: qos:` of host cluster (clusterfn.yml:2) to one of normal, long")],
+)  # fmt: skip
+def test_an_account_or_qos_that_slurm_does_not_give_fails(options, said, mends):
+    failed = fails(scheduler.account, slurm(accounts=(PHYSICS,), **options))
+
+    assert (str(failed), failed.hint) == (said, mends)
+
+
+def test_without_accounting_nothing_is_said_of_accounts():
+    with pytest.raises(StepSkipped):
+        scheduler.account(slurm(account="physics"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind", "said"),
+    [
+        ({"free_bytes": 30 * 2**20}, StepWarning, "only 30.0 MB are left in /home/ann/.clusterfn"),
+        ({"free_bytes": 8 * 2**20}, StepFailed, "only 8.0 MB are left in /home/ann/.clusterfn"),
+        ({"quota_bytes": 0}, StepFailed, "only 0 B are left by your quota in /home/ann/.clusterfn"),
+        ({"free_files": 3000}, StepWarning, "only 3000 more files can be made in /home/ann/.clusterfn"),
+        ({"quota_files": 12}, StepFailed, "only 12 more files can be made by your quota in /home/ann/.clusterfn"),
+    ],
+)
+def test_little_room_is_a_warning_and_none_a_failure(changed, kind, said):
+    wrong = fails(storage.space, found(Site((SCRATCH,), root=volume(**changed))), kind)
+
+    assert str(wrong) == said
+    assert "set `root: /scratch/ann/.clusterfn` for host cluster (clusterfn.yml:2): it has most room" in wrong.hint
+
+
+def test_room_is_told_with_the_quota():
+    site = Site((), root=volume(quota_bytes=3 * GB))
+
+    assert storage.space(found(site)) == "100.0 GB free, 1000000 files free, your quota leaves 3.0 GB"
+
+
+def test_no_other_file_system_is_proposed_where_there_is_none():
+    site = Site((volume(name="$HOME", path="/home/ann"),), root=volume(free_bytes=0))
+
+    assert "to a folder on another file system" in fails(storage.space, found(site)).hint
+
+
+@pytest.mark.parametrize(
+    ("environment", "kind"),
+    [
+        ("environment.yml", StepFailed),
+        ("python:/opt/bin/python", StepWarning),
+        ("conda:ml", StepWarning),
+        (None, StepWarning),
+    ],
+)
+def test_a_root_that_is_mounted_noexec_fails_where_something_must_be_started_from_it(environment, kind):
+    site = Site((SCRATCH,), root=volume(noexec=True))
+
+    wrong = fails(storage.noexec, found(site, environment=environment), kind)
+
+    assert "it is mounted noexec" in str(wrong)
+    assert "set `root: /scratch/ann/.clusterfn`" in wrong.hint
+
+
+@pytest.mark.parametrize(
+    ("site", "scheduler", "said"),
+    [
+        (Site((SCRATCH,), root=volume(writable=False)), "bare", "cannot be written to"),
+        (Site((SCRATCH,), (SHORT,), root=volume(kind="tmpfs")), "slurm", "where no compute node sees it"),
+        (Site((SCRATCH,), silent=("root",)), "bare", "the file system of /home/ann/.clusterfn does not answer"),
+    ],
+)
+def test_a_root_that_cannot_serve_fails_with_another_one(site, scheduler, said):
+    failed = fails(storage.root, found(site, scheduler))
+
+    assert said in str(failed)
+    assert "set `root: /scratch/ann/.clusterfn`" in failed.hint
+
+
+@pytest.mark.parametrize(("there", "said"), [(True, "have two names"), (False, "cannot have two names")])
+def test_links_are_told(there, said):
+    assert said in storage.links(found(Site((), root=volume(links=there))))
+
+
+CARDS = SurveyedGpus(("NVIDIA A100", "NVIDIA A100"), 40 * GB, "570.1", ("8.0", "8.0"))
+
+
+def test_cards_are_told_by_kind_memory_and_driver():
+    expected = "2 x NVIDIA A100, 40960 MiB, compute capability 8.0; driver 570.1"
+
+    assert scheduler.gpus(found(Site((), cards=CARDS))) == expected
+
+
+@pytest.mark.parametrize(
+    ("trouble", "silent", "mends"),
+    [
+        ("Failed to initialize NVML: Driver/library version mismatch", (), "sudo modprobe nvidia"),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", (), "driver is not loaded"),
+        ("it did not answer in time", ("cards",), "dmesg | grep -i xid"),
+        ("Unable to determine the device handle", (), "log in and run nvidia-smi"),
+    ],
+)
+def test_an_nvidia_smi_that_fails_has_its_own_remedy(trouble, silent, mends):
+    failed = fails(scheduler.gpus, found(Site((), cards=SurveyedGpus(trouble=trouble), silent=silent)))
+
+    assert failed.evidence == (trouble,)
+    assert mends in failed.hint
+
+
+def test_a_logind_that_ends_jobs_is_a_warning():
+    warned = fails(scheduler.lingering, found(Site((), lingering=False)), StepWarning)
+
+    assert "KillExcludeUsers=ann" in warned.hint
+
+
+@pytest.mark.parametrize("lingering", [True, None])
+def test_a_logind_that_ends_nothing_passes(lingering):
+    assert scheduler.lingering(found(Site((), lingering=lingering)))
+
+
+def test_an_rc_file_that_prints_is_a_warning_with_the_line_that_silences_it():
+    noise = "\n".join(f"line {each}" for each in range(7))
+
+    warned = fails(connection.shell, found(Site(()), noise=noise), StepWarning)
+
+    assert warned.evidence == ("line 0", "line 1", "line 2", "line 3", "line 4", "… and 2 more lines")
+    assert "case $- in *i*) ;; *) return ;; esac" in warned.hint
+
+
+TREE = """
+module() {
+    case "$1 $2 $3" in
+        "load gcc/12 ") return 0 ;;
+        "-t avail cuda") printf '/opt/modules:\ncuda/11.8\ncuda/12.5(default)\n' >&2 ;;
+        *) echo "ERROR: Unable to locate a modulefile for '$2'" >&2 ;;
+    esac
+}
+"""
+
+
+def loading(*modules: str, setup: str = TREE, scheduler: str = "bare", prolog: tuple[str, ...] = ()) -> CheckState:
+    """A host that wants these modules; its shell is this machine's."""
+    where = found(Site(()), scheduler, modules=modules, setup=(setup,), prolog=prolog)
+
+    def run(*argv: str) -> Completed:
+        done = subprocess.run(argv, capture_output=True, timeout=20, check=False)
+        return Completed(done.returncode, None, done.stdout, done.stderr)
+
+    where.run = run  # type: ignore[method-assign]
+    return where
+
+
+@needs_sh
+def test_modules_that_can_be_loaded_pass():
+    assert function.modules(loading("gcc/12")) == "gcc/12 can be loaded"
+
+
+@needs_sh
+def test_a_module_that_cannot_is_named_with_those_like_it():
+    failed = fails(function.modules, loading("gcc/12", "cuda/12.4"))
+
+    assert str(failed).startswith("the module cuda/12.4 cannot be loaded; did you mean cuda/12.5")
+    assert failed.hint == "correct modules: of host cluster (clusterfn.yml:2); there are cuda/11.8, cuda/12.5"
+    assert any("Unable to locate a modulefile for 'cuda/12.4'" in line for line in failed.evidence)
+
+
+@needs_sh
+def test_a_host_without_that_function_has_no_modules():
+    assert "the module no/such cannot be loaded" in str(fails(function.modules, loading("no/such", setup=":")))
+
+
+@needs_sh
+def test_setup_lines_that_end_the_shell_are_told_from_a_missing_module():
+    failed = fails(function.modules, loading("gcc/12", setup="echo no such licence >&2; exit 3"))
+
+    assert str(failed) == "setup: fails with exit code 3 at the line `echo no such licence >&2; exit 3`"
+    assert failed.evidence == ("no such licence",)
+    assert "correct that line in setup: of host cluster" in failed.hint
+
+
+@needs_sh
+@pytest.mark.parametrize("lines", [{"setup": "exit_of_nothing 3"}, {"prolog": (":", "exit_of_nothing 3", ":")}])
+def test_a_line_that_fails_is_named_where_no_modules_are_asked_for(lines):
+    failed = fails(function.modules, loading(**lines))
+
+    assert str(failed) == f"{next(iter(lines))}: fails with exit code 127 at the line `exit_of_nothing 3`"
+
+
+@needs_sh
+def test_a_shell_without_the_command_module_is_told_of_modules():
+    assert "name the modules in modules:" in fails(function.modules, loading(setup="module load cuda")).hint
+
+
+@needs_sh
+def test_the_prolog_of_slurm_is_left_to_its_nodes():
+    where = loading(scheduler="slurm", prolog=("false",))
+
+    assert function.modules(where) == "the lines of setup: and prolog: succeed"
+
+
+@pytest.fixture
+def namespace(monkeypatch) -> None:
+    """The function runs in another network namespace than the agent."""
+    returned = probe_job.Returned("n1", "3.11.7", 42, "net:[2]", 0.1)
+    monkeypatch.setattr(probe_job, "run_probe", lambda *_: returned)
+
+
+def test_jobs_in_a_network_namespace_of_their_own_are_a_warning(namespace):
+    warned = fails(function.function, found(Site(())), StepWarning)
+
+    assert "(net:[2], the agent in net:[1])" in str(warned)
+    assert warned.hint == "write `lease: file` for host cluster (clusterfn.yml:2)"
+
+
+@pytest.mark.parametrize("host", [{"lease": "file"}, {"scheduler": "slurm"}])
+def test_a_namespace_matters_to_sockets_alone(namespace, host):
+    assert function.function(found(Site(()), **host)) == "returned from n1, Python 3.11.7, process 42, after 0.10 s"
+
+
+def test_more_gpus_than_the_host_has_are_refused_in_the_words_of_check():
+    where = found(Site((), cards=SurveyedGpus(("NVIDIA RTX A6000",) * 8)))
+    where.gpus = 9
+
+    failed = fails(function.pytorch, where)
+
+    assert str(failed) == "cluster has 8 GPUs, and --gpus asks for 9" and failed.hint == "write --gpus 8, or less"

@@ -1,0 +1,138 @@
+"""Where the user's code calls ours: wrong keywords are told with the near one, and errors show the user's frames."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+there = cluster(double)
+CALLS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: there.map([1], on_eror="raise"), "map() has no argument 'on_eror'; did you mean on_error?"),  # type: ignore[call-arg]
+    (lambda: there.with_options(gpu=1), "with_options() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: sweep(there, {"x": [1]}, max_config=3), "sweep() has no argument 'max_config'; did you mean max_configs?"),  # type: ignore[call-arg]
+    (lambda: Session(gpu=1), "Session() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: Executor(gpu=1), "Executor() has no argument 'gpu'; did you mean gpus?"),  # type: ignore[call-arg]
+    (lambda: Executor().map(abs, [1], time_out=1), "map() has no argument 'time_out'; did you mean timeout?"),  # type: ignore[call-arg]
+    (lambda: there.map([1], scale=3), "one that stays the same is itertools.repeat(3)"),  # type: ignore[call-arg]
+    (lambda: there.map([1], max_workers=2), "write max_parallel=2"),  # type: ignore[call-arg]
+    (lambda: there.map([1], timeout=2), "next:  say it where you wait: .results(timeout=2)"),  # type: ignore[call-arg]
+    (lambda: cluster(timeout=3), 'next:  write time="3min" or time="3s"'),  # type: ignore[call-overload]
+    (lambda: cluster(timeout="3min"), 'next:  write time="3min"'),  # type: ignore[call-overload]
+    (lambda: cluster(mem=16), 'next:  write it with a unit: memory="16GB"'),  # type: ignore[call-overload]
+    (lambda: there.map([1], gpu=1), "gpus= goes to @cluster or .with_options()"),  # type: ignore[call-arg]
+    (lambda: cluster(image="nvcr.io/x"), "containers are not supported: name an environment="),  # type: ignore[call-overload]
+    (lambda: Executor(max_workers=4), "leave it out: the host's room decides"),  # type: ignore[call-arg]
+    (lambda: Session(partition="short"), "options of SLURM stand in clusterfn.yml: `slurm: {partition: short}`"),  # type: ignore[call-arg]
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "says"), CALLS)
+def test_a_keyword_that_is_unknown_is_refused_with_what_is_near(call: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        call()
+
+    assert says in str(refused.value)
+
+
+def test_whoever_completes_keywords_sees_those_of_the_function_itself() -> None:
+    for public, words in ((there.map, {"max_parallel", "on_error"}), (sweep, {"max_configs"}), (Session, {"idle"})):
+        shown = inspect.signature(public).parameters  # type: ignore[arg-type]
+        assert words <= shown.keys() and not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A configuration whose only host is this machine."""
+    (tmp_path / "clusterfn.yml").write_text(f"hosts: {{here: {{scheduler: local, root: {tmp_path / 'root'}}}}}\n")
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
+
+
+def files_of(error: BaseException) -> list[str]:
+    """The end of the path of each frame of it, the outermost first."""
+    return [each.filename.rpartition("/")[2] for each in traceback.extract_tb(error.__traceback__)]
+
+
+def generates() -> Iterator[int]:
+    yield 1
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "a call": lambda: there(1, 2),  # type: ignore[call-arg]
+    "submit": lambda: there.submit(1, 2),  # type: ignore[call-arg]
+    "map": lambda: there.map([1], [2]),
+    "an unknown word": lambda: there.map([1], on_eror=1),  # type: ignore[call-arg]
+    "script": lambda: there.script(1, 2),  # type: ignore[call-arg]
+    "the decorator": lambda: cluster(cores="many"),  # type: ignore[call-overload]
+    "its function": lambda: cluster(cores=1)(generates),
+    "attach": lambda: attach("xyz"),
+    "a session": lambda: Session(cores="many"),  # type: ignore[arg-type]
+    "an executor": lambda: Executor().submit(double, 1, 2),
+}
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("what", REFUSED)
+def test_an_error_shows_the_users_frames_and_one_of_ours(what: str) -> None:
+    with pytest.raises((TypeError, ConfigError)) as refused:
+        REFUSED[what]()
+    theirs, ours = traceback.extract_tb(refused.value.__traceback__)[:-1], traceback.extract_tb(refused.tb)[-1]
+    assert {Path(each.filename).name for each in theirs} == {"test_public_api.py"}
+    assert ours.line is not None and "noqa" not in ours.line
+
+
+@pytest.mark.usefixtures("here")
+def test_debug_shows_the_frames_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERFN_DEBUG", "1")
+
+    with pytest.raises(TypeError) as whole:
+        there.submit(1, 2)  # type: ignore[call-arg]
+
+    assert "dispatch.py" in files_of(whole.value)
+
+
+OF_OURS = """
+def prepare(*given):
+    try:
+        raise ValueError("of ours")
+    except ValueError:
+        raise KeyboardInterrupt
+"""
+
+
+def test_what_we_met_on_the_way_is_not_shown_and_what_the_user_met_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope: dict[str, Any] = {}
+    exec(compile(OF_OURS, public_api.__file__, "exec"), scope)
+    monkeypatch.setattr("clusterfn.calls.dispatch.prepare", scope["prepare"])
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        try:
+            raise KeyError("of the user")
+        except KeyError:
+            there.submit(1)
+
+    met = interrupted.value.__context__
+    assert isinstance(met, KeyError) and met.__context__ is None
+
+
+@pytest.mark.usefixtures("here")
+def test_frames_of_the_users_among_ours_are_never_left_out() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        there.map(items())
+
+    assert files_of(interrupted.value) == ["test_public_api.py", "public_api.py", "test_public_api.py"]

@@ -1,0 +1,132 @@
+"""Who of one user's waiting jobs may start: pure, without a machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterfn.bridge.queue import plan
+from clusterfn.bridge.queue.capacity import ANY, Demand, Kind, MachineResources, UserLimits, gpus_of_kind
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.tickets import Ticket
+from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
+
+NONE = UserLimits(None, None, None, None)
+
+
+def ticket(job: str, asked: Demand, **more: Any) -> Ticket:
+    facts: dict[str, Any] = dict.fromkeys(Ticket._fields)
+    return Ticket(**{**facts, "job": job, "asked": asked, "limits": NONE, "ms": int(job), "kind": ANY, **more})
+
+
+def planned(
+    tickets: list[Ticket], cores: int, cards: tuple[str, ...] = (), names: tuple[str, ...] = (), held: str = ""
+) -> plan.StartPlan:
+    """With these cards free, and these held; one with a large letter is an A100."""
+    machine = MachineResources(cores, 1000, 1000, cards)
+    holders = dict.fromkeys(held, 990007)
+    every = [
+        GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
+    ]
+    view = plan.QueueView(
+        machine, Seen(names, 0), 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
+        lambda kind, ahead, kept: plan.GpuSituation(kind, holders, {}, ahead, kept),
+    )  # fmt: skip
+    return plan.plan_starts(tickets, view)
+
+
+def started(made: plan.StartPlan) -> list[str]:
+    return [each.job for each in made.start]
+
+
+def test_the_first_of_each_line_reserves():
+    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(0, 4, 0)), ticket("3", Demand(0, 1, 0))]
+
+    assert started(planned(waiting, cores=4, held="a")) == []
+    assert started(planned(waiting, cores=5, held="a")) == ["2"]
+    assert started(planned([waiting[0], waiting[2]], cores=4, held="a")) == ["3"]
+
+
+def test_another_users_older_job_keeps_its_part_and_a_younger_does_not():
+    job = [ticket("5", Demand(1, 1, 0))]
+
+    assert started(planned(job, 4, ("a", "b"), ("wait/2/4/99999999/2/1/0/x//0",))) == []
+    assert started(planned(job, 4, ("a", "b"), ("wait/2/6/99999999/2/1/0/x//0",))) == ["5"]
+
+
+def test_jobs_with_cards_come_one_after_another_and_what_the_next_needs_is_kept_for_it():
+    waiting = [ticket("1", Demand(1, 1, 0)), ticket("2", Demand(1, 1, 0)), ticket("3", Demand(0, 1, 0))]
+    made = planned(waiting, cores=2, cards=("a", "b"))
+
+    assert started(made) == ["1"]
+    assert made.reasons["2"] == "1 job before it" and "2" in [each.job for each in made.named]
+    assert started(planned(waiting, cores=3, cards=("a", "b"))) == ["1", "3"]
+    assert started(planned(waiting, 8, ("a", "b"), ("run/1/1/1/1/0",))) == ["3"]
+
+
+def test_the_reason_says_for_whom_the_free_cards_are_kept():
+    job, older = ticket("5", Demand(1, 1, 0)), "wait/990008/4/99999999/4/1/0/x//0"
+
+    made = planned([job], 8, ("e", "f"), (older,), held="abcd")
+    kept = "the others reserved for 990008's job of 4, which came before"
+    assert made.reasons["5"] == f"4 of 6 GPUs held by 990007 (4), {kept}; waiting for 1; 1 job before it"
+    made = planned([job], 8, ("e", "f"), (older,))
+    kept = "2 of 2 GPUs reserved for 990008's job of 4, which came before"
+    assert made.reasons["5"] == f"{kept}; waiting for 1; 1 job before it"
+
+
+def test_the_reason_counts_the_cards_that_are_kept_for_several_and_leaves_out_those_of_whom_comes_later():
+    mine = [ticket("3", Demand(3, 1, 0)), ticket("5", Demand(3, 1, 0))]
+    others = ("wait/990008/2/99999999/1/1/0/x//0", "wait/990009/6/99999999/1/1/0/y//0")
+    made = planned(mine, 8, ("e", "f", "g"), others, held="a")
+
+    kept = "1 of the others reserved for 990008's job of 1, which came before"
+    assert made.reasons["3"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 1 job before it"
+    jobs = f"990008's job of 1 and {plan.user_name(1)}'s job of 3"
+    kept = f"the others reserved for {jobs}, which came before"
+    assert made.reasons["5"] == f"1 of 4 GPUs held by 990007 (1), {kept}; waiting for 3; 2 jobs before it"
+
+
+def test_where_no_card_is_free_nothing_is_said_of_what_is_kept():
+    made = planned([ticket("5", Demand(1, 1, 0))], 8, (), ("wait/990008/4/99999999/4/1/0/x//0",), held="ab")
+
+    assert made.reasons["5"] == "2 of 2 GPUs held by 990007 (2); waiting for 1; 1 job before it"
+
+
+A100, A6000 = Kind("a100", 0), Kind("a6000", 0)
+
+
+def test_who_waits_for_one_kind_of_card_keeps_no_other_kind():
+    older, waiting = "wait/990008/4/99999999/2/1/0/x/a100/0", [ticket("5", Demand(1, 1, 0))]
+
+    assert started(planned(waiting, 8, ("A", "b"), (older,))) == ["5"]
+    made = planned([waiting[0]._replace(kind=A100)], 8, ("A", "b"), (older,))
+    assert started(made) == []
+    assert "1 of 1 GPUs reserved for 990008's job of 2" in made.reasons["5"]
+
+
+def test_the_first_of_each_kind_reserves():
+    waiting = [
+        ticket("1", Demand(1, 1, 0), kind=A100), ticket("2", Demand(2, 1, 0), kind=A6000),
+        ticket("3", Demand(1, 1, 0), kind=A6000), ticket("4", Demand(0, 1, 0)),
+    ]  # fmt: skip
+    made = planned(waiting, 8, ("b",), held="Ac")
+
+    assert started(made) == ["4"]
+    assert {each.job for each in made.named} == {"1", "2", "4"}
+    assert "reserved" not in made.reasons["1"] and "the others reserved" in made.reasons["3"]
+
+
+def test_a_group_that_has_its_half_keeps_no_card_from_those_for_whom_it_waits():
+    element = ticket("5", Demand(2, 1, 0), element=1)._replace(job="5.1")
+    names, held = ("run/1/5.2/4/1/0", "run/2/6/3/1/0"), "abcdefg"
+
+    assert [each.job for each in planned([element], 8, ("h",), names, held).named] == ["5.1"]
+    assert planned([element], 8, ("h",), (*names, "wait/2/9/99999999/1/1/0/x//0"), held).named == []
+
+
+def test_a_group_gives_way_only_to_who_waits_for_cards_that_it_could_have():
+    element = ticket("5", Demand(1, 1, 0), element=1)._replace(job="5.1", kind=A6000)
+    has = "run/1/5.2/1/1/0"
+
+    assert started(planned([element], 8, ("b",), (has, "wait/2/9/99999999/1/1/0/x/a100/0"), held="Ac")) == ["5.1"]
+    assert started(planned([element], 8, ("b",), (has, "wait/2/9/99999999/1/1/0/x/a6000/0"), held="Ac")) == []

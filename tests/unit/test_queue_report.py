@@ -1,0 +1,66 @@
+"""Whose a held card is, as far as the names of jobs, the journal and processes tell."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge.queue import machine, tickets
+from clusterfn.bridge.queue.lease_names import Seen
+from clusterfn.bridge.queue.report import GpuHolders
+from clusterfn.bridge.supervisor.gpus import GpuProcess
+
+OWN, ADA, BOB = os.getuid() if hasattr(os, "getuid") else 0, 990001, 990002
+
+
+def held(*jobs, cards):
+    """Jobs as (uid, id, how many cards) that run, and cards that are held."""
+    return Seen([f"gpu/{card}" for card in cards] + [f"run/{uid}/{job}/{gpus}/1/0" for uid, job, gpus in jobs], 0)
+
+
+def users(root, seen, seen_on=None):
+    return {uuid: told["user"] for uuid, told in GpuHolders(str(root), seen, OWN).of(seen_on or {}).items()}
+
+
+def journal(root, *lines):
+    folder = Path(machine.folder(str(root)))
+    folder.mkdir(parents=True)
+    (folder / tickets.JOURNAL_FILE).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_only_one_who_has_cards_has_them(tmp_path):
+    assert users(tmp_path, held((ADA, "a", 2), (BOB, "b", 0), cards="12")) == {"1": str(ADA), "2": str(ADA)}
+
+
+def test_of_several_a_process_on_the_card_tells_and_counts(tmp_path):
+    seen = held((ADA, "a", 1), (BOB, "b", 1), cards="12")
+
+    assert users(tmp_path, seen) == {"1": f"{ADA} or {BOB}", "2": f"{ADA} or {BOB}"}
+    on_card = {"2": [GpuProcess("python", "7", str(ADA))]}
+    assert users(tmp_path, seen, on_card) == {"2": str(ADA), "1": str(BOB)}
+
+
+def test_a_name_that_nobody_can_explain_is_somebodys(tmp_path):
+    assert users(tmp_path, held(cards="1")) == {"1": "somebody"}
+
+
+@pytest.mark.skipif(not hasattr(os, "uname"), reason="hosts are no Windows machines")
+def test_ones_own_cards_are_in_the_journal_with_job_and_time(tmp_path):
+    job = tmp_path / "jobs" / "aa11"
+    job.mkdir(parents=True)
+    (job / "spec.json").write_text('{"name": "train"}')
+    journal(
+        tmp_path,
+        {"event": "taken", "job": "old", "t": 1.0, "cards": ["1", "2", "3"]},
+        {"event": "released", "job": "old", "t": 2.0, "cards": ["1", "2", "3"]},
+        {"event": "taken", "job": "aa11.3", "t": 3.0, "cards": ["2", "4"]},
+        {"event": "released", "job": "aa11.3", "t": 3.5, "cards": ["4"]},
+        {"event": "taken", "job": "died", "t": 4.0, "cards": ["3"]},
+        {"event": "ticket", "job": "w", "t": 5.0},
+    )
+    found = GpuHolders(str(tmp_path), held((OWN, "aa11.3", 1), (ADA, "a", 3), cards="1234"), OWN).of({})
+
+    own = found["2"]
+    assert (own["own"], own["job"], own["name"], own["since"]) == (True, "aa11.3", "train, element 3", 3.0)
+    assert {uuid: told["user"] for uuid, told in found.items() if not told["own"]} == dict.fromkeys("134", str(ADA))

@@ -1,0 +1,124 @@
+"""known_hosts, read strictly."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import HostKeyError
+from clusterfn.hosts.transports.host_keys import check, has_authority_alone, matches
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+
+KEY, OTHER = b"key", b"other"
+KIND = "ssh-ed25519"
+
+
+def line(name: str, blob: bytes, kind: str = KIND, marker: str = "") -> str:
+    return f"{marker} {name} {kind} {base64.b64encode(blob).decode()} comment\n".lstrip()
+
+
+def hashed(name: str) -> str:
+    salt = b"0123456789abcdef0123"
+    digest = hmac.new(salt, name.encode(), hashlib.sha1).digest()
+    return f"|1|{base64.b64encode(salt).decode()}|{base64.b64encode(digest).decode()}"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "config").touch()
+    found = resolve(Host("lab8", "lab8:2222", "bare", "yml:1", ssh_config=str(tmp_path / "config")))
+    return replace(found, known_hosts=(tmp_path / "known_hosts", tmp_path / "not there"))
+
+
+def remember(settings: Settings, *lines: str) -> None:
+    damaged = "# a comment\n\nbroken\n* ssh-rsa \u00e4\u00e4\u00e4\u00e4\n* ssh-rsa AAA\n|1|\u00e4|= ssh-rsa AAAA\n"
+    settings.known_hosts[0].write_text(damaged + "".join(lines), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        ("[lab8]:2222", True),
+        ("lab8", False),
+        ("other,[lab8]:2222", True),
+        ("[*]:2222", True),
+        ("[lab?]:2222", True),
+        ("[*]:2222,![lab8]:2222", False),
+        (hashed("[lab8]:2222"), True),
+        (hashed("lab8"), False),
+        ("|1|broken", False),
+    ],
+)
+def test_the_first_field_is_a_name_patterns_or_a_hash(patterns: str, found: bool) -> None:
+    assert matches(patterns, "[lab8]:2222") is found
+
+
+@pytest.mark.parametrize("name", ["[lab8]:2222", hashed("[lab8]:2222")])
+def test_the_remembered_key_is_taken(settings: Settings, name: str) -> None:
+    remember(settings, line("elsewhere", OTHER), line(name, KEY))
+
+    check(settings, "lab8", KIND, KEY)
+
+
+@pytest.mark.parametrize("name", ["lab8", "elsewhere"])
+def test_a_key_that_is_remembered_for_another_name_is_unknown(settings: Settings, name: str) -> None:
+    remember(settings, line(name, KEY))
+
+    with pytest.raises(HostKeyError, match="is unknown") as caught:
+        check(settings, "lab8", KIND, KEY)
+    hint = "run on that machine itself), then: clusterfn trust lab8 (by hand: ssh -o StrictHostKeyChecking=ask"
+    assert hint in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "file"), [("ssh-ed25519", "ed25519"), ("ecdsa-sha2-nistp256", "ecdsa"), ("ssh-rsa", "rsa")]
+)
+def test_an_unknown_key_names_the_file_whose_fingerprint_it_must_have(settings: Settings, kind: str, file: str) -> None:
+    with pytest.raises(HostKeyError) as caught:
+        check(settings, "lab8", kind, KEY)
+
+    assert f"ssh-keygen -lf /etc/ssh/ssh_host_{file}_key.pub" in (caught.value.hint or "")
+    assert "ssh-keyscan" not in str(caught.value)
+
+
+def test_another_key_names_the_line(settings: Settings) -> None:
+    remember(settings, line("[lab8]:2222", OTHER))
+
+    with pytest.raises(HostKeyError, match="another one than before") as caught:
+        check(settings, "lab8", KIND, KEY)
+    assert caught.value.evidence[1].endswith("known_hosts:7")
+
+
+def test_a_key_of_another_kind_is_another_key(settings: Settings) -> None:
+    remember(settings, line("[lab8]:2222", OTHER, kind="ssh-rsa"))
+
+    with pytest.raises(HostKeyError, match="another one than before"):
+        check(settings, "lab8", KIND, KEY)
+
+
+def test_a_revoked_key_is_refused_even_if_it_is_remembered(settings: Settings) -> None:
+    remember(settings, line("[lab8]:2222", KEY), line("*", KEY, marker="@revoked"))
+
+    with pytest.raises(HostKeyError, match="is revoked in"):
+        check(settings, "lab8", KIND, KEY)
+
+
+def test_a_certificate_authority_is_not_a_host_key(settings: Settings) -> None:
+    remember(settings, line("*", KEY, marker="@cert-authority"))
+
+    with pytest.raises(HostKeyError, match="is left to an authority, which paramiko cannot ask"):
+        check(settings, "lab8", KIND, KEY)
+    assert has_authority_alone(settings)
+
+
+def test_a_key_beside_an_authority_counts(settings: Settings) -> None:
+    remember(settings, line("*", OTHER, marker="@cert-authority"), line("[lab8]:2222", KEY))
+
+    check(settings, "lab8", KIND, KEY)
+    assert not has_authority_alone(settings)

@@ -1,0 +1,388 @@
+"""Who is asked, what a question looks like, and where the answers' connections lie. No lab, no terminal but our own."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pty
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import replace
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import paramiko
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import AuthenticationError, ConfigError
+from clusterfn.hosts.transports import held_connections, holder_client, paramiko_login, shared_login
+from clusterfn.hosts.transports.askpass import AskPass
+from clusterfn.hosts.transports.held_connections import HeldConnection
+from clusterfn.hosts.transports.prompts import Question
+from clusterfn.hosts.transports.shared_login import ReusingTransport
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="terminals and sockets of Unix")
+HELD = HeldConnection(
+    "0123456789abcdef", held_connections.MASTER, "lab", "ada@lab:22", os.getpid(), 1.0, 60.0, True, "/nowhere"
+)
+
+
+def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
+    question = Question("Code\x1b[2J\r: ", "ada@lab", "1. push\x07\n2. call\n")
+
+    assert str(question) == "1. push\n2. call\n(ada@lab) Code: "
+    assert len(str(Question("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
+
+
+def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() -> None:
+    another = Question("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
+    menu = Question("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
+
+    assert str(another).splitlines()[-1] == "(ada@lab) (ada@bank) Password: "
+    assert str(menu) == "Two steps\n1. push\n2. call\n(ada@lab) Which: "
+    assert str(Question("\u202e:drowssaP\u202c ", "ada@lab")) == "(ada@lab) :drowssaP "
+
+
+ASK = """
+import multiprocessing, os, sys
+from clusterfn.hosts.transports.prompts import Question, person
+def told():
+    print("somebody" if person() else "nobody", flush=True)
+if __name__ == "__main__":
+    if "worker" in sys.argv:
+        worker = multiprocessing.get_context("spawn").Process(target=told); worker.start(); worker.join()
+    elif "background" in sys.argv:
+        os.setpgid(0, 0) if os.getpid() != os.getsid(0) else os.fork() or (os.setpgid(0, 0), told(), os._exit(0))
+        os.wait()
+    else:
+        told()
+        asked = (("A: ", True), ("B: ", False))
+        print("got", [person()(Question(text, "lab", secret=secret)) for text, secret in asked])
+"""
+
+
+def in_terminal(tmp_path: Path, *words: str, typed: bytes = b"") -> str:
+    """What a program says in a terminal of its own, whose stdin is a pipe that is never written to."""
+    (tmp_path / "ask.py").write_text(ASK)
+    reader, _writer = os.pipe()
+    pid, fd = pty.fork()
+    if not pid:
+        os.dup2(reader, 0)
+        os.execv(sys.executable, [sys.executable, str(tmp_path / "ask.py"), *words])
+    said = b""
+    try:
+        while piece := os.read(fd, 4096):
+            said += piece
+            if typed and piece.endswith(b": "):
+                line, typed = typed.split(b"\n", 1)
+                os.write(fd, line + b"\n")
+    except OSError:  # the program has ended
+        pass
+    os.waitpid(pid, 0)
+    for each in (fd, reader, _writer):
+        os.close(each)
+    return said.decode().replace("\r", "")
+
+
+def test_the_terminal_is_asked_though_stdin_is_a_pipe_and_a_secret_stays_unseen(tmp_path: Path) -> None:
+    said = in_terminal(tmp_path, typed=b"first\nsecond\n")
+
+    assert said == "somebody\n(lab) A: \n(lab) B: second\ngot ['first', 'second']\n"
+
+
+@pytest.mark.parametrize("where", ["worker", "background"])
+def test_a_program_that_is_not_in_the_foreground_has_nobody(tmp_path: Path, where: str) -> None:
+    assert in_terminal(tmp_path, where) == "nobody\n"
+
+
+def test_without_a_terminal_there_is_nobody(tmp_path: Path) -> None:
+    (tmp_path / "ask.py").write_text(ASK.partition("        asked =")[0])
+    words = [sys.executable, str(tmp_path / "ask.py")]
+
+    ran = subprocess.run(words, input="x\n", capture_output=True, text=True, start_new_session=True, timeout=20)
+
+    assert ran.stdout == "nobody\n", ran.stderr
+
+
+# keyboard-interactive in several rounds, as a menu of ways to confirm has them
+
+
+class Menu(paramiko.ServerInterface):
+    """Asks which way, then says something that needs no answer."""
+
+    def __init__(self) -> None:
+        self.heard: list[list[str]] = []
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "keyboard-interactive"
+
+    def check_auth_interactive(self, username: str, submethods: str) -> paramiko.InteractiveQuery:
+        return paramiko.InteractiveQuery("Two steps", "1. push\n2. call", ("Way: ", True), ("PIN: ", False))
+
+    def check_auth_interactive_response(self, responses: list[str]) -> int | paramiko.InteractiveQuery:
+        self.heard.append(list(responses))
+        if responses == ["1", "1234"]:
+            return paramiko.InteractiveQuery("", "Success. Logging you in")
+        return paramiko.AUTH_FAILED if responses else paramiko.AUTH_SUCCESSFUL
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    (tmp_path / "config").write_text("Host *\nIdentityFile none\nIdentityAgent none\nNumberOfPasswordPrompts 2\n")
+    return resolve(Host("lab", "ada@lab", "bare", "x", ssh_config=str(tmp_path / "config")))
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
+    """A server in this process, and a connection to it that is not logged in."""
+    near, far = socket.socketpair()
+    there, here, menu = paramiko.Transport(far), paramiko.Transport(near), Menu()
+    there.add_server_key(paramiko.RSAKey.generate(2048))
+    there.start_server(threading.Event(), menu)
+    here.start_client(timeout=20)
+    yield menu, here
+    here.close()
+    there.close()
+
+
+def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(
+    server: tuple[Menu, paramiko.Transport], settings: Settings
+) -> None:
+    asked: list[Question] = []
+    answers = iter(["1", "1234"])
+
+    def ask(question: Question) -> str:
+        asked.append(question)
+        return next(answers)
+
+    paramiko_login.log_in(server[1], settings, "lab", ask)
+
+    assert server[0].heard == [["1", "1234"], []]
+    assert [(each.text, each.secret, each.about) for each in asked] == [
+        ("Way: ", False, "Two steps\n1. push\n2. call"),
+        ("PIN: ", True, ""),
+    ]
+
+
+def test_wrong_answers_are_asked_again_as_often_as_ssh_would(
+    server: tuple[Menu, paramiko.Transport], settings: Settings
+) -> None:
+    with pytest.raises(AuthenticationError, match="did not let ada in") as caught:
+        paramiko_login.log_in(server[1], settings, "lab", lambda question: "0")
+
+    assert server[0].heard == [["0", "0"]] * 2
+    assert caught.value.evidence.count("tried keyboard-interactive: refused") == 2
+
+
+@pytest.mark.parametrize("method", ["password", "keyboard-interactive"])
+def test_what_was_typed_is_in_no_log_and_no_error(
+    server: tuple[Menu, paramiko.Transport],
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    caplog.set_level(1)
+    typed = secrets.token_hex(8)
+    monkeypatch.setattr(server[0], "get_allowed_auths", lambda username: method)
+
+    with pytest.raises(AuthenticationError) as caught:
+        paramiko_login.log_in(server[1], settings, "lab", lambda question: typed)
+
+    told = "".join(traceback.format_exception(None, caught.value, caught.value.__traceback__))
+    assert f"tried {method}: refused" in told
+    assert typed not in told + repr(vars(caught.value)) + caplog.text
+
+
+# where held connections lie
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = Path("/tmp") / f"cf-{os.getpid()}"
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", str(path))
+    yield path
+    if path.is_dir():
+        for each in path.iterdir():
+            each.unlink()
+        path.rmdir()
+
+
+def test_the_folder_of_sockets_is_for_its_owner_alone(folder: Path) -> None:
+    assert (held_connections.runtime_folder().stat().st_mode & 0o777) == 0o700
+
+    folder.chmod(0o755)
+    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        held_connections.runtime_folder()
+    assert not held_connections.has_records()  # and it is in nobody's way
+
+
+def test_what_another_has_made_is_no_folder_of_sockets(folder: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder.symlink_to(tmp_path)  # made by another, perhaps, to a folder of ours
+    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        held_connections.runtime_folder()
+    folder.unlink()
+    for other in (lambda: folder.symlink_to("/nowhere/at/all"), folder.touch):
+        other()
+        with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+            held_connections.runtime_folder()
+        assert not held_connections.has_runtime_folder()
+        folder.unlink()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_none_though_nobody_else_may_use_it(folder: Path) -> None:
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 1, 1)
+
+    with pytest.raises(ConfigError, match="is not a folder of yours alone"):
+        held_connections.runtime_folder()
+
+
+def test_a_folder_that_cannot_be_made_or_written_to_is_an_error_that_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(held_connections.json, "dump", full)
+    with pytest.raises(ConfigError, match="No space left") as caught:
+        held_connections.write_record(HELD)
+    assert "CLUSTERFN_RUNTIME" in (caught.value.hint or "")
+    monkeypatch.setattr("clusterfn.hosts.transports.askpass._variables", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        AskPass(lambda question: "", "lab")
+    assert list(folder.iterdir()) == []
+
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", "/proc/nothing/here")
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        held_connections.runtime_folder()
+
+
+def test_what_killed_programs_left_there_goes_after_a_day(folder: Path) -> None:
+    old, new = held_connections.scratch_folder("ask-"), held_connections.scratch_folder("in-")
+    (old / "ask").touch()
+    os.utime(old, (1.0, 1.0))
+    held_connections.write_record(HELD)
+
+    shutil.rmtree(held_connections.scratch_folder("ask-"))
+
+    assert not old.exists()
+    new.rmdir()
+    assert held_connections.find_record(HELD.key) == HELD
+
+
+def test_a_folder_with_a_long_name_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CLUSTERFN_RUNTIME", str(tmp_path / ("x" * 80)))
+
+    with pytest.raises(ConfigError, match="too long for a folder of sockets"):
+        held_connections.runtime_folder()
+
+
+def test_a_record_is_found_by_its_key_and_belongs_to_the_last_login(folder: Path) -> None:
+    assert not held_connections.has_records()
+    held_connections.write_record(HELD)
+
+    assert (
+        held_connections.find_record(HELD.key),
+        list(held_connections.all_records()),
+        held_connections.has_records(),
+    ) == (HELD, [HELD], True)
+    assert (folder / f"{HELD.key}.json").stat().st_mode & 0o777 == 0o600
+    held_connections.forget_record(HeldConnection(**{**vars(HELD), "pid": 1}))  # another login has come meanwhile
+    assert held_connections.find_record(HELD.key) == HELD
+    held_connections.forget_record(HELD)
+    assert held_connections.find_record(HELD.key) is None
+
+
+def test_a_damaged_record_is_none(folder: Path) -> None:
+    (held_connections.runtime_folder() / "x.json").write_text("{")
+
+    assert list(held_connections.all_records()) == []
+
+
+@pytest.mark.parametrize("kind", [held_connections.MASTER, held_connections.HOLDER])
+def test_a_record_whose_process_id_is_now_another_programs_is_forgotten_when_it_is_used(
+    folder: Path, tmp_path: Path, kind: str
+) -> None:
+    (tmp_path / "config").write_text("Host lab\n")
+    host = Host("lab", "lab", "bare", "x", ssh_config=str(tmp_path / "config"))
+    key = held_connections.key_of(resolve(host), kind)
+    held_connections.runtime_folder()
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(held_connections.socket_path(key)))
+    held_connections.write_record(
+        replace(HELD, key=key, kind=kind, pid=os.getpid(), address=str(held_connections.socket_path(key)))
+    )
+    assert shared_login.is_held(host)
+
+    class Refused:
+        via = ""
+
+        def open(self, command: str, asker: object = None) -> Any:
+            raise AuthenticationError("no key", host="lab")
+
+    with pytest.raises(AuthenticationError):
+        ReusingTransport(host, Refused()).open("true")
+    assert not shared_login.is_held(host)
+
+
+def test_two_names_of_one_account_share_what_is_held_and_two_accounts_do_not(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host a b\nHostName lab.example.edu\nUser ada\nHost b c\nHostKeyAlias lab\n")
+
+    def key(address: str) -> str:
+        return held_connections.key_of(
+            resolve(Host("x", address, "bare", "x", ssh_config=str(tmp_path / "config"))), held_connections.MASTER
+        )
+
+    assert key("a") == key("ada@lab.example.edu")
+    assert len({key("a"), key("bob@a"), key("a:2222"), key("b")}) == 4
+
+
+def test_a_transport_that_can_hold_nothing_here_says_so(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text("Host lab\n")
+    host = Host("lab", "lab", "bare", "x", transport="openssh", ssh_config=str(tmp_path / "config"))
+    monkeypatch.setattr("clusterfn.hosts.transports.openssh.has_ssh", lambda: False)
+
+    with pytest.raises(ConfigError, match="transport: openssh of host lab cannot hold a connection on this machine"):
+        shared_login.log_in(host, None)
+
+
+def test_this_machine_is_not_logged_in_to() -> None:
+    with pytest.raises(ConfigError, match="here is this machine"):
+        shared_login.log_in(Host("here", "", "local", "x", transport="local"), None)
+
+
+def test_a_holder_that_ends_while_it_is_written_to_is_a_broken_pipe() -> None:
+    met: list[BaseException] = []
+
+    def write(stream: holder_client.HeldStream) -> None:
+        try:
+            while True:
+                stream.write(b"x" * 2_000_000)
+        except BaseException as error:
+            met.append(error)
+
+    for _ in range(30):
+        ours, theirs = Pipe()
+        stream = holder_client.HeldStream(ours)
+        writer = threading.Thread(target=write, args=(stream,))
+        writer.start()
+        theirs.recv_bytes()
+        theirs.close()
+        writer.join(20)
+        stream.close()
+
+    assert [type(error) for error in met] == [BrokenPipeError] * 30

@@ -1,0 +1,160 @@
+"""Addresses and ssh configurations: what is understood, and what is refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError, Unreachable
+from clusterfn.hosts.transports import ssh_config
+from clusterfn.hosts.transports.ssh_config import Address, parse_address, refuse_unmet, resolve
+
+HOST = Host("lab8", "lab8", "bare", "clusterfn.yml:3")
+
+
+def host_with(config: Path, address: str = "lab8") -> Host:
+    return Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=str(config))
+
+
+@pytest.fixture(params=["ssh -G", "paramiko"])
+def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A configuration file to be written; read by ssh, or by paramiko where there is no ssh."""
+    if request.param == "paramiko":
+        monkeypatch.setenv("PATH", str(tmp_path))
+    return tmp_path / "ssh_config"
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("lab8", Address("lab8")),
+        ("me@lab8:2222", Address("lab8", "me", 2222)),
+        ("me@[::1]:22", Address("::1", "me", 22)),
+        ("me@realm@lab8", Address("lab8", "me@realm")),
+        ("10.0.0.1:22", Address("10.0.0.1", None, 22)),
+    ],
+)
+def test_an_address_has_three_parts(text: str, address: Address) -> None:
+    assert parse_address(text, HOST) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-oProxyCommand=x", "me@-oProxyCommand=x", "-l@lab8", "a b", "lab8\n", "lab8:", "lab8:ssh", "", "a\x00b", "a@"],
+)
+def test_what_could_be_an_option_or_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a host"):
+        parse_address(text, HOST)
+
+
+def test_the_configuration_is_resolved(config: Path) -> None:
+    config.write_text(
+        "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n IdentityFile ~/.ssh/%h\n IdentitiesOnly yes\n"
+        " UserKnownHostsFile /k/h\n ConnectTimeout 7\n ProxyJump a,b@c:3\n HostKeyAlias cluster\n"
+    )
+
+    found = resolve(host_with(config))
+
+    assert (found.hostname, found.port, found.user, found.timeout_s) == ("10.1.2.3", 2222, "me", 7.0)
+    assert (found.identity_files, found.identities_only) == ((Path.home() / ".ssh/10.1.2.3",), True)
+    assert (found.proxy_jump, found.key_name, found.known_hosts[0]) == (("a", "b@c:3"), "cluster", Path("/k/h"))
+
+
+def test_what_the_address_says_comes_first(config: Path) -> None:
+    config.write_text("Host lab8\n Port 2222\n User me\n")
+
+    found = resolve(host_with(config, "you@lab8:22"))
+
+    assert (found.user, found.port, found.key_name) == ("you", 22, "lab8")
+
+
+def test_a_port_is_part_of_the_name_in_known_hosts(config: Path) -> None:
+    config.write_text("Host lab8\n HostName Lab8.Example\n Port 2222\n")
+
+    assert resolve(host_with(config)).key_name == "[lab8.example]:2222"
+
+
+def test_none_turns_a_proxy_off(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyJump none\nHost *\n ProxyJump a\n")
+
+    assert resolve(host_with(config)).proxy_jump == ()
+
+
+@pytest.mark.parametrize("line", ["RemoteCommand tmux", "BindAddress 10.0.0.1", "PKCS11Provider /x.so"])
+def test_what_paramiko_does_not_do_is_refused_by_name(config: Path, line: str) -> None:
+    config.write_text(f"Host lab8\n {line}\n")
+    host = host_with(config)
+
+    with pytest.raises(ConfigError, match=f"asks for {line.split()[0].lower()}, which paramiko does not do"):
+        refuse_unmet(host, resolve(host))
+
+
+def test_a_token_that_is_not_known_is_refused(config: Path) -> None:
+    config.write_text("Host lab8\n ProxyCommand nc %q %h\n")
+    host = host_with(config)
+
+    with pytest.raises(ConfigError, match="asks for %q"):
+        refuse_unmet(host, resolve(host))
+
+
+def test_a_local_command_that_is_not_permitted_asks_for_nothing(config: Path) -> None:
+    config.write_text("Host lab8\n LocalCommand beep\n")
+
+    assert resolve(host_with(config)).unmet == ()
+
+
+def test_a_broken_line_is_named(config: Path) -> None:
+    config.write_text("Host lab8\n HostName\n")
+
+    with pytest.raises(ConfigError) as caught:
+        resolve(host_with(config))
+
+    assert str(config) in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["Match tagged x", "Match !exec true", "Match host a localnetwork 10.0.0.0/8"])
+def test_without_ssh_what_only_ssh_understands_is_refused_by_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "config").write_text(f"Host a\n{line}\n")
+
+    with pytest.raises(ConfigError, match="config:2 can only be understood by ssh itself"):
+        resolve(host_with(tmp_path / "config"))
+
+
+def test_without_ssh_a_trailing_comment_is_no_part_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "config").write_text("Host lab8\n User me #comment\n")
+
+    assert resolve(host_with(tmp_path / "config")).user == "me"
+
+
+def test_a_name_of_the_ssh_configuration_is_told_with_its_line(config: Path) -> None:
+    config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example  # moved\n")
+    host = host_with(config)
+
+    assert resolve(host).named_in(host) == f"`HostName lab8.wrong.example` of lab8 in {config}:3"
+
+
+def test_a_name_of_clusterfn_yml_is_told_with_its_line(config: Path) -> None:
+    config.touch()
+    host = host_with(config)
+
+    assert resolve(host).named_in(host) == "address: of host lab8 (clusterfn.yml:3)"
+
+
+def test_an_ssh_that_does_not_resolve_its_configuration_is_named_and_may_be_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "ssh").chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(ssh_config, "SSH_G_TIMEOUT_S", 0.05)
+
+    with pytest.raises(Unreachable, match="did not resolve its configuration for lab8 within 0.05 s") as caught:
+        resolve(HOST)
+    assert caught.value.evidence == ("still running: ssh -G -- lab8",)
+    assert (caught.value.host, caught.value.retryable) == ("lab8", True)

@@ -1,0 +1,262 @@
+"""ssh configurations read without an ssh: the same answers as OpenSSH itself gives, which is asked in each test."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn.config.spec import Host
+from clusterfn.errors import ConfigError
+from clusterfn.hosts.transports import ssh_config_file, ssh_errors
+from clusterfn.hosts.transports.ssh_config import Settings, resolve
+from clusterfn.hosts.transports.ssh_config_file import matches, words
+
+needs_ssh = pytest.mark.skipif(shutil.which("ssh") is None, reason="asks OpenSSH for the right answer")
+
+# Name -> (the address, the configuration). {dir} is the folder of the files; `other` and `deep` lie in it.
+CONFIGURATIONS = {
+    "plain": ("lab8", "Host lab8\n HostName 10.1.2.3\n Port 2222\n User me\n"),
+    "nothing fits": ("lab8", "Host lab9\n User me\n"),
+    "the first value counts": ("lab8", "Host lab8\n User first\nHost *\n User second\n Port 2200\n"),
+    "address before file": ("you@lab8:2223", "Host lab8\n User me\n Port 22\n"),
+    "patterns": ("lab8.example", "Host lab? *.example\n User me\n"),
+    "a pattern that is negated": ("lab8", "Host * !lab8\n User me\nHost *\n User you\n"),
+    "brackets are no pattern": ("lab8", "Host lab[0-9]\n User me\n"),
+    "equals signs": ("lab8", "Host=lab8\nUser = me\nPort=2222\n"),
+    "quoted values": ("lab8", 'Host "lab8"\n User "me"\n IdentityFile "/a b/key"\n IdentityFile \'/c d/key\'\n'),
+    "quoted keyword": ("lab8", '"Host" lab8\n "User" me\n'),
+    "comment lines": ("lab8", "# one\n\nHost lab8\n   # two\n User me\n"),
+    "trailing comment": ("lab8", "Host lab8 # one\n User me # two\n Port 2222 #three\n"),
+    "a hash inside of a word": ("lab8", "Host lab8\n User me#you\n"),
+    "a hash in quotes": ("lab8", 'Host lab8\n User "me #you"\n'),
+    "tabs and capitals": ("lab8", "hOsT\tlab8\n\tUSER\tme\n\tpORT\t2222\t\n"),
+    "carriage returns": ("lab8", "Host lab8\r\n User me\r\n Port 2222\r\n"),
+    "hostname with a token": ("lab8", "Host lab8\n HostName %h.Cluster.example\n"),
+    "several identities": ("lab8", "Host *\n IdentityFile /a\nHost lab8\n IdentityFile ~/%h-%r\n IdentityFile /a\n"),
+    "identities only": ("lab8", "Host lab8\n IdentitiesOnly yes\n IdentityFile /k/%u\n CertificateFile /k/c\n"),
+    "tokens": ("lab8", "Host lab8\n HostName x\n Port 23\n IdentityFile /k/%%-%d-%h-%i-%k-%L-%n-%p-%r-%u-%C\n"),
+    "a variable": ("lab8", "Host lab8\n IdentityFile ${SOME_FOLDER}/key\n"),
+    "a jump": ("lab8", "Host lab8\n ProxyJump me@gate:2222,inner\n"),
+    "no jump": ("lab8", "Host lab8\n ProxyJump none\nHost *\n ProxyJump gate\n"),
+    "a jump before a command": ("lab8", "Host lab8\n ProxyJump gate\nHost *\n ProxyCommand nc %h %p\n"),
+    "a command before a jump": ("lab8", 'Host lab8\n ProxyCommand nc "a b" %h %p # all\nHost *\n ProxyJump gate\n'),
+    "no command": ("lab8", "Host lab8\n ProxyCommand none\nHost *\n ProxyCommand nc %h %p\n"),
+    "known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /a /b\n GlobalKnownHostsFile /c\n HashKnownHosts yes\n"),
+    "no known hosts": ("lab8", "Host lab8\n UserKnownHostsFile /dev/null\n GlobalKnownHostsFile none\n"),
+    "another name for the key": ("lab8", "Host lab8\n HostKeyAlias Cluster\n Port 2222\n"),
+    "strict": ("lab8", "Host lab8\n StrictHostKeyChecking accept-new\n"),
+    "not strict": ("lab8", "Host lab8\n StrictHostKeyChecking off\n"),
+    "very strict": ("lab8", "Host lab8\n StrictHostKeyChecking yes\n"),
+    "timeout with a unit": ("lab8", "Host lab8\n ConnectTimeout 1m30\n"),
+    "no timeout": ("lab8", "Host lab8\n ConnectTimeout none\n"),
+    "family": ("lab8", "Host lab8\n AddressFamily inet6\n"),
+    "port by name": ("lab8", "Host lab8\n Port ssh\n"),
+    "multiplexing": ("lab8", "Host lab8\n ControlMaster auto\n ControlPath ~/.ssh/%C\n"),
+    "multiplexing off": ("lab8", "Host lab8\n ControlPath none\n"),
+    "kerberos": ("lab8", "Host lab8\n GSSAPIAuthentication yes\n"),
+    "what paramiko lacks": ("lab8", "Host lab8\n BindAddress 10.0.0.1\n PKCS11Provider /x.so\n RemoteCommand a b\n"),
+    "an agent of one's own": ("lab8", "Host lab8\n IdentityAgent /run/agent\n"),
+    "no agent": ("lab8", "Host lab8\n IdentityAgent none\n"),
+    "match all": ("lab8", "Match all\n User me\n"),
+    "match host": ("lab8", "Match host lab8,lab9\n User me\nMatch host other\n Port 1\n"),
+    "match with a pattern that is negated": ("lab8", "Match host *,!lab8\n User me\n"),
+    "match not": ("lab8", "Match !host lab8\n User me\nMatch !host lab9\n Port 2222\n"),
+    "match by two": ("lab8", "Host lab8\n User me\nMatch host lab8 user me\n Port 23\nMatch user you\n Port 24\n"),
+    "match after hostname": ("lab8", "Host lab8\n HostName 10.0.0.8\nMatch host 10.0.0.8\n User me\n"),
+    "match originalhost": ("lab8", "Host lab8\n HostName x\nMatch originalhost lab8\n User me\n"),
+    "match localuser": ("lab8", "Match localuser nobody-here\n User me\n"),
+    "match final": ("lab8", "Match final host lab8.example\n User me\nHost lab8\n HostName lab8.example\n"),
+    "match canonical": ("lab8", "Match canonical host *\n User me\n"),
+    "match with a comment": ("lab8", "Match host lab8 # mine\n User me\n"),
+    "match exec that does not matter": ("lab8", "Match host other exec false\n User me\n"),
+    "include": ("lab8", "Include {dir}/other\nHost lab8\n User late\n"),
+    "include by a pattern": ("lab8", "Include {dir}/o*r {dir}/nothing*\n"),
+    "include in a block that fits": ("lab8", "Host lab8\n Include {dir}/other\n Port 99\n"),
+    "include in a block that does not": ("lab8", "Host lab9\n Include {dir}/other\n"),
+    "include ends with its own block": ("lab8", "Host lab8\n Include {dir}/elsewhere\n Port 2244\n"),
+    "include in an include": ("lab8", "Include {dir}/deep\n"),
+    "include of nothing": ("lab8", "Include {dir}/is-not-there\nInclude surely-not-there\nHost lab8\n User me\n"),
+}  # fmt: skip
+FILES = {
+    "other": "Host lab8\n User included\n Port 2233\nHost lab9\n User nobody\n",
+    "elsewhere": "Host lab9\n User nobody\n",
+    "deep": "Match host lab8\n IdentityFile /deep\nInclude {dir}/other\n",
+}
+BROKEN = {
+    "port": "Host other\n Port abc\n",
+    "port zero": "Host other\n Port 0\n",
+    "no value": "Host lab8\n HostName\n",
+    "two values": "Host lab8\n User me you\n",
+    "open quote": 'Host lab8\n User "me\n',
+    "unknown match": "Host lab8\nMatch sometimes x\n",
+    "match nothing": "Host lab8\nMatch\n",
+    "match host without a name": "Host lab8\nMatch host\n",
+    "yes or no": "Host lab8\n IdentitiesOnly perhaps\n",
+    "family": "Host lab8\n AddressFamily inet5\n",
+    "prompts": "Host lab8\n NumberOfPasswordPrompts few\n",
+    "timeout": "Host lab8\n ConnectTimeout soon\n",
+    "strictness": "Host lab8\n StrictHostKeyChecking maybe\n",
+}
+
+
+def write(folder: Path, text: str) -> Path:
+    for name, content in FILES.items():
+        (folder / name).write_text(content.replace("{dir}", str(folder)))
+    (folder / "config").write_text(text.replace("{dir}", str(folder)), newline="")
+    return folder / "config"
+
+
+def asked(config: Path, address: str, explicit: bool) -> Settings:
+    found = resolve(Host("lab8", address, "bare", "clusterfn.yml:3", ssh_config=str(config)))
+    return found if explicit else replace(found, identity_files=())  # else the default ones, which differ by version
+
+
+@needs_ssh
+@pytest.mark.parametrize("name", CONFIGURATIONS)
+def test_the_answer_is_that_of_openssh(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_FOLDER", "/somewhere")
+    address, text = CONFIGURATIONS[name]
+    config, explicit = write(tmp_path, text), "IdentityFile" in text or "deep" in text
+    right = asked(config, address, explicit)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert asked(config, address, explicit) == right
+
+
+@needs_ssh
+def test_the_home_is_the_one_that_openssh_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "Host lab8\n IdentityFile ~/.ssh/mine\n IdentityFile %d/other\n UserKnownHostsFile ~/known\n"
+    config = write(tmp_path, text)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    right = asked(config, "lab8", True)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert asked(config, "lab8", True) == right and not right.identity_files[0].is_relative_to(tmp_path)
+
+
+def test_a_configuration_that_ssh_does_not_read_is_named_where_a_name_cannot_be_resolved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path / "passwd")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    host = Host("lab8", "lab8", "bare", "yml:1")
+    settings = replace(resolve(host), config_file=None)
+    before = ssh_errors.unresolved(host, settings, "lab8", []).hint
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").touch()
+    after = ssh_errors.unresolved(host, settings, "lab8", []).hint
+
+    wanted = f"ssh reads {tmp_path}/passwd/.ssh/config, not {tmp_path}/.ssh/config: to use that file, add ssh_config:"
+    assert "ssh_config" not in before and wanted in after
+
+
+@pytest.mark.parametrize("home_has", [[], ["mine.pub"], ["mine"]])
+def test_a_key_that_is_not_there_is_named_by_the_refusal(tmp_path: Path, home_has: list[str]) -> None:
+    for name in home_has:
+        (tmp_path / name).touch()
+    config = write(tmp_path, f"Host lab8\n IdentityFile {tmp_path}/mine\n")
+    error = ssh_errors.login_refused("lab8", asked(config, "lab8", True), ["x: refused"], ["publickey"])
+    usual = resolve(Host("lab8", "lab8", "bare", "y", ssh_config="/dev/null"))
+    by_default = ssh_errors.login_refused("lab8", usual, [], [])
+
+    named = [f"{tmp_path}/mine: no such file (IdentityFile in your ssh configuration)"]
+    assert error.evidence == (*([] if home_has else named), "x: refused") and by_default.evidence == ()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("*a" * 2000, "a" * 5000 + "b", False), ("*a" * 200, "a" * 500, True), ("*", "", True), ("?", "", False),
+        ("a*c*e", "abcde", True), ("a*c*e", "abcd", False), ("**a", "ba", True), ("!a,*", "a", False),
+        ("a?", "a", False),
+    ],
+)  # fmt: skip
+def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
+    assert matches(pattern, text) is found
+
+
+def test_a_user_that_is_nowhere_is_named(home: Path) -> None:
+    (home / ".ssh/config").write_text("Host lab8\n IdentityFile ~nobody-at-all/key\n")
+
+    with pytest.raises(ConfigError, match="~nobody-at-all/key: this machine has no such user"):
+        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+
+
+@needs_ssh
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_openssh_refuses_is_refused_by_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write(tmp_path, BROKEN[name])
+    with pytest.raises(ConfigError):
+        asked(config, "lab8", False)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(ConfigError, match=re.escape(f"{config}:2 ")):
+        asked(config, "lab8", False)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of its own, and no ssh."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(ssh_config_file, "home", lambda: tmp_path)
+    (tmp_path / ".ssh/config.d").mkdir(parents=True)
+    return tmp_path
+
+
+def test_a_relative_include_begins_in_the_folder_of_ssh(home: Path) -> None:
+    (home / ".ssh/config").write_text("Include config.d/*.conf\n")
+    (home / ".ssh/config.d/a.conf").write_text("Host lab8\n User me\n")
+
+    assert resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3")).user == "me"
+
+
+def test_the_file_of_all_users_is_read_last(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterfn.hosts.transports.ssh_config_file.system_file", lambda: home / "etc")
+    (home / ".ssh/config").write_text("Host lab8\n User me\n")
+    (home / "etc").write_text("Host lab8\n User you\n Port 2222\n")
+
+    found = resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+
+    assert (found.user, found.port) == ("me", 2222)
+
+
+def test_a_file_that_includes_itself_is_refused(home: Path) -> None:
+    (home / ".ssh/config").write_text("Include config\n")
+
+    with pytest.raises(ConfigError, match="config:1 includes too deep"):
+        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+
+
+def test_a_file_that_is_not_there_is_named(home: Path) -> None:
+    with pytest.raises(ConfigError, match="nowhere is not there"):
+        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3", ssh_config=str(home / "nowhere")))
+
+
+def test_canonical_names_need_ssh(home: Path) -> None:
+    (home / ".ssh/config").write_text("CanonicalizeHostname yes\n")
+
+    with pytest.raises(ConfigError, match="canonicalizehostname"):
+        resolve(Host("lab8", "lab8", "bare", "clusterfn.yml:3"))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a b", ["a", "b"]),
+        (r"a\ b", ["a b"]),
+        (r"'a\'b'", ["a'b"]),
+        (r"a\b", [r"a\b"]),
+        ("'a \"b\"'c", ['a "b"c']),
+        ("a #b c", ["a"]),
+        ("#a", []),
+    ],
+)
+def test_words_are_split_as_openssh_does(text: str, found: list[str]) -> None:
+    assert words(text) == found
