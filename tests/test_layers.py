@@ -38,7 +38,7 @@ BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
     "bridge/builder/build.py": "the builder's outermost frame",
     "bridge/supervisor/child.py": "after a fork nothing may run on",
-    "bridge/wire/foreign.py": "calls the user's constructors, __reduce__ and __str__",
+    "bridge/serialization/foreign.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker/payload.py": "runs the user's function",
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",
     "bridge/worker/execute.py": "runs the user's function",
@@ -57,9 +57,9 @@ BUILT_IN = {"__future__", *getattr(sys, "stdlib_module_names", ())}
 # Where the value itself is the library's, or the table of errors is that of the library beside the bridge.
 LIBRARIES = {
     "bridge/worker/execute.py": ["clusterfn.gpu.cuda_errors"],
-    "bridge/wire/pickler.py": ["numpy"],
-    "bridge/wire/tensors.py": ["torch"],
-    "bridge/wire/indexes.py": ["faiss", "numpy"],
+    "bridge/serialization/pickler.py": ["numpy"],
+    "bridge/serialization/tensors.py": ["torch"],
+    "bridge/serialization/indexes.py": ["faiss", "numpy"],
 }
 THERE = [name for name in FILES if name.startswith("bridge/")]
 
@@ -156,7 +156,7 @@ def test_what_travels_imports_the_standard_library_and_itself(name):
     for target in imported(name) | imported(name, late=True):
         top = target.split(".")[0]
         allowed = target.startswith(("clusterfn.bridge", "clusterfn.bridge.layout"))
-        borrowed = "bridge/wire" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
+        borrowed = "bridge/serialization" in name and target in ("cloudpickle", "cloudpickle.cloudpickle")
         arrays = target in LIBRARIES.get(name, ())
         own = top in ("_clusterfn", "_clusterfn_wire")
         assert allowed or borrowed or arrays or own or top in sys.stdlib_module_names or top == "__future__", target
@@ -170,11 +170,13 @@ def test_gpu_needs_the_standard_library_alone(name):
     assert {each for each in targets if not each.startswith("clusterfn.gpu")} <= {"clusterfn.errors"}
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if "bridge/wire/" in name])
+@pytest.mark.parametrize("name", [name for name in FILES if "bridge/serialization/" in name])
 def test_wire_knows_nothing_of_its_surroundings(name):
     targets = imported(name) | imported(name, late=True)
 
-    assert not {target for target in targets if target.startswith("clusterfn.") and ".bridge.wire" not in target}
+    assert not {
+        target for target in targets if target.startswith("clusterfn.") and ".bridge.serialization" not in target
+    }
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.startswith("bridge/agent/")])

@@ -195,7 +195,7 @@ class ClusterFunction(Generic[P, R]):
         return _unpickled, (self._mark, None if self._mark.__dict__["decorated"] is self else self.options)
 
     def _on_its_way(self) -> tuple[Any, ...]:
-        """How `bridge.wire.pickler` pickles it for a job."""
+        """How `bridge.serialization.pickler` pickles it for a job."""
         from clusterfn.calls import payload
 
         return payload.reduce_decorated(self.__wrapped__)

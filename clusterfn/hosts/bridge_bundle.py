@@ -48,7 +48,7 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
-    """Supervisor, worker, wire, cloudpickle and the library itself, laid out as `docs/architecture.md` shows."""
+    """The files of supervisor, worker and builder, cloudpickle and the library, as in `docs/architecture.md`."""
     return make(dict(_bridge_files()))
 
 
@@ -63,7 +63,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "worker", "_clusterfn/bridge/worker/")
     for name in _SINGLE_FILES:
         yield f"_clusterfn/bridge/{name}", (_LIBRARY / "bridge" / name).read_bytes()
-    yield from _python_files(_LIBRARY / "bridge" / "wire", "_clusterfn_wire/")
+    yield from _python_files(_LIBRARY / "bridge" / "serialization", "_clusterfn_wire/")
     yield from _python_files(serialization.cloudpickle_folder(), "_clusterfn_wire/cloudpickle/")
     library = _python_files(_LIBRARY, "")
     for name, data in library:

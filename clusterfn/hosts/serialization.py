@@ -1,4 +1,4 @@
-"""The bridge's `wire` package, loaded here under the name that it has on a host.
+"""The package `bridge.serialization`, loaded here under the name that it has on a host.
 
 A pickle names the modules of the functions that rebuild it, so both sides must know them by one name:
 `_clusterfn_wire`, and `_clusterfn_wire.cloudpickle` for a second copy of cloudpickle that streams may refer to.
@@ -15,7 +15,7 @@ from types import ModuleType
 
 NAME = "_clusterfn_wire"
 _lock = threading.Lock()
-_FOLDER = Path(__file__).parents[1] / "bridge" / "wire"
+_FOLDER = Path(__file__).parents[1] / "bridge" / "serialization"
 
 
 def part(name: str) -> ModuleType:

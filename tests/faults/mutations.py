@@ -13,7 +13,7 @@ Edit = tuple[str, str, str]
 
 WORKER = "bridge/worker/execute.py"
 WORKER_MAIN = "bridge/worker/main.py"
-CONTAINER = "bridge/wire/container.py"
+CONTAINER = "bridge/serialization/container.py"
 _S = "bridge/supervisor/"
 WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "after"))
 SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
@@ -83,8 +83,8 @@ MUTATIONS: list[Mutation] = [
          "        except ZeroDivisionError as unreadable:", "outcome.json damaged-bare"),
     _one("a local file that cannot be written ends all", "calls/job.py", "except (ClusterfnError, OSError) as error:",
          "except ClusterfnError as error:", "outputs find no place-bare"),
-    _one("no word about generators", "bridge/wire/unpicklable.py", 'if hasattr(part, "__next__") and', "if False and",
-         "generator-bare"),
+    _one("no word about generators", "bridge/serialization/unpicklable.py",
+         'if hasattr(part, "__next__") and', "if False and", "generator-bare"),
     # bytes
     _one("no check sum", CONTAINER, "if line != _sealed(", "if False and line != _sealed(",
          "payload: a bit flipped-bare", "payload: cut-bare", "value: a bit flipped-bare"),
