@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import accounts, gpubox, hosts, layout, packages, pythons, slurm, teardown, torchenv
+from . import accounts, gpubox, grid_engine, hosts, layout, packages, pythons, slurm, teardown, torchenv
 from .processes import LabError, State, exclusive, is_alive
 
 
@@ -26,7 +26,7 @@ def why_not() -> str:
 
 def announce(missing: list[str]) -> None:
     """What is about to happen, before it happens."""
-    what = f"{len(layout.HOST_LIST)} ssh hosts, a SLURM of {len(layout.NODES)} nodes and a GPU box"
+    what = f"{len(layout.HOST_LIST)} ssh hosts, a SLURM of {len(layout.NODES)} nodes, a Grid Engine and a GPU box"
     print(f"The lab: {what}, under {layout.ROOT}")
     print(f"  packages to install: {' '.join(missing) or 'none'}")
     print(f"  accounts: {' '.join(account.name for account in layout.ACCOUNT_LIST)}")
@@ -68,6 +68,7 @@ def build(state: State) -> None:
         "hosts": hosts.build,
         "gpu box": gpubox.build,
         "slurm": slurm.build,
+        "grid engine": grid_engine.build,
     }
     for name, make in parts.items():
         began = time.monotonic()

@@ -204,7 +204,7 @@ def _torch(version: str, tag: str, minor: int) -> Package:
     return Package("pytorch", version, f"{tag}_generic_py3{minor}_h0123456_{number}", files, number, depends=depends)
 
 
-_TORCH = b'''
+_TORCH = b"""
 from . import cuda, version
 
 
@@ -223,7 +223,7 @@ def ones(count, device="cpu"):
     if device != "cpu":
         cuda.refuse()
     return Tensor([1.0] * count)
-'''
+"""
 
 _TORCH_CUDA = b'''"""A stand-in: what it knows of cards it asks nvidia-smi."""
 import shutil

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import accounts, cable, layout, newcomer, ownbox
+from . import accounts, cable, grid_engine, layout, newcomer, ownbox
 from .cable import Cable
 from .gpubox import GpuBox
 from .newcomer import Newcomer
@@ -136,6 +136,35 @@ class SlurmControls:
             self.wait_node(node, "idle", "mixed", "allocated", "completing", timeout_s=timeout_s)
 
 
+class GridEngineControls:
+    """Grid Engine's own commands as root on its login host, and what its accounting says."""
+
+    def run(self, program: str, *args: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+        """One of its commands, say run("qstat", "-u", "*")."""
+        argv = grid_engine.command(program, *args)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+    def job_state(self, job_id: str) -> str:
+        """qw, r, Eqw, ...; empty when the job waits and runs no more."""
+        rows = [line.split() for line in self.run("qstat", "-u", "*").stdout.splitlines()[2:]]
+        return next((row[4] for row in rows if row[0] == job_id), "")
+
+    def wait_ended(self, job_id: str, timeout_s: float = 60) -> dict[str, str]:
+        """Until the job is in the accounting; its facts there. Raises: LabError after timeout_s."""
+        deadline = time.monotonic() + timeout_s
+        while (done := self.run("qacct", "-j", job_id)).returncode:
+            if time.monotonic() > deadline:
+                raise LabError(f"job {job_id} has not ended after {timeout_s} s: {self.job_state(job_id)!r}")
+            time.sleep(0.1)
+        words = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+        return {pair[0]: pair[1].strip() for pair in words if len(pair) == 2}
+
+    def cancel_all(self) -> None:
+        """Delete every job of every lab account."""
+        for account in layout.ACCOUNT_LIST:
+            self.run("qdel", "-u", account.name)
+
+
 class Lab:
     """The lab that is up. Raises at creation: LabMissing if there is none, or if part of it is dead."""
 
@@ -154,6 +183,7 @@ class Lab:
         self.client = layout.CLIENT
         self.gpubox = GpuBox()
         self.slurm = SlurmControls()
+        self.grid_engine = GridEngineControls()
         self.totp = Totp()
         self.slurm_conf = layout.SLURM_CONF
 
@@ -267,6 +297,8 @@ class Lab:
         if layout.HOST_BY_NAME[self.host(alias).name].slurm:
             lines += ["    scheduler: slurm", "    slurm: {partition: {cpu: short, gpu: gpu}}"]
             lines += ["    defaults: {time: 10min}"]
+        elif layout.HOST_BY_NAME[self.host(alias).name].grid_engine:
+            lines += ["    scheduler: grid_engine", "    defaults: {time: 10min}"]
         else:
             lines += ["    scheduler: bare", "    limits: {cores: 64}"]
         return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,9 @@ SLURM_PROGRAMS = re.compile(
     r"s(acct|acctmgr|alloc|attach|batch|bcast|cancel|control|crontab|diag|gather|info|prio|queue|report|run|sh|share)"
     r"|s(stat|trigger|view)"
 )
+GRID_ENGINE_COMMANDS = (
+    "qacct", "qalter", "qconf", "qdel", "qhold", "qhost", "qmod", "qquota", "qrls", "qrsh", "qselect", "qstat", "qsub",
+)  # fmt: skip
 HIDDEN = re.compile(r"(i?python|pip|pydoc|conda|mamba|uv|nvidia-).*")
 
 
@@ -30,13 +33,14 @@ def fill_common_bin() -> None:
     for folder in (Path("/usr/sbin"), Path("/usr/bin")):
         for program in folder.iterdir():
             hidden = HIDDEN.fullmatch(program.name) or SLURM_PROGRAMS.fullmatch(program.name)
+            hidden = hidden or program.name in GRID_ENGINE_COMMANDS
             place = COMMON_BIN / program.name
             if not hidden and not place.is_symlink():
                 place.symlink_to(program)
 
 
 def fill_host_bin(host: Host) -> None:
-    """The host's own programs: its python3, and SLURM's on the host that has one."""
+    """The host's own programs: its python3, and those of its scheduler."""
     own = HOSTS / host.name / "bin"
     own.mkdir(parents=True, exist_ok=True)
     wanted = {}
@@ -45,6 +49,8 @@ def fill_host_bin(host: Host) -> None:
         wanted = {"python3": python, f"python3.{host.minor}": python}
     if host.slurm:
         wanted.update({p.name: p for p in Path("/usr/bin").iterdir() if SLURM_PROGRAMS.fullmatch(p.name)})
+    if host.grid_engine:
+        wanted.update({name: layout.GRID_ENGINE_PROGRAMS / name for name in GRID_ENGINE_COMMANDS})
     for name, program in wanted.items():
         if not (own / name).is_symlink():
             (own / name).symlink_to(program)
@@ -53,12 +59,14 @@ def fill_host_bin(host: Host) -> None:
 def sshd_config(host: Host) -> str:
     """The whole configuration of one host."""
     path = f"{HOSTS / host.name / 'bin'}:{COMMON_BIN}"
-    slurm = f" SLURM_CONF={layout.SLURM_CONF}" if host.slurm else ""
+    settings = {"SLURM_CONF": str(layout.SLURM_CONF)} if host.slurm else {}
+    settings.update(layout.GRID_ENGINE_ENV if host.grid_engine else {})
+    scheduler = "".join(f" {name}={value}" for name, value in settings.items())
     # Of this one sshd takes the last value.
     startups = "" if "MaxStartups" in host.settings else "MaxStartups 100:30:200\n"
-    settings = f"{host.settings}\n" if host.settings else ""
+    first = f"{host.settings}\n" if host.settings else ""
     return f"""\
-{settings}ListenAddress {host.address}
+{first}ListenAddress {host.address}
 Port {host.port}
 HostKey {SSHD / host.name}.key
 PidFile none
@@ -71,7 +79,7 @@ PrintMotd no
 {startups}MaxSessions 50
 UseDNS no
 Subsystem sftp internal-sftp
-SetEnv PATH={path} CLUSTERFN_LAB_HOST={host.name}{slurm}
+SetEnv PATH={path} CLUSTERFN_LAB_HOST={host.name}{scheduler}
 """
 
 
@@ -98,14 +106,17 @@ def sshd_argv(host: Host) -> list[str]:
     return [str(host.program), "-D", "-f", str(config), "-E", str(layout.LOGS / f"sshd-{host.name}.log")]
 
 
-def start_host(host: Host, state: State) -> None:
-    """Start the sshd unless it runs; a port somebody else holds is an error, not a reason to share."""
+def start_host(host: Host, state: State, apart: Sequence[str] = ()) -> None:
+    """Start the sshd unless it runs; a port somebody else holds is an error, not a reason to share.
+
+    `apart` are words before its command, such as run it in namespaces of its own.
+    """
     name = f"sshd-{host.name}"
     if name in state.daemons and is_alive(state.daemons[name]):
         return
     if listens(host.port):
         raise LabError(f"port {host.port} of host {host.name} is taken by a process that is not the lab's")
-    state.remember(start(Record(name, sshd_argv(host))))
+    state.remember(start(Record(name, [*apart, *sshd_argv(host)])))
 
 
 def wait_for(host: Host, *, timeout_s: float = 10) -> None:
@@ -132,9 +143,11 @@ def build(state: State) -> None:
     for host in (*hosts, *cables):
         fill_host_bin(host)
     client.build([*hosts, *cables])
-    for host in hosts:
+    # That of Grid Engine needs more than these have, and starts with it.
+    started = [host for host in hosts if not host.grid_engine]
+    for host in started:
         start_host(host, state)
-    for host in hosts:
+    for host in started:
         wait_for(host)
 
 

@@ -24,6 +24,9 @@ GPUBOX = ROOT / "gpubox"
 MUNGE = ROOT / "munge"
 SLURM = ROOT / "slurm"
 DEVICES = ROOT / "dev"
+GRID_ENGINE = ROOT / "grid-engine"
+GRID_ENGINE_PROGRAMS = GRID_ENGINE / "packages" / "usr" / "lib" / "gridengine"
+GRID_ENGINE_LIBRARIES = Path("/usr/lib/gridengine")  # a link, where its programs look for each other
 COMMON_BIN = HOSTS / "common" / "bin"
 SSH_CONFIG = CLIENT / "ssh_config"
 SPLIT_CONFIG = CLIENT / "ssh_config.split"
@@ -47,6 +50,16 @@ MINORS = tuple(range(6, 14))
 REFUSED_PORT = 22099
 SLURMCTLD_PORT = 22117
 NODES = {"n1": 22118, "n2": 22119}
+QMASTER_PORT, EXECD_PORT = 22124, 22125  # of addresses in GRID_ENGINE_NETWORK
+GRID_ENGINE_NETWORK = "10.98.0"
+GRID_ENGINE_HOST = "gridengine"  # its sshd's, and the name by which Grid Engine's master knows itself
+EXECUTION_HOSTS = ("ge1", "ge2")
+GRID_ENGINE_ENV = {
+    "SGE_ROOT": str(GRID_ENGINE / "root"),
+    "SGE_CELL": "default",
+    "SGE_QMASTER_PORT": str(QMASTER_PORT),
+    "SGE_EXECD_PORT": str(EXECD_PORT),
+}
 
 
 @dataclass(frozen=True)
@@ -66,6 +79,7 @@ class Host:
     address: str = "127.0.0.1"
     identity: str = "id_ed25519"
     slurm: bool = False
+    grid_engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ HOST_LIST = (
     Host("hostcert", 22032, 6, f"HostCertificate {SSHD}/hostcert.key-cert.pub"),
     Host("nosession", 22033, 6, "MaxSessions 0"),
     Host("onestartup", 22034, 6, "MaxStartups 1"),
+    Host(GRID_ENGINE_HOST, 22035, 6, grid_engine=True),
 )
 # Not started by `up` but by the tests that want to pull a cable (cable.py); of the addresses that are nobody's.
 CABLE_LIST = tuple(
@@ -179,7 +194,10 @@ def aliases() -> tuple[Alias, ...]:
 
 
 # The files whose change makes a running lab an old one. The handle, the tests and the proxy are not among them.
-BUILDERS = ("accounts", "client", "gpubox", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm", "totp")
+BUILDERS = (
+    "accounts", "client", "gpubox", "grid_engine", "hosts", "layout", "nvidia_smi", "packages", "pythons", "slurm",
+    "totp",
+)  # fmt: skip
 
 
 def version() -> str:

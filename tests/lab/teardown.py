@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from . import accounts, cable, layout, newcomer
+from . import accounts, cable, grid_engine, layout, newcomer
 from .processes import State, is_alive, stop
 
 
@@ -16,6 +16,7 @@ def removals(state: State) -> list[str]:
     """Everything `down` would stop or remove, one line each."""
     daemons = [f"process {record.pid} {record.name}" for record in state.daemons.values() if is_alive(record)]
     cables = [f"cable {host.name}" for host in layout.CABLE_LIST if cable.is_laid(host)]
+    cables += [f"bridge {grid_engine.BRIDGE}"] if grid_engine.is_laid() else []
     users = [f"account {found.pw_name}" for found in (*accounts.existing(), *newcomer.everyone())]
     mounts = [f"mount {account.home}" for account in layout.ACCOUNT_LIST if os.path.ismount(account.home)]
     places = [path for path in (*map(Path, state.created), layout.ROOT) if path.exists()]
@@ -49,7 +50,7 @@ def end_steps(*, patience_s: float = 10) -> None:
 
 def remove_created(place: Path) -> None:
     """A file the lab made outside its folder, or a folder if nobody put anything there."""
-    if place.is_file():
+    if place.is_file() or place.is_symlink():
         place.unlink()
     elif place.exists() and not any(place.iterdir()):
         place.rmdir()
@@ -64,6 +65,7 @@ def down() -> None:
         cable.remove(host)
     for found in newcomer.everyone():
         newcomer.remove(found)
+    grid_engine.remove()
     accounts.remove()
     end_steps()
     for place in map(Path, state.created):

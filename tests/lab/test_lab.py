@@ -341,6 +341,39 @@ def test_too_much_memory_is_killed(lab: Lab, output: Path) -> None:
     assert "exceeded memory limit" in output.read_text()
 
 
+def qsub(lab: Lab, options: str, script: str) -> str:
+    """qsub as cfbash on the gridengine host; the job's number."""
+    done = lab.ssh("gridengine-bash", f"qsub -terse -S /bin/sh -j y {options}", stdin=f"{script}\n".encode())
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().strip()
+
+
+def test_only_the_grid_engine_host_has_grid_engine(lab: Lab) -> None:
+    assert lab.ssh("slurm", "command -v qsub qstat qacct").stdout == b""
+    assert lab.ssh("gridengine-bash", "command -v sbatch squeue").stdout == b""
+    assert lab.ssh("gridengine-bash", "qconf -sel").stdout.split() == [b"ge1", b"ge2"]
+
+
+@pytest.mark.parametrize("host", list(layout.EXECUTION_HOSTS))
+def test_each_execution_host_runs_a_job_with_gpus_and_cores(lab: Lab, output: Path, host: str) -> None:
+    job = qsub(lab, f"-l h={host},gpu=1 -pe smp 2 -o {output}", "echo $(hostname) $NSLOTS $(id -un)")
+    ended = lab.grid_engine.wait_ended(job)
+    assert output.read_text().split() == [host, "2", "cfbash"]
+    assert (ended["failed"], ended["exit_status"], ended["hostname"]) == ("0", "0", host)
+
+
+def test_grid_engine_ends_a_job_at_its_time(lab: Lab) -> None:
+    ended = lab.grid_engine.wait_ended(qsub(lab, "-l h_rt=1 -o /dev/null", "sleep 60"))
+    assert ended["failed"].startswith("37 ")
+
+
+def test_what_grid_engine_cannot_run_is_refused_when_it_is_asked_to_check(lab: Lab) -> None:
+    done = lab.ssh("gridengine-bash", "qsub -w e -l gpu=99", stdin=b"true\n")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1, b"", b"Unable to run job: error: no suitable queues\nExiting.\n",
+    )  # fmt: skip
+
+
 @pytest.mark.long
 def test_a_high_job_puts_a_low_one_back_into_the_queue(lab: Lab, output: Path) -> None:
     low = submit(lab, f"-p low -w n1 --exclusive --mem=100 --open-mode=append -o {output}", "sleep 3")
@@ -382,5 +415,6 @@ def test_down_would_remove_own_things_only(lab: Lab) -> None:
     words = [line.split(maxsplit=1) for line in teardown.removals(State.load())]
     places = {what for kind, what in words if kind in ("folder", "mount")}
     assert {what[:2] for kind, what in words if kind == "account"} == {"cf"}
-    assert all(place == "/run/sshd" or place.startswith(str(layout.ROOT)) for place in places)
+    elsewhere = ("/run/sshd", str(layout.GRID_ENGINE_LIBRARIES))
+    assert all(place in elsewhere or place.startswith(str(layout.ROOT)) for place in places)
     assert {what for kind, what in words if kind == "file"} == {str(totp.PAM_SERVICE)}
