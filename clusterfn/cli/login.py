@@ -8,11 +8,10 @@ import time
 
 from clusterfn.api import login as api_login
 from clusterfn.cli import screen, target
-from clusterfn.hosts.transports import held_connections, shared_login
+from clusterfn.hosts.transports import shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 
-_HEAD = ("HOST", "ACCOUNT", "BY", "SINCE", "KEPT UNUSED FOR")
-_WAYS = {held_connections.MASTER: "ssh", held_connections.HOLDER: "clusterfn"}
+_HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 
 
 def login(given: argparse.Namespace) -> int:
@@ -48,4 +47,4 @@ def _list() -> int:
 
 def _row(each: HeldConnection) -> list[str]:
     since = f"{screen.age(time.time() - each.since)} ago"
-    return [each.host, each.place, _WAYS[each.kind], since, screen.age(each.ttl_s)]
+    return [each.host, each.place, since, screen.age(each.ttl_s)]

@@ -46,7 +46,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("CLUSTERFN_RUNTIME", str(folder))
     yield folder
     for each in list(held_connections.all_records()):
-        shared_login._end(each)
+        shared_login.end(each)
     shutil.rmtree(folder)
 
 
@@ -346,85 +346,70 @@ def full(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-FULL = """
-from clusterfn.hosts.transports import held_connections, holder_process
-from tests.contract.test_login import full
-held_connections.json.dump = full
-holder_process.main()
-"""
-HELD = [("auto", "openssh (clusterfn login)"), ("paramiko", "paramiko (clusterfn login)")]
+VIA = "openssh (clusterfn login)"
 
 
-@pytest.fixture(params=HELD, ids=["master", "holder"])
-def logged_in(request: pytest.FixtureRequest, totp: Any, lab: Any, prompts: Counted) -> tuple[Host, str]:
-    """A host to which a connection is held, by each of both ways, and what `via` says then."""
-    transport, via = request.param
-    host = totp(transport)
+@pytest.fixture
+def logged_in(totp: Any, lab: Any, prompts: Counted) -> Host:
+    """A host to which a connection is held."""
+    host = totp()
     shared_login.log_in(host, Person(lab.totp.code))
     assert prompts() == 1
-    return host, via
+    return host
 
 
-def test_five_processes_need_one_code(logged_in: Any, prompts: Counted) -> None:
-    host, via = logged_in
-    running = [subprocess.Popen(argv(host), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for _ in range(5)]
+def test_five_processes_need_one_code(logged_in: Host, prompts: Counted) -> None:
+    running = [subprocess.Popen(argv(logged_in), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) for _ in range(5)]
 
     said = [process.communicate(timeout=WAIT_S)[0].decode() for process in running]
 
-    assert said == [f"by {via} b'hi\\n'\n"] * 5
+    assert said == [f"by {VIA} b'hi\\n'\n"] * 5
     assert prompts() == 1
 
 
-def test_logging_in_again_asks_nothing(logged_in: Any, prompts: Counted) -> None:
-    found, new = shared_login.log_in(logged_in[0], None)
+def test_logging_in_again_asks_nothing(logged_in: Host, prompts: Counted) -> None:
+    found, new = shared_login.log_in(logged_in, None)
 
     assert (found.host, new, prompts()) == ("totp-second", False, 1)
 
 
-def test_logout_leaves_no_process_and_no_socket(logged_in: Any, runtime: Path, connect_to: Connect) -> None:
-    host, via = logged_in
-    there = connect_to(host)
+def test_logout_leaves_no_process_and_no_socket(logged_in: Host, runtime: Path, connect_to: Connect) -> None:
+    there = connect_to(logged_in)
     held_by = next(shared_login.all_held()).pid
 
-    assert shared_login.log_out(host)
+    assert shared_login.log_out(logged_in)
 
     assert list(runtime.iterdir()) == []
     assert not held_connections.is_running(held_by)
-    assert not shared_login.log_out(host)
+    assert not shared_login.log_out(logged_in)
     until(lambda: not there._link.line.connected)
     with pytest.raises(AuthenticationError, match="connection to totp-second needs you"):
         there.ping().result(WAIT_S)
 
 
-def test_a_holder_that_was_killed_is_noticed_and_cleared_away(
-    logged_in: Any, runtime: Path, lab: Any, prompts: Counted
+def test_a_master_that_was_killed_is_noticed_and_cleared_away(
+    logged_in: Host, runtime: Path, lab: Any, prompts: Counted
 ) -> None:
-    host, via = logged_in
     os.kill(next(shared_login.all_held()).pid, signal.SIGKILL)
 
     with pytest.raises(AuthenticationError, match="clusterfn login totp-second"):
-        until(lambda: transport_for(host).open("true").close())
+        until(lambda: transport_for(logged_in).open("true").close())
 
     assert list(runtime.iterdir()) == []
-    assert shared_login.log_in(host, Person(lab.totp.code))[1]
+    assert shared_login.log_in(logged_in, Person(lab.totp.code))[1]
     assert prompts() == 2
 
 
 def test_it_ends_itself_when_nobody_has_used_it(totp: Any, lab: Any, runtime: Path) -> None:
-    for transport, _ in HELD:
-        shared_login.log_in(replace(totp(transport), login_ttl_s=2.0), Person(lab.totp.code))
-    found = list(held_connections.all_records())
+    made, _ = shared_login.log_in(replace(totp(), login_ttl_s=2.0), Person(lab.totp.code))
 
-    until(lambda: not any(held_connections.is_running(each.pid) for each in found))
+    until(lambda: not held_connections.is_running(made.pid))
 
-    # it has cleared up after itself
-    assert not any(each.kind == held_connections.HOLDER for each in held_connections.all_records())
-    assert (len(found), list(shared_login.all_held()), list(runtime.iterdir())) == (2, [], [])
+    assert (list(shared_login.all_held()), list(runtime.iterdir())) == ([], [])
 
 
-@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
-def test_of_logins_at_once_one_is_held_and_logout_leaves_none(totp: Any, runtime: Path, transport: str) -> None:
-    host = totp(transport, alias="py36-dash")
+def test_of_logins_at_once_one_is_held_and_logout_leaves_none(totp: Any, runtime: Path) -> None:
+    host = totp(alias="py36-dash")
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         made = [each.result()[0] for each in [pool.submit(shared_login.log_in, host, None) for _ in range(3)]]
 
@@ -444,29 +429,24 @@ def test_a_login_that_comes_while_another_is_just_made_joins_it(totp: Any, runti
     assert shared_login.log_in(host, None)[0].pid == first.pid
 
 
-@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
-def test_what_cannot_be_remembered_is_not_held(
-    totp: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    (runtime / "full.py").write_text(FULL)
-    monkeypatch.setattr(
-        "clusterfn.hosts.transports.holder_client._START", f"import runpy; runpy.run_path({str(runtime / 'full.py')!r})"
-    )
+def test_what_cannot_be_remembered_is_not_held(totp: Any, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     monkeypatch.setattr(held_connections.json, "dump", full)
 
     with pytest.raises(ConfigError, match="No space left"):
-        shared_login.log_in(totp(transport, alias="py36-dash"), None)
+        shared_login.log_in(totp(alias="py36-dash"), None)
 
-    until(lambda: [each.name for each in runtime.iterdir()] == ["full.py"])
+    until(lambda: list(runtime.iterdir()) == [])
 
 
-@pytest.mark.parametrize("transport", [transport for transport, _ in HELD])
 def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_to_have_ended(
-    totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch, transport: str
+    totp: Any, lab: Any, runtime: Path, prompts: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("control_master._CHECK_S", "holder_client.CHECK_S", "holder_client.ANSWER_S", "shared_login._GONE_S"):
+    for name in ("control_master._CHECK_S", "shared_login._GONE_S"):
         monkeypatch.setattr(f"clusterfn.hosts.transports.{name}", 0.3)
-    host = totp(transport, "ConnectTimeout 1")
+    host = totp(lines="ConnectTimeout 1")
     pid = shared_login.log_in(host, Person(lab.totp.code))[0].pid
     os.kill(pid, signal.SIGSTOP)
 
@@ -485,9 +465,8 @@ def test_what_holds_a_connection_and_was_stopped_is_neither_forgotten_nor_said_t
     until(lambda: not held_connections.is_running(pid))
 
 
-@pytest.mark.parametrize(("transport", "via"), HELD)
-def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any, transport: str, via: str) -> None:
-    host = totp(transport, alias="onesession-bash")
+def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any) -> None:
+    host = totp(alias="onesession-bash")
     made, _ = shared_login.log_in(host, None)
     first = transport_for(host)
     stream = first.open("cat")
@@ -498,7 +477,7 @@ def test_a_session_too_many_is_told_as_that(lab: Any, totp: Any, transport: str,
     with pytest.raises(Unreachable, match=r"The held connection to 127.0.0.1:22025 takes no further session") as caught:
         transport_for(host).open("true")
 
-    assert (first.via, other.via) == (via, "paramiko")
+    assert (first.via, other.via) == (VIA, "paramiko")
     assert "MaxSessions" in (caught.value.hint or "")
     stream.close()
     beside.close()
@@ -523,11 +502,10 @@ def configured(totp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ca
 COMMAND = [str(Path(sys.executable).with_name("clusterfn"))]
 
 
-@pytest.mark.parametrize("transport", ["auto", "paramiko"])
 def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
-    totp: Any, configured: Any, lab: Any, prompts: Counted, transport: str, capsys: Any
+    totp: Any, configured: Any, lab: Any, prompts: Counted, capsys: Any
 ) -> None:
-    host = configured(totp(transport), ", login_ttl: 30min")
+    host = configured(totp(), ", login_ttl: 30min")
     terminal = Terminal([*COMMAND, "login", "totp-second"])
     terminal.until("Verification code: ")
     terminal.type(lab.totp.code())
@@ -537,7 +515,7 @@ def test_the_command_asks_and_what_it_holds_outlives_its_terminal(
     transport_for(host).open("true").close()
     assert [main(["login"]), main(["login", "totp-second"]), main(["logout", "totp-second"])] == [0, 0, 0]
     listed, again, ended = capsys.readouterr().out.split("\ntotp-second: ")
-    assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +(ssh|clusterfn) +\d s ago +30 min", listed)
+    assert re.search(r"totp-second +cfsecond@127.0.0.1:22027 +\d s ago +30 min", listed)
     assert again.startswith("is held already as cfsecond@127.0.0.1:22027")
     assert ended == "logged out; jobs there go on\n"
     assert main(["logout", "totp-second"]) == 1
@@ -557,7 +535,7 @@ def wait(gate):
 """
 
 
-@pytest.mark.parametrize(("before", "transport"), [("login", "auto"), ("login", "paramiko"), ("prompt", "auto")])
+@pytest.mark.parametrize("before", ["login", "prompt"])
 def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     totp: Any,
     configured: Any,
@@ -567,7 +545,6 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     before: str,
-    transport: str,
 ) -> None:
     from clusterfn import cluster
 
@@ -576,7 +553,7 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
     gate = lab.home("second") / f"gate-{tmp_path.name}"
     with DelayProxy(0, lab.host("totp-second").port) as cable:
         key = "HostKeyAlias [127.0.0.1]:22027"
-        host = configured(totp(transport, f"Host totp-second\nPort {cable.port}\n{key}"))
+        host = configured(totp(lines=f"Host totp-second\nPort {cable.port}\n{key}"))
         if before == "login":
             shared_login.log_in(host, person)
         space: dict[str, Any] = {}

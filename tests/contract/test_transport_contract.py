@@ -21,8 +21,8 @@ from tests.fakes.transport import FakeTransport, Far
 
 Open = Callable[[str], Stream]
 BY_SSH = ["paramiko", "openssh", "auto"]
-HELD = {"held by ssh": "openssh", "held by us": "paramiko"}
-TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, *HELD])]
+HELD = "held"
+TRANSPORTS = ["fake", "local", *(pytest.param(kind, marks=pytest.mark.lab) for kind in [*BY_SSH, HELD])]
 LOGIN_SHELLS = ["bash", "dash", "tcsh", "fish"]
 
 
@@ -38,20 +38,14 @@ def play(command: str, far: Far) -> int:
 
 
 @pytest.fixture
-def held_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Host]]:
-    """A host by this transport, to which a connection is held for the length of the test."""
+def held_host(lab_host: Callable[[str], Host], monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """A host to which a connection is held for the length of the test."""
     folder = tempfile.mkdtemp(prefix="cf-", dir="/tmp")
     monkeypatch.setenv("CLUSTERFN_RUNTIME", folder)
-    made: list[Host] = []
-
-    def make(transport: str) -> Host:
-        made.append(replace(request.getfixturevalue("lab_host")("py36-bash"), transport=transport))
-        shared_login.log_in(made[-1], None)
-        return made[-1]
-
-    yield make
-    for host in made:
-        assert shared_login.log_out(host)
+    host = lab_host("py36-bash")
+    shared_login.log_in(host, None)
+    yield host
+    assert shared_login.log_out(host)
     shutil.rmtree(folder)
 
 
@@ -63,8 +57,8 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     if request.param in BY_SSH:
         host = replace(request.getfixturevalue("lab_host")("py36-bash"), transport=request.param)
         make[request.param] = lambda: transport_for(host)
-    if request.param in HELD:
-        by_login = request.getfixturevalue("held_host")(HELD[request.param])
+    if request.param == HELD:
+        by_login = request.getfixturevalue("held_host")
         make[request.param] = lambda: transport_for(by_login)
     transport = make[request.param]()
 
@@ -75,7 +69,7 @@ def open_stream(request: pytest.FixtureRequest, local_host: Any) -> Any:
     yield open_one
     for stream in opened:
         stream.close()
-    assert not (opened and request.param in HELD) or "clusterfn login" in transport.via
+    assert not (opened and request.param == HELD) or "clusterfn login" in transport.via
 
 
 def read_all(stream: Stream) -> bytes:

@@ -262,6 +262,22 @@ def test_a_refused_login_waits_for_a_person_and_is_not_tried_again(
     assert (len(transport.commands), connection.state.name) == (3, "connected")
 
 
+def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(
+    connected: Connected, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "can_hold", lambda host: False)
+    connection, transport = connected(silent)
+    asked = connection.ping()
+    until(lambda: transport.program.asked)
+
+    transport.error = AuthenticationError("no", host="lab8")
+    transport.drop()
+
+    with pytest.raises(AuthenticationError, match="lab8 needs you: run this program again; your jobs go on"):
+        asked.result(WAIT_S)
+    assert (len(transport.commands), connection.usable()) == (2, False)
+
+
 def test_a_login_that_is_held_and_does_not_help_is_tried_after_growing_pauses(
     connected: Connected, logged_in: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -650,9 +666,7 @@ def test_streams_that_break_at_once_are_made_after_pauses(
     waits: list[int] = []
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
     tried = connection._link._try_to_connect
-    monkeypatch.setattr(
-        connection._link, "_try_to_connect", lambda wait: waits.append(wait) or tried(wait)
-    )
+    monkeypatch.setattr(connection._link, "_try_to_connect", lambda wait: waits.append(wait) or tried(wait))
 
     connection.run(["a program that kills the agent"])
 

@@ -23,7 +23,7 @@ from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.link_state import ConnectionState, LinkStream, StateListeners
 from clusterfn.hosts.rpc.request_queue import PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
-from clusterfn.hosts.transports import is_held, prompts
+from clusterfn.hosts.transports import can_hold, is_held, prompts
 
 PING_ID = 2**31
 LOCAL_LOOK_S = 2.0  # between two looks for a held connection, at this machine alone
@@ -252,11 +252,13 @@ class Link:
             self._connected_anew(tried.opened)
         elif tried.refused is not None:
             self._die(tried.refused)
-        elif tried.needs_a_person:
+        elif tried.needs_a_person and can_hold(self.host):
             self._needs_you = prompts.needs_you(self.host.name)
+        elif tried.needs_a_person:  # no login of another program can help: who waits must learn it
+            self._die(prompts.needs_you(self.host.name, can_hold=False))
         else:
             self._standing.now("reconnecting", tried.not_yet, self.state.since)
-        return tried.opened is not None or tried.refused is not None
+        return tried.opened is not None or self.line.over is not None
 
     def _wait_for_a_person(self) -> bool:
         """A refused login is never tried again by itself: until `clusterfn login` holds a connection, or the end.

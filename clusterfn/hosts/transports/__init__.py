@@ -6,7 +6,7 @@ from clusterfn.config.spec import Host
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.prompts import Asker
 
-__all__ = ["Asker", "Stream", "Transport", "is_held", "transport_for"]
+__all__ = ["Asker", "Stream", "Transport", "can_hold", "is_held", "transport_for"]
 
 
 def transport_for(host: Host) -> Transport:
@@ -39,3 +39,10 @@ def is_held(host: Host) -> bool:
     from clusterfn.hosts.transports import shared_login
 
     return shared_login.is_held(host)
+
+
+def can_hold(host: Host) -> bool:
+    """Whether `clusterfn login` can hold a connection to the host on this machine."""
+    from clusterfn.hosts.transports import shared_login
+
+    return shared_login.can_hold(host)

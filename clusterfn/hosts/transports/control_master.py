@@ -35,7 +35,7 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
     Raises:
         HostError: As `Transport.open`.
     """
-    key = held_connections.key_of(settings, held_connections.MASTER)
+    key = held_connections.key_of(settings)
     path = held_connections.socket_path(key)
     if _pid(path) is None:  # one that lives is another login's, which is just being made: this one then joins it
         path.unlink(missing_ok=True)
@@ -45,9 +45,7 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
         if pid is None:
             raise ssh_errors.ended(host, settings, "the connection ended right after the login", [])
         place = f"{settings.user}@{settings.place}"
-        made = HeldConnection(
-            key, held_connections.MASTER, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path)
-        )
+        made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
         held_connections.write_record(made)
     except BaseException:  # what no program would find must not stay
         if held_connections.find_record(key) is None:

@@ -1,8 +1,8 @@
-"""Which connections are held open for this user: one record for each, a small file that only its owner can read.
+"""Records of the connections that are held open for this user, in a folder that only the user can read. Not on Windows.
 
-The folder of records and sockets is private to the user and to this machine. It has a short, fixed name: a socket's
-path may have 104 bytes, and every program of the user must find it, whatever its environment variables.
-A record is a claim, not a fact: the program that wants the connection tests it, and removes the record of a dead one.
+The folder also holds their sockets. It has a short, fixed name: a socket's path may have 104 bytes, and every program
+of the user must find it, whatever its environment variables. A record may outlive its connection: the program that
+wants to use it tests that first, and removes the record of a dead one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import secrets
 import shutil
 import socket
 import stat
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ _LONGEST = 67  # of its path; with a socket's name and what ssh appends it is 10
 
 
 def runtime_folder() -> Path:
-    """The folder; it exists, and only its owner may look into it.
+    """Return the folder; make it first if it is not there.
 
     Raises:
         ConfigError: Another user has made it, others may use it, or it cannot be made.
@@ -48,7 +47,7 @@ def runtime_folder() -> Path:
 
 
 def scratch_folder(prefix: str) -> Path:
-    """A new folder in it, which the caller removes; what killed programs left there goes after a day.
+    """Make a folder in it, which the caller removes; what killed programs left there is removed after a day.
 
     Raises:
         ConfigError: It cannot be made.
@@ -65,34 +64,21 @@ def scratch_folder(prefix: str) -> Path:
 
 
 def unwritable(error: OSError) -> ConfigError:
-    """Nothing can be written there: the disk is full, or the folder cannot be made."""
+    """The error for a folder that cannot be made or written to."""
     return ConfigError(
         f"{_runtime_path()}, where sockets and records of logins lie, cannot be written to: {error.strerror}",
         hint=f"mend that, or set {VARIABLE} to another folder of your own with a short path",
     )
 
 
-def has_runtime_folder() -> bool:
-    """Whether there is such a folder. Another user's folder counts as none."""
-    try:
-        _refuse_shared(_runtime_path())
-    except (OSError, ConfigError):
-        return False
-    return _runtime_path().is_dir()
-
-
 def _runtime_path() -> Path:
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "clusterfn" / "held"
     return Path("/tmp") / f"clusterfn-{os.getuid()}"  # TMPDIR differs between the programs of one user
 
 
 def _refuse_shared(path: Path) -> None:
-    if sys.platform == "win32":  # what lies below LOCALAPPDATA is the user's alone
-        return
     if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
     found = path.lstat()
@@ -104,7 +90,6 @@ def _refuse_shared(path: Path) -> None:
         )
 
 
-MASTER, HOLDER = "master", "holder"
 _RECORD = ".json"
 
 
@@ -113,20 +98,17 @@ class HeldConnection:
     """One held connection.
 
     Attributes:
-        key: Names it: kind and way to the host, as a hash.
-        kind: MASTER, a ControlMaster of the system's ssh; or HOLDER, a process of ours with paramiko.
+        key: A hash of the way to the host.
         host: The host's name in clusterfn.yml at the login.
         place: user@host:port.
-        pid: Of the process that holds it.
+        pid: The ssh that holds it.
         since: time.time() of the login.
         ttl_s: How long it is kept without being used.
         asked: Whether the login needed a person.
-        address: Where a holder is spoken to; a master's socket.
-        secret: For a pipe of Windows, which others can open too; else "".
+        address: The path of its socket.
     """
 
     key: str
-    kind: str
     host: str
     place: str
     pid: int
@@ -134,23 +116,21 @@ class HeldConnection:
     ttl_s: float
     asked: bool
     address: str
-    secret: str = ""
 
 
-def key_of(settings: Settings, kind: str) -> str:
-    """The same for all names and files that lead to one account by one way."""
-    way = [kind, settings.user, settings.hostname, settings.port, settings.key_name]
+def key_of(settings: Settings) -> str:
+    """Return the same key for all names and files that lead to one account by one way."""
+    way = [settings.user, settings.hostname, settings.port, settings.key_name]
     text = json.dumps([*way, settings.proxy_jump, settings.proxy_command])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def socket_path(key: str) -> Path:
-    """Where the socket of a held connection lies."""
     return runtime_folder() / f"{key}.s"
 
 
 def write_record(held: HeldConnection) -> None:
-    """Write its record: from now on others find it.
+    """Write its record, by which other programs find it.
 
     Raises:
         ConfigError: It cannot be written; then nothing is left of it.
@@ -170,12 +150,12 @@ def forget_record(held: HeldConnection) -> None:
     """Remove its record and its socket, unless another login has taken the place since."""
     now = find_record(held.key)
     if now is not None and now.pid == held.pid:
-        for path in (_record_path(held.key), *([] if sys.platform == "win32" else [Path(held.address)])):
-            path.unlink(missing_ok=True)
+        _record_path(held.key).unlink(missing_ok=True)
+        Path(held.address).unlink(missing_ok=True)
 
 
 def find_record(key: str) -> HeldConnection | None:
-    """The record of that key, if there is one."""
+    """Return the record with that key; None if there is none, or it is damaged."""
     try:
         return HeldConnection(**json.loads(_record_path(key).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -183,7 +163,7 @@ def find_record(key: str) -> HeldConnection | None:
 
 
 def all_records() -> Iterator[HeldConnection]:
-    """All records, those of dead connections too."""
+    """Yield all records, those of dead connections too."""
     for path in sorted(runtime_folder().glob(f"*{_RECORD}")):
         found = find_record(path.name.removesuffix(_RECORD))
         if found is not None:
@@ -191,25 +171,29 @@ def all_records() -> Iterator[HeldConnection]:
 
 
 def has_records() -> bool:
-    """Whether anything is held at all, which costs next to nothing to ask."""
-    return has_runtime_folder() and next(all_records(), None) is not None
+    """Whether anything is held at all; cheap. Another user's folder counts as none."""
+    try:
+        _refuse_shared(_runtime_path())
+    except (OSError, ConfigError):
+        return False
+    return next(all_records(), None) is not None
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process of this user."""
-    if sys.platform == "win32":
-        return True  # os.kill would end it: its pipe tells
+    """Whether this user has such a process."""
     try:
         os.kill(pid, 0)
     except OSError:
         return False
-    return not _has_ended(pid)
+    try:  # a zombie has ended: in a container its parent may never reap it
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def listens(held: HeldConnection) -> bool:
-    """Whether a process holds its socket open, one that was stopped too. For a master this counts as use."""
-    if sys.platform == "win32":
-        return True
+    """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
     with socket.socket(socket.AF_UNIX) as line:
         line.setblocking(False)
         try:
@@ -219,15 +203,6 @@ def listens(held: HeldConnection) -> bool:
         except OSError:
             return False
     return True
-
-
-def _has_ended(pid: int) -> bool:
-    """Whether only its parent has not heard of its end: in a container its parent may never ask (Linux)."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] == "Z"
 
 
 def _record_path(key: str) -> Path:

@@ -70,13 +70,15 @@ def person() -> Asker | None:
     return _on_terminal if _has_terminal() else None
 
 
-def needs_you(host_name: str) -> AuthenticationError:
-    """A login that a person has made once is not repeated without one."""
+def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
+    """The error for a login that needed a person, and is not repeated without one.
+
+    Args:
+        can_hold: Whether `clusterfn login` can hold a connection to the host.
+    """
+    how = f"clusterfn login {host_name}" if can_hold else "run this program again"
     return AuthenticationError(
-        f"connection to {host_name} needs you: clusterfn login {host_name}; your jobs go on",
-        host=host_name,
-        hint=f"clusterfn login {host_name}",
-        retryable=True,
+        f"connection to {host_name} needs you: {how}; your jobs go on", host=host_name, hint=how, retryable=True
     )
 
 

@@ -1,8 +1,7 @@
 """Log in once for all programs of this user: `clusterfn login`, `logout`, and the transport that reuses a login.
 
-Two ways to hold a connection: a ControlMaster of the system's ssh (`control_master`) where possible, else a process of
-our own (`holder_client`, `holder_process`). `ReusingTransport` prefers a held connection to a new one. It never repeats
-a login that needed a person without that person: no host sees a login that cannot succeed.
+`control_master` holds the connection, by the system's ssh. `ReusingTransport` prefers a held connection to a new one.
+It never repeats a login that needed a person without that person: no host sees a login that cannot succeed.
 """
 
 from __future__ import annotations
@@ -14,53 +13,54 @@ from collections.abc import Iterator
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.transports import control_master, held_connections, holder_client, openssh, prompts
+from clusterfn.hosts.transports import control_master, held_connections, openssh, prompts
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.hosts.transports.prompts import Asker, Question
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
-KINDS = {
-    "auto": (held_connections.MASTER, held_connections.HOLDER),
-    "openssh": (held_connections.MASTER,),
-    "paramiko": (held_connections.HOLDER,),
-}
 _GONE_S = 10.0
 _LOOK_S = 0.05
 
 
+def can_hold(host: Host) -> bool:
+    """Whether a connection to the host can be held: by the system's ssh, if its transport may use that one."""
+    return host.transport in ("auto", "openssh") and sys.platform != "win32" and openssh.has_ssh()
+
+
 def log_in(host: Host, asker: Asker | None) -> tuple[HeldConnection, bool]:
-    """Hold a connection to the host; what is held, and whether that is new.
+    """Hold a connection to the host; return what is held, and whether that is new.
 
     Args:
         asker: Asks for passwords and codes; None: only a login that needs no person works.
 
     Raises:
-        ConfigError: The host is this machine, or its transport can hold nothing here.
+        ConfigError: The host is this machine, or this machine cannot hold a connection to it.
         HostError: As `Transport.open`; or what is held does not answer.
     """
     settings = _by_ssh(host)
-    before = find_held(host, settings)
-    if before is not None and _answers(before):
-        return before, False
-    if held_connections.MASTER in KINDS[host.transport] and sys.platform != "win32" and openssh.has_ssh():
-        return control_master.log_in(host, settings, asker), True
-    if held_connections.HOLDER not in KINDS[host.transport]:
-        raise _no_way(host)
-    return holder_client.log_in(host, asker), True
+    if not can_hold(host):
+        raise _cannot_hold(host)
+    before = find_held(settings)
+    if before is not None:
+        if control_master.answers(before):
+            return before, False
+        if held_connections.listens(before):  # it was stopped: another login would leave it for ever
+            raise _stuck(before)
+    return control_master.log_in(host, settings, asker), True
 
 
-def _answers(each: HeldConnection) -> bool:
-    """Whether it can be used; False if there is only a socket, and another process by its number.
-
-    Raises:
-        HostError: It is there, and was stopped: another login would leave it for ever.
-    """
-    if (control_master if each.kind == held_connections.MASTER else holder_client).answers(each):
-        return True
-    if held_connections.listens(each):
-        raise _stuck(each)
-    return False
+def _cannot_hold(host: Host) -> ConfigError:
+    if host.transport == "paramiko":
+        message = f"transport: paramiko of host {host.name} cannot hold a connection: only the system's ssh can"
+        return ConfigError(message, host=host.name, evidence=[host.source], hint="use transport: auto or openssh")
+    if sys.platform == "win32":
+        message = "Windows's ssh cannot hold a connection for all programs: it has no ControlMaster"
+        hint = "use clusterfn inside WSL; without it each program asks you for itself"
+    else:
+        message = "A connection is held by the system's ssh, and there is none on this machine"
+        hint = "install OpenSSH's client; without it each program asks you for itself"
+    return ConfigError(message, host=host.name, hint=hint)
 
 
 def _stuck(each: HeldConnection) -> HostError:
@@ -72,87 +72,62 @@ def _stuck(each: HeldConnection) -> HostError:
     )
 
 
-def _no_way(host: Host) -> ConfigError:
-    return ConfigError(
-        f"transport: openssh of host {host.name} cannot hold a connection on this machine",
-        host=host.name,
-        evidence=[host.source, "there is no ssh here, or it is Windows's, which has no ControlMaster"],
-        hint="use transport: auto or paramiko",
-    )
-
-
 def log_out(host: Host) -> bool:
-    """End what is held to the host; whether there was something. Nothing of it is left then.
+    """End what is held to the host, and leave nothing of it; return whether there was something.
 
     Raises:
+        ConfigError: The host is this machine.
         HostError: What holds it does not end.
     """
     settings = _by_ssh(host)
-    found = [each for each in _records(host, settings) if is_alive(each)]
-    for each in found:
-        _end(each)
-        if is_alive(each) and held_connections.listens(each):
-            raise _stuck(each)
-    for each in _records(host, settings):
-        held_connections.forget_record(each)
-    return bool(found)
+    found = find_held(settings) if can_hold(host) else None
+    if found is None:
+        return False
+    end(found)
+    if control_master.is_alive(found) and held_connections.listens(found):
+        raise _stuck(found)
+    left = held_connections.find_record(found.key)
+    if left is not None:
+        held_connections.forget_record(left)
+    return True
 
 
-def find_held(host: Host, settings: Settings) -> HeldConnection | None:
-    """What is held to the host and can be used by its transport; records of what has died are removed."""
-    for each in _records(host, settings):
-        if is_alive(each):
-            return each
+def end(each: HeldConnection) -> None:
+    """End it, and wait until its process is gone, but not for ever."""
+    control_master.log_out(each)
+    deadline = time.monotonic() + _GONE_S
+    while held_connections.is_running(each.pid) and time.monotonic() < deadline:
+        threading.Event().wait(_LOOK_S)
+
+
+def find_held(settings: Settings) -> HeldConnection | None:
+    """Return what is held by this way to the host; remove the record of a dead connection."""
+    found = held_connections.find_record(held_connections.key_of(settings))
+    return found if found is None or _lives(found) else None
+
+
+def all_held() -> Iterator[HeldConnection]:
+    """Yield all that is held; remove the records of dead connections."""
+    if sys.platform != "win32":
+        yield from filter(_lives, held_connections.all_records())
+
+
+def _lives(each: HeldConnection) -> bool:
+    alive = control_master.is_alive(each)
+    if not alive:
         held_connections.forget_record(each)
-    return None
+    return alive
 
 
 def is_held(host: Host) -> bool:
     """Whether a connection to the host is held. Looks at this machine alone."""
-    return host.transport in KINDS and held_connections.has_records() and find_held(host, resolve(host)) is not None
-
-
-def all_held() -> Iterator[HeldConnection]:
-    """All that is held; records of what has died are removed."""
-    for each in held_connections.all_records():
-        if is_alive(each):
-            yield each
-        else:
-            held_connections.forget_record(each)
-
-
-def is_alive(each: HeldConnection) -> bool:
-    """Whether it is there still, as far as can be seen without using it."""
-    return control_master.is_alive(each) if each.kind == held_connections.MASTER else holder_client.is_alive(each)
-
-
-def _records(host: Host, settings: Settings) -> list[HeldConnection]:
-    found = (held_connections.find_record(held_connections.key_of(settings, kind)) for kind in KINDS[host.transport])
-    return [each for each in found if each is not None]
+    return can_hold(host) and held_connections.has_records() and find_held(resolve(host)) is not None
 
 
 def _by_ssh(host: Host) -> Settings:
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
     return resolve(host)
-
-
-def _end(each: HeldConnection) -> None:
-    if each.kind == held_connections.MASTER:
-        control_master.log_out(each)
-    else:
-        holder_client.log_out(each)
-    deadline = time.monotonic() + _GONE_S
-    while _is_there(each) and time.monotonic() < deadline:
-        threading.Event().wait(_LOOK_S)
-
-
-def _is_there(each: HeldConnection) -> bool:
-    return (
-        held_connections.find_record(each.key) is not None
-        if sys.platform == "win32"
-        else held_connections.is_running(each.pid)
-    )
 
 
 class ReusingTransport:
@@ -170,14 +145,13 @@ class ReusingTransport:
         Raises:
             AuthenticationError: Also where a person has logged in before, and no person can be asked now.
         """
-        through = self._through_held(command) if held_connections.has_records() else None
+        through = self._through_held(command) if can_hold(self.host) and held_connections.has_records() else None
         if through is not None:
+            self.via = "openssh (clusterfn login)"
             return through
         if self._by_person and asker is None:
-            raise prompts.needs_you(self.host.name)
-        return self._anew(command, asker)
+            raise prompts.needs_you(self.host.name, can_hold=can_hold(self.host))
 
-    def _anew(self, command: str, asker: Asker | None) -> Stream:
         def ask(question: Question) -> str:
             assert asker is not None
             self._by_person = True
@@ -189,26 +163,17 @@ class ReusingTransport:
 
     def _through_held(self, command: str) -> Stream | None:
         settings = resolve(self.host)
-        found = find_held(self.host, settings)
+        found = find_held(settings)
         if found is None:
             return None
         self._by_person = self._by_person or found.asked
-        stream = self._session(settings, found, command)
-        if stream is not None:
-            self.via = f"{'openssh' if found.kind == held_connections.MASTER else 'paramiko'} (clusterfn login)"
-        return stream
-
-    def _session(self, settings: Settings, found: HeldConnection, command: str) -> Stream | None:
-        open_session = (
-            control_master.open_session if found.kind == held_connections.MASTER else holder_client.open_session
-        )
         try:
-            stream: Stream | None = open_session(self.host, settings, found, command)
+            stream = control_master.open_session(self.host, settings, found, command)
         except HostError:
             if found.asked:
                 raise
             return None  # it takes no further session; where no person is needed there can be another connection
         # A process that was stopped still listens, and `logout` must find it; a pid may by now be another program's.
-        if stream is None and not (is_alive(found) and held_connections.listens(found)):
+        if stream is None and not (control_master.is_alive(found) and held_connections.listens(found)):
             held_connections.forget_record(found)
         return stream
