@@ -1,7 +1,7 @@
-"""Read the files of an archive one by one: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
+"""Read and extract an archive: `.tar.bz2`, `.conda` (a zip of tars), wheels (a zip), our own `.tar`.
 
-Writes nothing. An archive may hold anything: names that lead outside and entries that are no files are refused. zstd,
-which Python has only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
+An archive may hold anything: names that lead outside and entries that are no files are refused. zstd, which Python has
+only since 3.14, is read by its own module, by `zstandard`, or by the program `zstd`.
 """
 
 import bz2
@@ -10,12 +10,14 @@ import importlib.machinery
 import io
 import os
 import shutil
+import site
 import stat
 import subprocess
 import sys
 import tarfile
 import threading
 import zipfile
+import zlib
 from typing import NamedTuple
 
 from ..supervisor.text import native, size
@@ -28,8 +30,11 @@ if TYPE_CHECKING:
 
     Opener = Callable[[IO[bytes]], IO[bytes]]
 
-# What reading a damaged archive raises.
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError)
+# What a damaged archive raises: it cannot be read, or one path is a file and also a folder or link.
+DAMAGED = (
+    tarfile.TarError, zipfile.BadZipFile, EOFError, ValueError, KeyError, NotImplementedError, zlib.error,
+    FileExistsError, NotADirectoryError, IsADirectoryError,
+)  # fmt: skip
 
 TAR = ".tar"  # our own archives of environments
 _MOST_TIMES, _ALWAYS = 250, 64 << 20  # bzip2 can make a gigabyte of a kilobyte; no package comes near this
@@ -120,7 +125,10 @@ def _tar(stream: "IO[bytes]", budget: _Budget) -> "Iterator[tuple[Member, Option
                 sizes[path] = info.size
                 yield member, archive.extractfile(info)
             elif info.issym():
-                yield member._replace(size=0, link=_inside(path, native(info.linkname))), None
+                link = native(info.linkname)
+                if not link.startswith("/"):  # a relative one must stay in the package; others are not resolved
+                    refuse_unsafe_path(os.path.join(os.path.dirname(path), link))
+                yield member._replace(size=0, link=link), None
             elif info.islnk():
                 same = refuse_unsafe_path(native(info.linkname))
                 budget.take(sizes.get(same, 0))  # it is copied
@@ -158,11 +166,43 @@ def refuse_unsafe_path(path: str) -> str:
     return clean
 
 
-def _inside(path: str, target: str) -> str:
-    """Check the target of a symbolic link: a relative one must stay in the package, an absolute one is not resolved."""
-    if not target.startswith("/"):
-        refuse_unsafe_path(os.path.join(os.path.dirname(path), target))
-    return target
+def extract_archive(
+    archive: str, kind: str, zstd: "Optional[Opener]", folder: str, moved: "Callable[[int], None]"
+) -> "dict[str, Member]":
+    """Extract every file of an archive into a folder; return them by their paths.
+
+    Symbolic links are made last, so nothing is written through one.
+    """
+    found: "dict[str, Member]" = {}
+    made = {folder}
+    for member, stream in read_members(archive, kind, zstd):
+        path = os.path.join(folder, member.path)
+        if os.path.dirname(path) not in made:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            made.add(os.path.dirname(path))
+        if member.path in found and found[member.path].link is None:
+            os.unlink(path)
+        if member.same is not None:
+            source, member = member.same, found[member.same]._replace(path=member.path)
+            if member.link is None:
+                shutil.copy(os.path.join(folder, source), path)
+        elif stream is not None:
+            _write_member(path, stream, member.executable, moved)
+        found[member.path] = member
+    for member in found.values():
+        if member.link is not None:
+            os.symlink(member.link, os.path.join(folder, member.path))
+    return found
+
+
+def _write_member(path: str, stream: "IO[bytes]", executable: bool, moved: "Callable[[int], None]") -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if executable else 0o666)
+    with os.fdopen(fd, "wb", 0) as file:
+        for block in iter(lambda: stream.read(_BLOCK), b""):
+            view = memoryview(block)
+            while view:
+                view = view[file.write(view) :]
+            moved(len(block))
 
 
 def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
@@ -172,7 +212,8 @@ def open_zstd(wheel: "Optional[str]" = None) -> "Opener":
         wheel: The unpacked `zstandard` wheel, if the client sent one.
     """
     program = shutil.which("zstd") or shutil.which("unzstd")
-    module = _standard_module() or _zstandard(_site_packages()) or (_zstandard([wheel]) if wheel else None)
+    packages = list(site.getsitepackages()) if hasattr(site, "getsitepackages") else []
+    module = _standard_module() or _zstandard(packages) or (_zstandard([wheel]) if wheel else None)
     if module is not None:
         return module
     if program:
@@ -214,12 +255,6 @@ def _zstandard(folders: "list[str]") -> "Optional[Opener]":
     return lambda stream: io.BufferedReader(
         module.ZstdDecompressor(max_window_size=1 << 31).stream_reader(stream, read_size=_BLOCK), _BLOCK
     )
-
-
-def _site_packages() -> "list[str]":
-    import site
-
-    return list(site.getsitepackages()) if hasattr(site, "getsitepackages") else []
 
 
 class _Piped(io.RawIOBase):

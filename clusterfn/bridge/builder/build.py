@@ -5,6 +5,7 @@ scripts run and the result is verified: so whatever embeds the prefix embeds the
 one rename puts the folder in its place. An environment is whole or absent.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -15,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from ..layout import ABOUT, ENVIRONMENTS, LOCK, OUTCOME, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor import publish
 from ..supervisor.text import portable
-from . import bytecode, cleanup, conda_installer, first_run, link, progress, repair
-from .errors import BuildFailed, BuildStopped, from_os_error
-from .layouts import THERE, PackageDamaged
+from . import bytecode, cleanup, conda_installer, package_formats, programs, progress, repair
+from .errors import BuildFailed, BuildStopped, from_os_error, stopper
+from .layouts import THERE
 from .link import Linker
 from .locks import FolderLock
 from .packages import Packages
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 _LINKERS = 4
 _LINKED_TOGETHER = 256
 _TRIES = 3  # to link, while a purging file system takes files away
+_REUSED = {"ok": True, "reused": True}
 
 
 class _LockLost(Exception):
@@ -53,7 +55,7 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.
         BuildStopped: `stopping` was set.
     """
     if is_ready(plan.root, plan.id) and not plan.purged:
-        return _reused()
+        return dict(_REUSED)
     while True:
         try:
             return _in_turn(plan, holder, stopping)
@@ -64,41 +66,30 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.
 def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     folder = build_dir(plan.root, plan.id)
     lock = FolderLock(os.path.join(folder, LOCK), holder)
-    waited = _Waiting(folder, plan, stopping)
+    waited = _Waiting(folder, stopping)
     lock.wait(waited.look)
     try:
+        if is_ready(plan.root, plan.id) and not plan.purged:
+            return dict(_REUSED)
         if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
-            return _reuse_or_repair(plan, holder, stopping)
-        told = waited.outcome()
-        return told if told is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
+            return dict(_REUSED, mended=repair.repair_locked(plan, holder, stopping))
+        failed = waited.outcome()
+        return failed if failed is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
     finally:
         lock.release()
-
-
-def _reuse_or_repair(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
-    """Reuse an existing environment; repair it if the plan says that files may be missing, or READY is gone."""
-    if is_ready(plan.root, plan.id) and not plan.purged:
-        return _reused()
-    return dict(_reused(), mended=repair.repair_locked(plan, holder, stopping))
-
-
-def _reused() -> "dict[str, Any]":
-    return {"ok": True, "reused": True}
 
 
 class _Waiting:
     """Wait while another process builds: copy its progress, and adopt its failure."""
 
-    def __init__(self, folder: str, plan: "BuildPlan", stopping: "threading.Event") -> None:
+    def __init__(self, folder: str, stopping: "threading.Event") -> None:
         self._folder = folder
-        self._plan = plan
-        self._stopping = stopping
+        self._stop = stopper(stopping)
         self._follower = progress.ProgressFollower(os.path.join(folder, PROGRESS))
         self._tokens: "list[str]" = []
 
     def look(self, other: "Optional[OtherHolder]") -> None:
-        if self._stopping.is_set():
-            raise BuildStopped
+        self._stop()
         if other is None:
             return
         if other.token not in self._tokens:
@@ -108,17 +99,12 @@ class _Waiting:
 
     def outcome(self) -> "Optional[dict[str, Any]]":
         """Return the failure of the builder that was waited for: the first error counts for all."""
-        found = read_outcome(self._folder)
-        return found if found and not found["ok"] and found.get("by") in self._tokens else None
-
-
-def read_outcome(folder: str) -> "dict[str, Any]":
-    """Read the outcome of the last build; empty if there was none."""
-    try:
-        with open(os.path.join(folder, OUTCOME)) as file:
-            return dict(json.load(file))
-    except (OSError, ValueError):
-        return {}
+        try:
+            with open(os.path.join(self._folder, OUTCOME)) as file:
+                found = dict(json.load(file))
+        except (OSError, ValueError):
+            return None
+        return found if not found["ok"] and found.get("by") in self._tokens else None
 
 
 def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
@@ -131,21 +117,15 @@ def _conclude(build: "_Build", folder: str, token: str) -> "dict[str, Any]":
     except (BuildStopped, _LockLost):
         raise
     except Exception as error:  # noqa: BLE001 - the outermost frame: a package may hold anything
-        outcome = _unforeseen(error).document()
+        message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
+        lines = traceback.format_exc().splitlines()[-20:]
+        outcome = BuildFailed(message, stage="builder", evidence=lines, hint="report it with these lines").document()
     if not outcome["ok"]:
         build.check_lock()  # whatever failed, may have failed because of the files of another builder
     document = json.dumps({key: value for key, value in dict(outcome, by=token).items() if key != "ready"})
-    try:
+    with contextlib.suppress(OSError):  # the disk is full: our output says it too
         publish.replace(os.path.join(folder, OUTCOME), document.encode(), mode=0o666)
-    except OSError:  # the disk is full: our output says it too
-        return outcome
     return outcome
-
-
-def _unforeseen(error: Exception) -> BuildFailed:
-    lines = traceback.format_exc().splitlines()
-    message = "the builder itself failed: %s: %s" % (type(error).__name__, error)
-    return BuildFailed(message, stage="builder", evidence=lines[-20:], hint="report it with these lines")
 
 
 class _Build:
@@ -156,6 +136,7 @@ class _Build:
         self._holder = holder
         self._lock = lock
         self._stopping = stopping
+        self._stop = stopper(stopping)
         self._conda: "Optional[conda_installer.HostConda]" = None
         self._final = environment_dir(plan.root, plan.id)
         self._aside = os.path.join(plan.root, ENVIRONMENTS, ".%s-%s" % (plan.id, holder.token))
@@ -171,25 +152,23 @@ class _Build:
         packages = Packages(self._ours, self._holder, self._progress, self._stopping)
         self._timed("packages", packages.provide)
         brought = self._timed("archives", self._fetch_for_conda, self._conda) if self._conda else 0
+
+        def make_and_finish() -> "dict[str, Any]":
+            self._make()
+            return self._finish(brought + packages.fetched)
+
         try:
-            for _ in range(_TRIES):
-                try:
-                    self._make()
-                    return self._finish(brought + packages.fetched)
-                except PackageDamaged as holed:
-                    packages.provide(again=[os.path.basename(holed.package)])
+            return packages.with_whole_packages(make_and_finish, _TRIES, "linked", "is this file system purged?")
         except BuildStopped:
             raise
         except BaseException:  # whatever the reason: an incomplete environment must not stay
             self._clean()
             raise
-        raise BuildFailed(
-            "the packages lose their files while they are linked", stage="link", hint="is this file system purged?"
-        )
 
     def _prepare(self) -> None:
         folder = build_dir(self.plan.root, self.plan.id)
-        _remove(os.path.join(folder, OUTCOME))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, OUTCOME))
         self._progress = progress.ProgressWriter(os.path.join(folder, PROGRESS))
         plan = json.dumps(portable(self.plan.document)).encode()
         publish.replace(os.path.join(folder, PLAN), plan, mode=0o666)
@@ -211,34 +190,32 @@ class _Build:
 
     def _make(self) -> None:
         cleanup.delete_folder(self.plan.root, self._aside, self._holder)
-        layout = self._make_folder()
-        maker = Linker(self._aside, self._final)
-        self._timed("link", self._link, layout, maker)
-        self._link_final_path()
-        if self.plan.compile:
-            self._progress.tell("compile", 0, 1)
-            self._timed("compile", self._compile, layout, maker)
-        self._messages = self._timed(
-            "scripts", first_run.run_post_link_scripts, self._ours, self._final, self._stop, self._progress
-        )
-        self._variables = first_run.find_activation_variables(self._final, self._stop, self.plan.timeout_s)
-        self._progress.tell("verify", 0, 1)
-        self._found = self._timed("verify", first_run.verify_environment, self.plan, self._final, self._stop)
-
-    def _make_folder(self) -> "Layout":
-        """Make the temporary folder, filled by conda if that installs, and compute the layout of the environment."""
         if self._conda is None:
             os.mkdir(self._aside)
-            return link.layout_of_plan(self.plan, self._final)
-        self._timed("conda", self._run_conda, self._conda)
-        layout = link.layout_beside_conda(self._ours, self._final, conda_installer.find_site_packages(self._aside))
-        conda_installer.add_installed_files(layout, self._aside)
-        return layout
+            layout = package_formats.layout_of_plan(self.plan, self._final)
+        else:
+            self._timed("conda", self._run_conda, self._conda)
+            site = conda_installer.find_site_packages(self._aside)
+            layout = package_formats.layout_beside_conda(self._ours, self._final, site)
+            conda_installer.add_installed_files(layout, self._aside)
+        maker = Linker(self._aside, self._final)
+        self._timed("link", self._link, layout, maker)
+        self._clear_final_path()
+        os.symlink(os.path.basename(self._aside), self._final)  # without READY no job uses it
+        if self.plan.compile:
+            self._progress.report("compile", 0, 1)
+            self._timed("compile", self._compile, layout, maker)
+        self._messages = self._timed(
+            "scripts", programs.run_post_link_scripts, self._ours, self._final, self._stop, self._progress
+        )
+        self._variables = programs.find_activation_variables(self._final, self._stop, self.plan.timeout_s)
+        self._progress.report("verify", 0, 1)
+        self._found = self._timed("verify", programs.verify_environment, self.plan, self._final, self._stop)
 
     def _run_conda(self, conda: conda_installer.HostConda) -> None:
         """Let conda make the environment at its final path, which must not exist: some refuse any other folder."""
         self._clear_final_path()
-        self._progress.tell("conda", 0, 1, text=conda.said)
+        self._progress.report("conda", 0, 1, text=conda.said)
         conda.fill(self._final, self._stop)
         os.rename(self._final, self._aside)
 
@@ -254,16 +231,11 @@ class _Build:
 
         with ThreadPoolExecutor(_LINKERS) as pool:
             for number, _ in enumerate(pool.map(link, parts), 1):
-                self._progress.tell("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
+                self._progress.report("link", min(number * _LINKED_TOGETHER, len(paths)), len(paths))
 
     def _compile(self, layout: "Layout", maker: Linker) -> None:
         for target in bytecode.compile_missing(layout, self._final, self._holder.token, self._stop):
             maker.make(target)
-
-    def _link_final_path(self) -> None:
-        """Let the final path lead to the temporary folder; without READY no job uses it."""
-        self._clear_final_path()
-        os.symlink(os.path.basename(self._aside), self._final)
 
     def check_lock(self) -> None:
         """Raise _LockLost unless this process still holds the lock."""
@@ -313,17 +285,6 @@ class _Build:
         cleanup.delete_folder(self.plan.root, self._aside, self._holder)
         if self._conda:
             self._conda.clear()
-
-    def _stop(self) -> None:
-        if self._stopping.is_set():
-            raise BuildStopped
-
-
-def _remove(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return
 
 
 def _sync_file_system(folder: str) -> None:

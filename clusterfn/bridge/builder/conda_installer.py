@@ -19,7 +19,7 @@ from .archives import read_members
 from .errors import BuildFailed
 from .layouts import THERE, TargetFile
 from .plan import CONDA, WHEEL
-from .run_program import ProgramFailed, ProgramLimit, run_program
+from .programs import ProgramFailed, ProgramLimit, run_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from ..supervisor.text import portable, size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Sequence
+    import threading
+    from typing import Any, Callable, Sequence
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -15,6 +16,16 @@ _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 class BuildStopped(Exception):
     """The builder was asked to end (SIGTERM, Ctrl-C), or another of its threads failed."""
+
+
+def stopper(stopping: "threading.Event") -> "Callable[..., None]":
+    """Return a function that raises BuildStopped once `stopping` is set, whatever its arguments."""
+
+    def stop(*_: object) -> None:
+        if stopping.is_set():
+            raise BuildStopped
+
+    return stop
 
 
 class BuildFailed(Exception):

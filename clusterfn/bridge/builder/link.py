@@ -1,69 +1,16 @@
-"""Compute the layout of a whole environment from its plan and packages, and link or write each of its files."""
+"""Link or write each file of an environment, with its prefix in place of the placeholder."""
 
 import errno
 import os
+import re
 import shutil
 
-from ..layout import MANIFEST, package_dir
-from . import conda_package, layouts, wheel
 from .errors import BuildFailed
-from .layouts import LINK, SCRIPT, SYMLINK, TEXT, WRITE, Layout, PackageDamaged, TargetFile
-from .prefix import PrefixTooLong, replace_in_binary, replace_in_text, shebang
+from .layouts import LINK, SCRIPT, SYMLINK, TEXT, WRITE, PackageDamaged, TargetFile
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Optional
-
-    from .plan import BuildPlan, PlannedPackage
-
-    Known = tuple[PlannedPackage, str, layouts.Manifest]
-
-_HISTORY = b"==> made by clusterfn from a lock <==\n"
 _REFUSED = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
-
-
-def layout_of_plan(plan: "BuildPlan", prefix: str) -> Layout:
-    """Compute where every file of a plan's environment comes from.
-
-    Raises:
-        PackageDamaged: A package is not there, or has lost its manifest.
-    """
-    known = _known(plan)
-    python = next((each for _, _, each in known if each.kind == "conda" and each.name == "python"), None)
-    if python is None:
-        raise BuildFailed("the lock has no python", stage="plan", hint="name python in the environment's specification")
-    made = Layout(prefix, plan.python, python.facts.get("python_site_packages_path"))
-    _place_packages(made, known)
-    made.add(TargetFile("conda-meta/history", WRITE, known[0][1], content=_HISTORY))
-    return made
-
-
-def layout_beside_conda(plan: "BuildPlan", prefix: str, site: "Optional[str]") -> Layout:
-    """Compute what is added to an environment that conda has filled with a Python.
-
-    Raises:
-        PackageDamaged: As `layout_of_plan`.
-    """
-    made = Layout(prefix, plan.python, site)
-    _place_packages(made, _known(plan))
-    return made
-
-
-def _place_packages(made: Layout, known: "list[Known]") -> None:
-    for package, folder, each in known:
-        (conda_package if each.kind == "conda" else wheel).place(made, each, package, folder)
-
-
-def _known(plan: "BuildPlan") -> "list[Known]":
-    found = [(package, package_dir(plan.root, package.sha256)) for package in plan.packages]
-    return [(package, folder, _read_manifest(folder)) for package, folder in found]
-
-
-def _read_manifest(folder: str) -> layouts.Manifest:
-    found = layouts.read_manifest(os.path.join(folder, MANIFEST))
-    if found is None:
-        raise PackageDamaged(folder)
-    return found
+_LONGEST_SHEBANG = 127  # the limit of older kernels, which silently truncate a longer one
+_SHEBANG = re.compile(rb"#![ \t]*(.*?)[ \t]*\r?\n")
 
 
 class Linker:
@@ -82,7 +29,7 @@ class Linker:
             BuildFailed: It would be outside the environment, or the prefix is too long for it.
         """
         path = os.path.join(self._folder, target.path)
-        self._parent(os.path.dirname(path), target)
+        self._make_parent(os.path.dirname(path), target)
         try:
             self._put(target, path)
         except FileExistsError:  # a truncated file, or one of an earlier builder
@@ -95,9 +42,12 @@ class Linker:
         elif target.how == SYMLINK:
             os.symlink(os.fsdecode(target.content), path)
         else:
-            _write(path, file_content(target, self._prefix), target.executable)
+            data = file_content(target, self._prefix)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if target.executable else 0o666)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
 
-    def _parent(self, folder: str, target: TargetFile) -> None:
+    def _make_parent(self, folder: str, target: TargetFile) -> None:
         if folder in self._made:
             return
         self._refuse_outside(folder, target)
@@ -111,47 +61,12 @@ class Linker:
             raise BuildFailed("%s would be written to %s, by way of a link" % (target.path, real), stage="link")
 
 
-def file_content(target: TargetFile, prefix: str) -> bytes:
-    """Return the content of a file that is not a link.
-
-    Raises:
-        PackageDamaged: Its package has lost the file.
-        BuildFailed: The prefix is too long for it.
-    """
-    if target.how == WRITE:
-        return target.content
-    data = _read(target)
-    if target.how == SCRIPT:
-        return shebang(os.path.join(prefix, "bin", "python")) + data.partition(b"\n")[2]
-    old, new = os.fsencode(target.placeholder), os.fsencode(prefix)
-    if target.how == TEXT:
-        return replace_in_text(data, old, new)
-    try:
-        return replace_in_binary(data, old, new)
-    except PrefixTooLong as error:
-        raise BuildFailed(
-            "the folder of environments has too long a path for %s: %s" % (target.path, error), stage="link",
-            evidence=[prefix], hint="choose a shorter env_root:",
-        ) from None  # fmt: skip
-
-
-def _read(target: TargetFile) -> bytes:
-    try:
-        with open(target.source, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        raise PackageDamaged(target.package) from None
-    if len(data) != target.size:
-        raise PackageDamaged(target.package)
-    return data
-
-
 def _link(target: TargetFile, path: str) -> None:
     try:
-        whole = os.stat(target.source).st_size == target.size
+        size = os.stat(target.source).st_size
     except FileNotFoundError:
         raise PackageDamaged(target.package) from None
-    if not whole:
+    if size != target.size:
         raise PackageDamaged(target.package)
     try:
         os.link(target.source, path)
@@ -161,7 +76,64 @@ def _link(target: TargetFile, path: str) -> None:
         shutil.copy(target.source, path)
 
 
-def _write(path: str, data: bytes, executable: bool) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o777 if executable else 0o666)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
+def file_content(target: TargetFile, prefix: str) -> bytes:
+    """Return the content of a file that is not a link.
+
+    Raises:
+        PackageDamaged: Its package has lost the file.
+        BuildFailed: The prefix is too long for it.
+    """
+    if target.how == WRITE:
+        return target.content
+    try:
+        with open(target.source, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        raise PackageDamaged(target.package) from None
+    if len(data) != target.size:
+        raise PackageDamaged(target.package)
+    if target.how == SCRIPT:
+        return shebang(os.path.join(prefix, "bin", "python")) + data.partition(b"\n")[2]
+    old, new = os.fsencode(target.placeholder), os.fsencode(prefix)
+    if target.how == TEXT:
+        return _runnable(data.replace(old, new))
+    if len(new) > len(old):
+        raise BuildFailed(
+            "the folder of environments has too long a path for %s: the prefix has %d bytes, the file has room for %d"
+            % (target.path, len(new), len(old)), stage="link", evidence=[prefix], hint="choose a shorter env_root:",
+        )  # fmt: skip
+    return _replace_in_binary(data, old, new)
+
+
+def _replace_in_binary(data: bytes, placeholder: bytes, prefix: bytes) -> bytes:
+    """Pad each string that holds the placeholder with NULs to the length it had."""
+
+    def fill(match: "re.Match[bytes]") -> bytes:
+        text = match.group()
+        spare = (len(placeholder) - len(prefix)) * text.count(placeholder)
+        return text.replace(placeholder, prefix) + b"\0" * spare
+
+    return re.sub(re.escape(placeholder) + rb"[^\0]*", fill, data)
+
+
+def shebang(python: str) -> bytes:
+    """Return the first lines of a Python script."""
+    return _runnable(b"#!%s\n" % os.fsencode(python))
+
+
+def _runnable(data: bytes) -> bytes:
+    """Make a script runnable although its first line is too long, or its program's path has a space."""
+    match = _SHEBANG.match(data)
+    if not match or not match.group(1).startswith(b"/"):
+        return data
+    folder, slash, rest = match.group(1).rpartition(b"/")  # the folder may hold spaces, the program's name may not
+    name, _, arguments = rest.partition(b" ")
+    program = folder + slash + name
+    if len(match.group().rstrip()) <= _LONGEST_SHEBANG and b" " not in program:
+        return data
+    if name.startswith((b"python", b"pypy")):  # two lines that a shell reads as an exec, and Python as a string
+        quoted = re.sub(rb'([\\"$`])', rb"\\\1", program)
+        first = b"#!/bin/sh\n'''exec' \"%s\" \"$0\" \"$@\"\n' '''\n" % quoted
+    else:
+        first = b"#!/usr/bin/env %s\n" % b" ".join([name, arguments.strip()]).strip()
+    return first + data[match.end() :]

@@ -13,19 +13,19 @@ import tarfile
 
 from ..layout import ABOUT, LOCK, PACKED, PLAN, READY, build_dir, environment_dir
 from ..supervisor import publish
-from . import cleanup, link, plan
-from .archives import TAR
+from . import cleanup, plan
+from .archives import TAR, extract_archive
 from .errors import BuildFailed
 from .layouts import LINK, SYMLINK, PackageDamaged
 from .link import file_content
 from .locks import FolderLock
-from .unpack import extract_archive
+from .package_formats import layout_of_plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .layouts import Layout, TargetFile
+    from .layouts import Layout
     from .locks import LockHolder
 
 _OURS = (READY, ABOUT + "/" + PLAN, ABOUT + "/" + READY)
@@ -66,34 +66,25 @@ def _write(path: str, prefix: str, there: str, stop: "Callable[..., None]") -> N
     if not os.path.exists(os.path.join(prefix, READY)):
         raise BuildFailed("there is no environment at %s" % prefix, stage="plan", hint="build it first")
     try:
-        layout = link.layout_of_plan(plan.read_plan(os.path.join(prefix, ABOUT, PLAN)), there)
-    except PackageDamaged as holed:
+        layout = layout_of_plan(plan.read_plan(os.path.join(prefix, ABOUT, PLAN)), there)
+        with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
+            for name in sorted(cleanup.list_sizes(prefix)):
+                stop()
+                _add(tar, name, prefix, there, layout)
+    except PackageDamaged as damaged:
         raise BuildFailed(
-            "the package %s is not whole" % holed.package, stage="link", hint="mend the environment"
-        ) from holed
-    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as tar:
-        for name in sorted(cleanup.list_sizes(prefix)):
-            stop()
-            _add(tar, name, prefix, there, layout)
+            "the package %s is not whole" % damaged.package, stage="link", hint="mend the environment"
+        ) from damaged
 
 
 def _add(tar: tarfile.TarFile, name: str, prefix: str, there: str, layout: "Layout") -> None:
     target = layout.targets.get(name)
     if target is not None and target.how not in (LINK, SYMLINK):
-        _add_bytes(tar, name, _rewritten(target, there), target.executable)
+        _add_bytes(tar, name, file_content(target, there), target.executable)
     elif target is not None or name in _OURS or os.path.islink(os.path.join(prefix, name)):
         tar.add(os.path.join(prefix, name), name, recursive=False)
     elif not name.startswith(ABOUT + "/"):
         _add_found(tar, name, prefix, there)
-
-
-def _rewritten(target: "TargetFile", there: str) -> bytes:
-    try:
-        return file_content(target, there)
-    except PackageDamaged as holed:
-        raise BuildFailed(
-            "the package %s is not whole" % holed.package, stage="link", hint="mend the environment"
-        ) from holed
 
 
 def _add_found(tar: tarfile.TarFile, name: str, prefix: str, there: str) -> None:

@@ -1,9 +1,12 @@
-"""Provide all packages of a plan: say which archives are missing, fetch them and unpack them in parallel into `pkgs/`.
+"""Provide all packages of a plan: say which archives are missing, fetch them and unpack them in parallel.
 
-Each archive is fetched and unpacked by one builder, also where several build different environments.
+A package is unpacked into `pkgs/<sha256>`, which holds its files and their manifest: in a temporary folder that is
+renamed, so it is whole or absent. Each archive is fetched and unpacked by one builder, also where several build
+different environments.
 """
 
 import os
+import shutil
 import threading
 import urllib.error
 import urllib.parse
@@ -12,20 +15,24 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from ..agent.trusted import Trusted
 from ..layout import BLOBS, MANIFEST, PACKAGE_FILES, PACKAGES, blob, package_dir
-from . import archives, fetch, layouts, permissions, space
-from .errors import BuildFailed, BuildStopped
+from . import archives, bytecode, fetch, layouts, permissions, space
+from .errors import BuildFailed, stopper
+from .layouts import PackageDamaged
 from .locks import FolderLock
+from .package_formats import describe_package
 from .plan import CLUSTERFN, CONDA, WHEEL
-from .unpack import unpack_package
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Iterable, Optional
+    from typing import Any, Callable, Iterable, Optional, TypeVar
 
     from .archives import Opener
     from .locks import LockHolder
     from .plan import BuildPlan, PlannedPackage
     from .progress import ProgressWriter
+
+    T = TypeVar("T")
+    Moved = Callable[[int], None]
 
 _AT_ONCE = 4
 _TURN_S = 0.2
@@ -48,6 +55,7 @@ class Packages:
         self.plan = plan
         self.fetched = 0
         self.stopping = stopping
+        self._stop = stopper(stopping)
         self._holder = holder
         self._progress = progress
         self._counting = threading.Lock()
@@ -57,38 +65,49 @@ class Packages:
         self._zstd: "Optional[Opener]" = None
         self._trusted = Trusted(plan.owners)
 
-    def provide(self, again: "Iterable[str]" = ()) -> None:
+    def provide(self) -> None:
         """Unpack all packages that are missing.
-
-        Args:
-            again: SHA-256 of packages that are there, but have lost files.
 
         Raises:
             BuildFailed: An archive is not available, or does not fit on the disk.
             BuildStopped: `stopping` was set.
         """
-        for sha256 in again:
-            _forget(package_dir(self.plan.root, sha256))
         self._all(self._unpack, (each for each in self.plan.packages if not self._is_there(each)))
+
+    def with_whole_packages(self, work: "Callable[[], T]", tries: int, doing: str, hint: str = "") -> "T":
+        """Run `work`; each time that it finds a package damaged, unpack that again and retry.
+
+        Raises:
+            BuildFailed: As `provide`; or packages are damaged again and again.
+        """
+        for _ in range(tries):
+            try:
+                return work()
+            except PackageDamaged as damaged:
+                manifest = os.path.join(damaged.package, MANIFEST)
+                if layouts.read_manifest(manifest) is not None:  # without it, it counts as not unpacked
+                    os.unlink(manifest)
+                self.provide()
+        raise BuildFailed("the packages lose their files while they are %s" % doing, stage="link", hint=hint)
 
     def archives(self, take: "Callable[[PlannedPackage, str, Optional[Opener]], None]") -> None:
         """Provide all archives, checked, and call `take` for each, several in parallel; unpack nothing."""
         self._all(lambda package: take(package, self._provide_archive(package), self._zstd), self.plan.packages)
 
     def _all(self, work: "Callable[[PlannedPackage], None]", packages: "Iterable[PlannedPackage]") -> None:
-        self._missing = _unique(packages)
+        self._missing = list({each.sha256: each for each in packages}.values())
         if not self._missing:
             return
         os.makedirs(os.path.join(self.plan.root, PACKAGES), exist_ok=True)
         os.makedirs(os.path.join(self.plan.root, BLOBS), exist_ok=True)
-        self._refuse_what_cannot_be_had()
+        self._refuse_unavailable()
         space.refuse_too_little(
             self.plan.root, [space.space_needed(each, self._find_archive(each)) for each in self._missing]
         )
         self._zstd = self._choose_zstd()
         self._run_in_parallel(work, sorted(self._missing, key=lambda each: -each.size))
 
-    def _refuse_what_cannot_be_had(self) -> None:
+    def _refuse_unavailable(self) -> None:
         lacking = [each for each in self._missing if self._find_archive(each) is None and not self._may_fetch(each)]
         if lacking:
             names = ", ".join(each.label for each in lacking[:5]) + (", ..." if len(lacking) > 5 else "")
@@ -127,7 +146,7 @@ class Packages:
 
     def _one(self, work: "Callable[[PlannedPackage], None]", package: "PlannedPackage") -> None:
         lock = FolderLock(os.path.join(self.plan.root, PACKAGES, ".lock-" + package.sha256), self._holder)
-        lock.wait(lambda _: self._moved(0))
+        lock.wait(self._stop)
         try:
             work(package)
         finally:
@@ -135,13 +154,13 @@ class Packages:
             lock.forget()
         with self._counting:
             self._done += 1
-        self._tell_unpacked()
+        self._show_unpacked()
 
     def _unpack(self, package: "PlannedPackage") -> None:
         if self._is_there(package):
             return
         archive = self._provide_archive(package)
-        unpack_package(self.plan.root, package, archive, self._zstd, self._holder.token, self._count_unpacked)
+        _unpack_package(self.plan.root, package, archive, self._zstd, self._holder.token, self._count_unpacked)
         if archive == blob(self.plan.root, package.sha256):
             os.unlink(archive)
 
@@ -152,23 +171,20 @@ class Packages:
         if archive is None:
             fetch.fetch_archive(package, sent, self._count_fetched)
             return sent
-        self._check(package, archive, archive == sent)
-        return archive
-
-    def _check(self, package: "PlannedPackage", archive: str, ours: bool) -> None:
         try:
-            fetch.check_archive(package, archive, self._moved)
+            fetch.check_archive(package, archive, self._stop)
         except BuildFailed:
-            if ours:  # so that it can be sent again
+            if archive == sent:  # so that it can be sent again
                 os.unlink(archive)
             raise
+        return archive
 
     def _may_fetch(self, package: "PlannedPackage") -> bool:
         return bool(self.plan.fetch and package.url and not fetch.local_path(package.url))
 
     def _find_archive(self, package: "PlannedPackage") -> "Optional[str]":
         """Return the path of the archive on this host, if it is there."""
-        sent = fetch.join_pieces(self.plan.root, package.sha256, self._holder.token, self._moved)
+        sent = fetch.join_pieces(self.plan.root, package.sha256, self._holder.token, self._stop)
         local = fetch.local_path(package.url) if self.plan.fetch else ""
         return sent or (local if local and os.path.isfile(local) else None)
 
@@ -176,35 +192,60 @@ class Packages:
         folder = package_dir(self.plan.root, package.sha256)
         return all(permissions.check_trusted(self._trusted, path) for path in (folder, os.path.join(folder, MANIFEST)))
 
-    def _moved(self, _: int) -> None:
-        if self.stopping.is_set():
-            raise BuildStopped
-
     def _count_fetched(self, count: int) -> None:
-        self._moved(0)
+        self._stop()
         with self._counting:
             self.fetched += count
         of = sum(each.size for each in self._missing)
-        self._progress.tell("fetch", self._done, len(self._missing), self.fetched, "of %d bytes" % of if of else None)
+        self._progress.report("fetch", self._done, len(self._missing), self.fetched, "of %d bytes" % of if of else None)
 
     def _count_unpacked(self, count: int) -> None:
-        self._moved(0)
+        self._stop()
         with self._counting:
             self._unpacked += count
-        self._tell_unpacked()
+        self._show_unpacked()
 
-    def _tell_unpacked(self) -> None:
-        self._progress.tell("unpack", self._done, len(self._missing), self._unpacked)
-
-
-def _unique(packages: "Iterable[PlannedPackage]") -> "list[PlannedPackage]":
-    return list({each.sha256: each for each in packages}.values())
+    def _show_unpacked(self) -> None:
+        self._progress.report("unpack", self._done, len(self._missing), self._unpacked)
 
 
-def _forget(folder: str) -> None:
-    """Remove the manifest of a package that has lost files: it is unpacked again, and environments keep their links."""
-    if layouts.read_manifest(os.path.join(folder, MANIFEST)) is not None:
-        os.unlink(os.path.join(folder, MANIFEST))
+def _unpack_package(
+    root: str, package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", token: str, moved: "Moved"
+) -> None:
+    """Unpack one checked archive, unless another builder has done that meanwhile."""
+    final = package_dir(root, package.sha256)
+    aside = os.path.join(os.path.dirname(final), ".%s-%s" % (package.sha256, token))
+    shutil.rmtree(aside, ignore_errors=True)
+    os.makedirs(os.path.join(aside, PACKAGE_FILES))
+    try:
+        layouts.write_manifest(_extract(package, archive, zstd, aside, moved), os.path.join(aside, MANIFEST))
+        try:
+            os.rename(aside, final)
+        except OSError:
+            if layouts.read_manifest(os.path.join(final, MANIFEST)) is None:
+                os.rename(final, aside + ".old")  # what a purging file system left of it
+                os.rename(aside, final)
+                shutil.rmtree(aside + ".old", ignore_errors=True)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _extract(
+    package: "PlannedPackage", archive: str, zstd: "Optional[Opener]", aside: str, moved: "Moved"
+) -> layouts.Manifest:
+    folder = os.path.join(aside, PACKAGE_FILES)
+    try:
+        found = archives.extract_archive(archive, package.kind, zstd, folder, moved)
+        for path in bytecode.remove_dates(folder, found):
+            os.unlink(os.path.join(folder, path))
+            del found[path]
+        return describe_package(package, folder, found)
+    except BuildFailed as error:
+        error.args = ("%s cannot be unpacked: %s" % (package.label, error),)
+        raise
+    except archives.DAMAGED as error:
+        message = "%s cannot be unpacked: %s: %s" % (package.label, type(error).__name__, error)
+        raise BuildFailed(message, stage="unpack", evidence=[package.file]) from error
 
 
 def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
@@ -212,7 +253,10 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
 
     Where the host may not download, all missing archives count as unreachable.
     """
-    missing = [each for each in _wanted_archives(plan) if not _has_archive(plan, each)]
+    wanted = {each.sha256: each for each in plan.packages}
+    if plan.zstd is not None and any(each.kind == CONDA for each in plan.packages) and not archives.can_read_zstd():
+        wanted[plan.zstd.sha256] = plan.zstd
+    missing = [each for each in wanted.values() if not _has_archive(plan, each)]
     reached, sizes = _ask_servers(missing) if plan.fetch else ({}, {})
     return {
         "missing": [each.sha256 for each in missing],
@@ -224,18 +268,11 @@ def find_missing_archives(plan: "BuildPlan") -> "dict[str, Any]":
 def _ask_servers(missing: "list[PlannedPackage]") -> "tuple[dict[str, bool], dict[str, int]]":
     """Ask each server for one package; return which servers answer, and the sizes of the other packages on these."""
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        origins = _origins(missing)
+        origins = {_origin(each): each for each in missing}
         reached = dict(zip(origins, (size is not None for size in pool.map(_ask_size, origins.values()))))
         reachable = [each for each in missing if reached[_origin(each)]]
         sizes = zip(reachable, pool.map(_ask_size, reachable))
         return reached, {each.sha256: size for each, size in sizes if size}
-
-
-def _wanted_archives(plan: "BuildPlan") -> "list[PlannedPackage]":
-    wanted = {each.sha256: each for each in plan.packages}
-    if plan.zstd is not None and any(each.kind == CONDA for each in plan.packages) and not archives.can_read_zstd():
-        wanted[plan.zstd.sha256] = plan.zstd
-    return list(wanted.values())
 
 
 def _has_archive(plan: "BuildPlan", package: "PlannedPackage") -> bool:
@@ -248,10 +285,6 @@ def _origin(package: "PlannedPackage") -> str:
     """Return the server of a package; of a local file its address."""
     parts = urllib.parse.urlsplit(package.url)
     return package.url if parts.scheme == "file" else "%s://%s" % (parts.scheme, parts.netloc)
-
-
-def _origins(packages: "list[PlannedPackage]") -> "dict[str, PlannedPackage]":
-    return {_origin(each): each for each in packages}
 
 
 def _ask_size(package: "PlannedPackage") -> "Optional[int]":

@@ -38,7 +38,7 @@ class ProgressWriter:
         os.rename(path + ".new", path)
         self._fd = os.open(path, os.O_WRONLY | os.O_APPEND)
 
-    def tell(
+    def report(
         self, stage: str, done: int = 0, of: int = 0, bytes: "Optional[int]" = None, text: "Optional[str]" = None
     ) -> None:
         """Write how far a stage is; skip lines within half a second of the stage's previous one, except its last."""

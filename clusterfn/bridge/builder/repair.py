@@ -10,9 +10,8 @@ import os
 from ..layout import ABOUT, LOCK, PLAN, PROGRESS, READY, SIZES, build_dir, environment_dir
 from ..supervisor import publish
 from ..supervisor.text import native, portable
-from . import bytecode, cleanup, link, plan
-from .errors import BuildFailed, BuildStopped
-from .layouts import PackageDamaged
+from . import bytecode, cleanup, package_formats, plan
+from .errors import BuildFailed, stopper
 from .link import Linker
 from .locks import FolderLock
 from .packages import Packages
@@ -21,7 +20,7 @@ from .progress import ProgressWriter
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import Any
+    from typing import Any, Callable
 
     from .layouts import Layout
     from .locks import LockHolder
@@ -36,15 +35,14 @@ def repair_environment(root: str, env_id: str, holder: "LockHolder", stopping: "
         BuildFailed: There is no such environment, or archives are needed (`need`).
         BuildStopped: `stopping` was set.
     """
-
-    def stop(_: object = None) -> None:
-        if stopping.is_set():
-            raise BuildStopped
-
     lock = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
-    lock.wait(stop)
+    lock.wait(stopper(stopping))
     try:
-        return repair_locked(_plan(root, env_id), holder, stopping)
+        if not os.path.isdir(environment_dir(root, env_id)):
+            raise BuildFailed("there is no environment %s" % env_id, stage="plan", hint="build it")
+        own = os.path.join(environment_dir(root, env_id), ABOUT, PLAN)
+        path = own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN)  # either may be purged
+        return repair_locked(plan.read_plan(path), holder, stopping)
     finally:
         lock.release()
 
@@ -57,31 +55,19 @@ def can_repair(prefix: str) -> bool:
 
 def repair_locked(what: "plan.BuildPlan", holder: "LockHolder", stopping: "threading.Event") -> "dict[str, Any]":
     """Repair an environment whose lock this process holds already."""
-
-    def stop() -> None:
-        if stopping.is_set():
-            raise BuildStopped
-
     progress = ProgressWriter(os.path.join(build_dir(what.root, what.id), PROGRESS))
-    return _Repair(what, Packages(what, holder, progress, stopping), holder.token).run(stop)
-
-
-def _plan(root: str, env_id: str) -> "plan.BuildPlan":
-    """Read the environment's own plan, else that of its last build: either may be purged."""
-    own = os.path.join(environment_dir(root, env_id), ABOUT, PLAN)
-    if not os.path.isdir(environment_dir(root, env_id)):
-        raise BuildFailed("there is no environment %s" % env_id, stage="plan", hint="build it")
-    return plan.read_plan(own if os.path.exists(own) else os.path.join(build_dir(root, env_id), PLAN))
+    return _Repair(what, Packages(what, holder, progress, stopping), holder.token, stopper(stopping)).run()
 
 
 class _Repair:
-    def __init__(self, what: "plan.BuildPlan", packages: Packages, token: str) -> None:
+    def __init__(self, what: "plan.BuildPlan", packages: Packages, token: str, stop: "Callable[..., None]") -> None:
         self._plan = what
         self._packages = packages
         self._token = token
+        self._stop = stop
         self._prefix = environment_dir(what.root, what.id)
 
-    def run(self, stop: "Any") -> "dict[str, Any]":
+    def run(self) -> "dict[str, Any]":
         there = cleanup.list_sizes(self._prefix)
         expected = self._expected(there)
         missing = [path for path, size in expected.items() if there.get(path) != size]
@@ -91,20 +77,17 @@ class _Repair:
                 % (self._plan.id, len(missing)), stage="link", hint="clusterfn env remove, then build",
             )  # fmt: skip
         if missing:
-            self._again(set(missing), stop)
+            self._packages.with_whole_packages(lambda: self._relink(set(missing)), _TRIES, "linked")
         lost = [path for path in missing if not os.path.lexists(os.path.join(self._prefix, path))]
         self._restore_sizes()
-        self._restore_ready()
-        return {
-            "id": self._plan.id, "files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost),
-            "lost": lost, "need": [],
-        }  # fmt: skip
-
-    def _restore_ready(self) -> None:
         ready = os.path.join(self._prefix, READY)
         if not os.path.exists(ready):
             with open(os.path.join(self._prefix, ABOUT, READY), "rb") as file:
                 publish.replace(ready, file.read(), mode=0o666)
+        return {
+            "id": self._plan.id, "files": len(expected), "missing": len(missing), "relinked": len(missing) - len(lost),
+            "lost": lost, "need": [],
+        }  # fmt: skip
 
     def _expected(self, there: "dict[str, int]") -> "dict[str, int]":
         path = os.path.join(self._prefix, ABOUT, SIZES)
@@ -120,44 +103,27 @@ class _Repair:
             raise BuildFailed(
                 "%s has lost its manifest" % self._plan.id, stage="link", hint="clusterfn env remove, then build"
             )
-        for _ in range(_TRIES):
-            try:
-                names = link.layout_of_plan(self._plan, self._prefix).targets
-                return dict(dict.fromkeys(names, -1), **there)
-            except PackageDamaged as holed:
-                self._packages.provide(again=[os.path.basename(holed.package)])
-        raise BuildFailed("the packages lose their files while they are read", stage="link")
+        names = self._packages.with_whole_packages(self._layout, _TRIES, "read").targets
+        return dict(dict.fromkeys(names, -1), **there)
+
+    def _layout(self) -> "Layout":
+        return package_formats.layout_of_plan(self._plan, self._prefix)
 
     def _restore_sizes(self) -> None:
         path = os.path.join(self._prefix, ABOUT, SIZES)
         if not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            found = {name: size for name, size in cleanup.list_sizes(self._prefix).items() if not _is_ours(name)}
+            sizes = cleanup.list_sizes(self._prefix).items()
+            found = {name: size for name, size in sizes if name != READY and not name.startswith(ABOUT + "/")}
             publish.replace(path, json.dumps(portable(found)).encode(), mode=0o666)
 
-    def _again(self, missing: "set[str]", stop: "Any") -> None:
-        for _ in range(_TRIES):
-            try:
-                self._relink(missing, stop)
-                return
-            except PackageDamaged as holed:
-                self._packages.provide(again=[os.path.basename(holed.package)])
-        raise BuildFailed("the packages lose their files while they are linked", stage="link")
-
-    def _relink(self, missing: "set[str]", stop: "Any") -> None:
-        layout = link.layout_of_plan(self._plan, self._prefix)
+    def _relink(self, missing: "set[str]") -> None:
+        layout = self._layout()
         maker = Linker(self._prefix, self._prefix)
         for path in sorted(missing & set(layout.targets)):
-            stop()
+            self._stop()
             maker.make(layout.targets[path])
         if self._plan.compile and any(path.endswith(".pyc") for path in missing - set(layout.targets)):
-            self._compile(layout, maker, missing, stop)
-
-    def _compile(self, layout: "Layout", maker: Linker, missing: "set[str]", stop: "Any") -> None:
-        for target in bytecode.compile_missing(layout, self._prefix, self._token, stop):
-            if target.path in missing:
-                maker.make(target)
-
-
-def _is_ours(path: str) -> bool:
-    return path == READY or path.startswith(ABOUT + "/")
+            for target in bytecode.compile_missing(layout, self._prefix, self._token, self._stop):
+                if target.path in missing:
+                    maker.make(target)

@@ -1,24 +1,32 @@
-"""Run a linked environment for the first time: post-link scripts, activation scripts, and the imports that verify it.
+"""Run programs with a time limit: the host's conda, and in a linked environment its scripts and its Python.
 
 Post-link scripts (`bin/.<name>-post-link.sh`) run as conda runs them, at the final path; one that fails fails the
 build. Pre-link scripts are not run, as in current versions of conda. Activation scripts (`etc/conda/activate.d/*.sh`)
 run only here: the variables that they change are written into READY, so that no job has to run them.
 """
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
+import time
 
-from ..supervisor.text import native
+from ..supervisor import tree
+from ..supervisor.stall import Stall
+from ..supervisor.text import duration, last_lines, native
 from .errors import BuildFailed
-from .run_program import ProgramFailed, ProgramLimit, run_in_environment
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any, Callable, Mapping, Optional
 
     from .plan import BuildPlan, PlannedPackage
     from .progress import ProgressWriter
 
+_LEAKS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV")
+_LEAKING_PREFIXES = ("PYTHON", "CONDA_", "_CE_")
+_TURN_S = 0.1
 _MESSAGES = ".messages.txt"
 _ENV_MARK = b"\0clusterfn\0"
 _SHELLS_OWN = ("_", "SHLVL", "PWD", "OLDPWD", "PATH")
@@ -41,6 +49,121 @@ print("\\n" + MARK + json.dumps(found), flush=True)
 """
 
 
+class ProgramLimit:
+    """How long a program may run; one that hangs would block everyone who waits for the environment.
+
+    Args:
+        idle_s: For how many seconds it may print nothing and use no CPU time.
+        most_s: How many seconds it may take in all; None for no limit.
+    """
+
+    def __init__(self, idle_s: float, most_s: "Optional[float]" = None) -> None:
+        self._idle_s, self._most_s = idle_s, most_s
+        self._stall = Stall(idle_s)
+        self._began = time.monotonic()
+
+    def over(self, pid: int, printed: int) -> str:
+        """Describe how the limit is exceeded; "" while it is not."""
+        if self._most_s is not None and time.monotonic() - self._began > self._most_s:
+            return "it took longer than %s" % duration(self._most_s)
+        if os.path.exists(tree.PROC) and self._stall.over([pid] + tree.descendants(pid), 0.0, printed):
+            return "it printed nothing and used no CPU time for %s" % duration(self._idle_s)
+        return ""
+
+
+class ProgramFailed(Exception):
+    """The program failed, or exceeded its time limit.
+
+    Attributes:
+        evidence: Its last lines.
+    """
+
+    def __init__(self, message: str, output: bytes) -> None:
+        super().__init__(message)
+        self.evidence = last_lines(output)
+
+
+def run_in_environment(
+    argv: "list[str]", prefix: str, more: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
+) -> bytes:
+    """Run a program in the environment; return what it printed on both streams.
+
+    Raises:
+        ProgramFailed: It could not be started, its status is not 0, or it was ended because it took too long.
+    """
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _LEAKS and not name.startswith(_LEAKING_PREFIXES)
+    }
+    path = os.path.join(prefix, "bin") + os.pathsep + kept.get("PATH", "/usr/bin:/bin")
+    environ = dict(kept, PATH=path, CONDA_PREFIX=prefix, PYTHONNOUSERSITE="1", **more)
+    return run_program(argv, environ, stopping, limit)
+
+
+def run_program(
+    argv: "list[str]", environ: "Mapping[str, str]", stopping: "Callable[[], None]", limit: ProgramLimit
+) -> bytes:
+    """Run a program with these variables and no others."""
+    read, write = os.pipe()
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=write, stderr=write, env=dict(environ), cwd="/",
+            start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        os.close(read)
+        raise ProgramFailed("%s cannot be started: %s" % (argv[0], error), b"") from error
+    finally:
+        os.close(write)
+    with os.fdopen(read, "rb", 0) as pipe:
+        output = _drain(process, pipe.fileno(), stopping, limit)
+    if process.returncode:
+        code = process.returncode
+        raise ProgramFailed("it ended with %s" % ("signal %d" % -code if code < 0 else "status %d" % code), output)
+    return output
+
+
+def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], None]", limit: ProgramLimit) -> bytes:
+    output, printed = b"", 0
+    os.set_blocking(fd, False)
+    try:
+        while True:
+            ended = process.poll() is not None
+            new = _read(fd)
+            output, printed = (output + new)[-1000000:], printed + len(new)
+            if ended:
+                return output
+            stopping()
+            too_long = limit.over(process.pid, printed)
+            if too_long:
+                raise ProgramFailed(too_long + ", and was ended", output)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_TURN_S)
+    finally:
+        if process.poll() is None:
+            _kill_session(process)
+
+
+def _kill_session(process: "subprocess.Popen[bytes]") -> None:
+    def living() -> "list[int]":
+        found = {process.pid, *tree.descendants(process.pid), *tree.in_session(process.pid)}
+        return [pid for pid in found if tree.is_alive(pid)]
+
+    tree.end(living, process.poll)
+    with contextlib.suppress(OSError):  # it is gone; where there is no /proc it is not
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _read(fd: int) -> bytes:
+    data = b""
+    with contextlib.suppress(BlockingIOError):
+        for block in iter(lambda: os.read(fd, 65536), b""):
+            data += block
+    return data
+
+
 def run_post_link_scripts(
     plan: "BuildPlan", prefix: str, stopping: "Callable[[], None]", progress: "ProgressWriter"
 ) -> "list[str]":
@@ -48,10 +171,10 @@ def run_post_link_scripts(
     scripts = [(os.path.join(prefix, "bin", ".%s-post-link.sh" % package.name), package) for package in plan.packages]
     there = [(script, package) for script, package in scripts if os.path.isfile(script)]
     for number, (script, package) in enumerate(there):
-        progress.tell("scripts", number, len(there), text="post-link script of %s" % package.label)
+        progress.report("scripts", number, len(there), text="post-link script of %s" % package.label)
         _run_post_link_script(script, package, plan.timeout_s, prefix, stopping)
     if there:
-        progress.tell("scripts", len(there), len(there))
+        progress.report("scripts", len(there), len(there))
     return _messages(prefix)
 
 
