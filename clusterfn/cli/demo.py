@@ -8,8 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib import resources
 from pathlib import Path
+
+from clusterfn.scheduler.job_script import read_template
 
 _CONFIG = """\
 # Written by `clusterfn demo`: one host, which is this machine.
@@ -32,9 +33,7 @@ def demo(given: argparse.Namespace) -> int:
 
 def _run(folder: Path) -> int:
     script = folder / "demo.py"
-    script.write_text(
-        resources.files("clusterfn.templates").joinpath("demo.py").read_text(encoding="utf-8"), encoding="utf-8"
-    )
+    script.write_text(read_template("demo.py"), encoding="utf-8")
     config = folder / "clusterfn.yml"
     config.write_text(_CONFIG.format(root=folder / "root"), encoding="utf-8")
     env = {name: value for name, value in os.environ.items() if not name.startswith("CLUSTERFN_")}

@@ -10,7 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, JobSpec
@@ -106,9 +106,12 @@ def modules_check(host: Host, mark: str) -> str:
 
 def fill(template: str, values: Mapping[str, str]) -> str:
     """A template with its @@holes filled; what is put in is not searched for holes again."""
-    return _HOLE.sub(lambda hole: values[hole[1]], _template(template))
+    return _HOLE.sub(lambda hole: values[hole[1]], read_template(template))
 
 
 @cache
-def _template(name: str) -> str:
-    return resources.files("clusterfn.templates").joinpath(name).read_text(encoding="utf-8")
+def read_template(name: str) -> str:
+    """The text of a file of templates/: in the package once installed, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    folder = package / "templates"
+    return ((folder if folder.is_dir() else package.parent / "templates") / name).read_text(encoding="utf-8")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import replace
-from importlib import resources
 from pathlib import Path
 
 from clusterfn.cli import check, trust
@@ -26,6 +25,7 @@ from clusterfn.errors import ConfigError
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
+from clusterfn.scheduler.job_script import read_template
 
 SCRIPT = "first.py"
 _TIMEOUT_S = 60.0
@@ -125,7 +125,7 @@ def _leave_script(host: Host, done: Done) -> str:
         The command by which a function runs on that host.
     """
     path = Path(SCRIPT)
-    text = resources.files("clusterfn.templates").joinpath(SCRIPT).read_text(encoding="utf-8")
+    text = read_template(SCRIPT)
     text = text.replace("HOST", host.name)
     if path.exists():
         there = path.read_text(encoding="utf-8", errors="replace")
