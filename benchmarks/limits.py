@@ -27,7 +27,7 @@ def interpreters(place: Place) -> dict[str, Sample]:
             "-I",
             "-S",
             "-c",
-            first + "from _clusterfn.bridge.supervisor import cores, main, run",
+            first + "from _clusterfn.bridge.supervisor import main, run, worker_process",
         ],
         "worker": [place.new, "-c", first + "from _clusterfn.bridge.worker import main"],
     }

@@ -37,7 +37,7 @@ RANK = {name: rank for rank, room in enumerate(ROOMS) for name in room}
 BLIND = {
     "bridge/agent/handler.py": "the agent's outermost frame",
     "bridge/builder/build.py": "the builder's outermost frame",
-    "bridge/supervisor/child.py": "after a fork nothing may run on",
+    "bridge/supervisor/worker_process.py": "after a fork nothing may run on",
     "bridge/serialization/foreign.py": "calls the user's constructors, __reduce__ and __str__",
     "bridge/worker/payload.py": "runs the user's function",
     "bridge/worker/devices.py": "asks PyTorch for what no release promises",

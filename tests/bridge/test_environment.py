@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from clusterfn.bridge.supervisor import environ
-from clusterfn.bridge.supervisor.cores import Cores
 from clusterfn.bridge.supervisor.job import JobFolder
+from clusterfn.bridge.supervisor.worker_process import Cores
 from tests.bridge.host import Bench, interpreter
 
 ENVIRON = "def f():\n    import os\n    return dict(os.environ)\n"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import after
+from clusterfn.bridge.supervisor import conclude
 from tests.bridge.host import Bench, is_running, until
 
 COUNT = "def f(path):\n    import time\n    open(path, 'a').write('ran\\n')\n    time.sleep(0.5)\n    return 1\n"
@@ -325,9 +325,9 @@ def test_a_conclusion_that_is_late_does_not_bring_a_removed_job_back(bench: Benc
 
     verdict = {"kind": "lost", "message": "never began", "stage": "submit"}
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(verdict)))
-    monkeypatch.setattr(after, "claim", lambda *_: shutil.rmtree(job.folder))  # right after its claim
+    monkeypatch.setattr(conclude, "claim", lambda *_: shutil.rmtree(job.folder))  # right after its claim
 
     with pytest.raises(FileNotFoundError):
-        after.conclude(str(job.folder))
+        conclude.conclude_on_request(str(job.folder))
 
     assert not job.folder.exists()

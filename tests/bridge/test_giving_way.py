@@ -14,7 +14,7 @@ import pytest
 from clusterfn.bridge.layout import CLAIM
 from clusterfn.bridge.queue import machine
 from clusterfn.bridge.queue.admission import _Admission
-from clusterfn.bridge.supervisor.element import ElementRun, GaveWay
+from clusterfn.bridge.supervisor.items import ElementRun, GaveWay
 from tests.bridge.box import Box
 from tests.bridge.host import clean_environ, until
 from tests.bridge.test_groups import Group, listed, once

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor import memory, tree
+from clusterfn.bridge.supervisor import memory, process_tree
 
 
 @pytest.fixture
 def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tree, "PROC", str(tmp_path))
+    monkeypatch.setattr(process_tree, "PROC", str(tmp_path))
     monkeypatch.setattr(memory, "PROC", str(tmp_path))
     return tmp_path
 
@@ -32,7 +32,7 @@ def test_descendants_by_the_kernels_lists_of_children(proc: Path):
     process(proc, 4, 3, "")
     process(proc, 9, 0, "")
 
-    assert sorted(tree.descendants(1)) == [2, 3, 4]
+    assert sorted(process_tree.descendants(1)) == [2, 3, 4]
 
 
 def test_descendants_by_parents_where_there_are_no_lists(proc: Path):
@@ -41,24 +41,24 @@ def test_descendants_by_parents_where_there_are_no_lists(proc: Path):
     process(proc, 3, 2)
     process(proc, 9, 0)
 
-    assert sorted(tree.descendants(1)) == [2, 3]
+    assert sorted(process_tree.descendants(1)) == [2, 3]
 
 
 def test_without_proc_nothing_is_found(proc: Path):
     proc.rmdir()
 
-    assert (tree.descendants(1), tree.tagged("job", 1), memory.peak_of(1)) == ([], [], 0)
+    assert (process_tree.descendants(1), process_tree.tagged("job", 1), memory.peak_of(1)) == ([], [], 0)
 
 
 def test_zombies_are_dead(proc: Path):
     process(proc, 1, 0)
     process(proc, 2, 1, state="Z")
 
-    assert tree.descendants(1) == []
+    assert process_tree.descendants(1) == []
 
 
 def test_what_cannot_be_ended_is_named_within_the_limit():
-    assert tree.end(lambda: [1 << 22], lambda: None, limit_s=0.1) == ["? (pid 4194304)"]
+    assert process_tree.end(lambda: [1 << 22], lambda: None, limit_s=0.1) == ["? (pid 4194304)"]
 
 
 def test_the_machines_out_of_memory_killer_is_believed_for_a_moment_only(proc: Path):

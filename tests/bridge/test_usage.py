@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.bridge.supervisor import lastuse
+from clusterfn.bridge.supervisor import attempt
 from tests.bridge.host import Bench, Job, until
 
 # The first argument of a query says which; what the cards are asked while the job runs is written down.
@@ -176,7 +176,7 @@ def test_numbers_that_the_driver_does_not_know_stay_unknown(machine: Measured):
 
 def so_far(job: Job) -> dict[str, Any]:
     """What is kept of a job that runs, once it has its memory."""
-    usage = lastuse.read(str(job.attempt / "usage.json")) or {"peak_memory_bytes": 0}
+    usage = attempt.read_usage(str(job.attempt / "usage.json")) or {"peak_memory_bytes": 0}
     return usage if usage["peak_memory_bytes"] > 80 << 20 else {}
 
 

@@ -15,7 +15,7 @@ WORKER = "bridge/worker/execute.py"
 WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/serialization/container.py"
 _S = "bridge/supervisor/"
-WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "after"))
+WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "conclude"))
 SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, SESSION, BOOT = (
     "calls/outcome.py",
@@ -119,7 +119,7 @@ MUTATIONS: list[Mutation] = [
          "70 MB of noise-bare"),
     _one("a removed folder stays away", RUN, "if os.path.exists(self.attempt.path(VALUE)):", "if True:",
          "removes its folder-bare"),
-    _one("nothing is ended", f"{_S}tree.py", "    deadline = time.monotonic() + limit_s\n    empty = 0\n",
+    _one("nothing is ended", f"{_S}process_tree.py", "    deadline = time.monotonic() + limit_s\n    empty = 0\n",
          "    return []\n",
          "leaves children-bare"),
     _one("a thread may go on for ever", RUN, "and time.monotonic() < until and not self._asked", "and not self._asked",
@@ -147,7 +147,7 @@ MUTATIONS: list[Mutation] = [
     _one("a failed setup is a lost supervisor", AFTER, "    if not status.isdecimal():", '    if status == "x":',
          "setup: fails-bad-setup"),
     _one("a module is a setup line", AFTER, '    if what == "module":', "    if False:", "no such module-bare"),
-    _one("an interpreter that is away says nothing", f"{_S}child.py", "        os.write(report, (json.dumps(",
+    _one("an interpreter that is away says nothing", f"{_S}worker_process.py", "        os.write(report, (json.dumps(",
          "        bytes((json.dumps(", "environment went away-bare"),
     _one("strings stay as they are", f"{_S}text.py",
          '        return os.fsdecode(value.encode("utf-8", "surrogateescape"))',

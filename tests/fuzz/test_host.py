@@ -21,7 +21,7 @@ from clusterfn.bridge.queue import machine, plan
 from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Queue
-from clusterfn.bridge.supervisor import expire, gauge, listing
+from clusterfn.bridge.supervisor import expire, listing
 from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
 from clusterfn.bridge.supervisor.verdict import Verdict
@@ -129,7 +129,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
     for read in readers:
         with contextlib.suppress(Verdict):
             read()
-    gauge.Gauge(["GPU-1"], [])._understand(text)
+    bridge_gpus.GpuMonitor(["GPU-1"], [])._understand(text)
     gpus.read(text)
     surveyed.cards(Section("cards", 0, text.splitlines()))
     for line in text.splitlines():

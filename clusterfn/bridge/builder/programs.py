@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 
-from ..supervisor import tree
+from ..supervisor import process_tree
 from ..supervisor.stall import Stall
 from ..supervisor.text import duration, last_lines, native
 from .errors import BuildFailed
@@ -66,7 +66,7 @@ class ProgramLimit:
         """Describe how the limit is exceeded; "" while it is not."""
         if self._most_s is not None and time.monotonic() - self._began > self._most_s:
             return "it took longer than %s" % duration(self._most_s)
-        if os.path.exists(tree.PROC) and self._stall.over([pid] + tree.descendants(pid), 0.0, printed):
+        if os.path.exists(process_tree.PROC) and self._stall.over([pid] + process_tree.descendants(pid), 0.0, printed):
             return "it printed nothing and used no CPU time for %s" % duration(self._idle_s)
         return ""
 
@@ -147,10 +147,10 @@ def _drain(process: "subprocess.Popen[bytes]", fd: int, stopping: "Callable[[], 
 
 def _kill_session(process: "subprocess.Popen[bytes]") -> None:
     def living() -> "list[int]":
-        found = {process.pid, *tree.descendants(process.pid), *tree.in_session(process.pid)}
-        return [pid for pid in found if tree.is_alive(pid)]
+        found = {process.pid, *process_tree.descendants(process.pid), *process_tree.in_session(process.pid)}
+        return [pid for pid in found if process_tree.is_alive(pid)]
 
-    tree.end(living, process.poll)
+    process_tree.end(living, process.poll)
     with contextlib.suppress(OSError):  # it is gone; where there is no /proc it is not
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -7,7 +7,7 @@ import time
 from collections import namedtuple
 
 from ..layout import SCRIPT, SUPERVISE
-from ..supervisor import tree
+from ..supervisor import process_tree
 from . import lease_names, machine, tickets
 from .lease import leases_of_kind
 
@@ -63,7 +63,7 @@ def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
     pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
     if holder is not None:
         holder.close()
-    if not pid or tree.state_of(pid) != _STOPPED and not _hangs(pid, name, marks):
+    if not pid or process_tree.state_of(pid) != _STOPPED and not _hangs(pid, name, marks):
         return None
     os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S

@@ -16,9 +16,8 @@ import time
 from ..builder import progress
 from ..layout import BUILDER_LOG, CANCELLED, EXIT_PUBLISHED, EXIT_RETURNED, LOST, OUTCOME, UNSATISFIABLE, attempt_dir
 from ..supervisor import gpus
-from ..supervisor.log import say
 from ..supervisor.text import duration
-from ..supervisor.verdict import Verdict
+from ..supervisor.verdict import Verdict, say
 from . import capacity, launch, lease_names, machine, plan, report
 from .capacity import MachineResources
 from .lease import leases_of_kind

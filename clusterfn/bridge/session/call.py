@@ -26,7 +26,8 @@ from ..layout import (
     TAKEN,
     WORK,
 )
-from ..supervisor import classify_exit, gauge, memory, publish, tree
+from ..supervisor import classify_exit, memory, process_tree, publish
+from ..supervisor.gpus import GpuMonitor, monitored_gpus, without_askers
 from ..supervisor.output import Pump
 from ..supervisor.text import last_lines, masked, portable
 from ..supervisor.verdict import Verdict, document
@@ -180,7 +181,7 @@ class SessionCall:
 
 
 def _end_tree(child: ForkedCall) -> None:
-    tree.end(call_processes, child.turn)
+    process_tree.end(call_processes, child.turn)
 
 
 def _ended(pump: Pump) -> str | None:
@@ -208,7 +209,7 @@ class CallUsage:
     def __init__(self, gpus: int, notes: list[str]) -> None:
         self._began = time.monotonic()
         self._sampler = memory.Sampler(None)
-        self._gauge = gauge.Gauge(gauge.names_of(None, gpus, dict(os.environ)), notes)
+        self._gauge = GpuMonitor(monitored_gpus(None, gpus, dict(os.environ)), notes)
 
     def look(self) -> None:
         """Take a sample, if it is time for one."""
@@ -242,4 +243,4 @@ class CallUsage:
 
 def call_processes() -> list[int]:
     """The processes of the call that runs."""
-    return gauge.without_askers(tree.descendants(os.getpid()))
+    return without_askers(process_tree.descendants(os.getpid()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..layout import FAILED_RANK, STDERR, STDOUT, WORK
-from ..supervisor import classify_exit, gauge, memory
+from ..supervisor import classify_exit, gpus, memory
 from ..supervisor.output import Pump
 from ..worker import children, execute, payload
 from ..worker.report import Report
@@ -106,7 +106,7 @@ class ForkedCall:
                 if pid == self.pid:
                     self.ended = status, usage
                     self._forget_end()
-                gauge.reaped(pid)
+                gpus.is_asker(pid)
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
 
     def _forget_end(self) -> None:

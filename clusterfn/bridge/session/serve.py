@@ -13,7 +13,7 @@ from typing import Any
 
 from ..agent.inotify import new_inotify
 from ..layout import CALLS, CLOSE
-from ..supervisor import syscalls
+from ..supervisor import worker_process
 from .call import SessionCall
 from .preload import Preloader
 
@@ -22,7 +22,7 @@ def serve(job: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Serve until there is an end; how many calls it served, and why it ended: "closed" or "idle"."""
     folder = os.path.join(job, CALLS)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    syscalls.become_subreaper()
+    worker_process.become_subreaper()
     session = CallServer(folder, spec)
     why = session.until_over()
     return {"calls": session.served, "why": why, "loaded beforehand": session.loaded}

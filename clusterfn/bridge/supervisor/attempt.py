@@ -1,7 +1,8 @@
-"""One attempt's folder and everything that is written there: owner, events, heartbeat, outcome.
+"""One attempt's folder and everything that is written there: owner, events, heartbeat, usage, outcome.
 
-Holds the rules that give one job one outcome: a new attempt fences all before it.
-"""
+Holds the rules that give one job one outcome: a new attempt fences all before it. What the attempt has used so far is
+one line, rewritten in place and not synced, ever less often until it is every five seconds: if the supervisor dies,
+the process that concludes the attempt publishes that."""
 
 import json
 import os
@@ -16,10 +17,12 @@ from ..layout import (
     EVENTS,
     FOLLOWED,
     HEARTBEAT,
+    HEARTBEAT_S,
     JOURNAL,
     OUTCOME,
     OWNER,
     RETURNED,
+    USAGE,
     WAITING,
     WORK,
     attempt_dir,
@@ -255,3 +258,52 @@ def claim(job: "JobFolder", holder: "Optional[str]" = None) -> "Optional[str]":
         return None
     standing = (publish.read(job.folder, CLAIM) or b"").decode("ascii", "replace")
     return None if standing == holder else standing
+
+
+_FIRST_S = 1.0
+
+
+class UsageFile:
+    """Keeps it for one attempt."""
+
+    def __init__(self, attempt: "Attempt") -> None:
+        self._path = attempt.path(USAGE)
+        self._began = time.monotonic()
+        self._next = self._began + _FIRST_S
+
+    def due(self) -> bool:
+        """Whether it is time: after one second, two, four, then every five."""
+        return time.monotonic() >= self._next
+
+    def keep(self, usage: "dict[str, Any]") -> None:
+        """Write it down; a disk that refuses loses it."""
+        now = time.monotonic()
+        self._next = now + min(HEARTBEAT_S, max(_FIRST_S, now - self._began))
+        try:
+            file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+        except OSError:
+            return
+        try:
+            os.pwrite(file, (json.dumps(usage) + "\n").encode(), 0)  # behind it may stand the rest of a longer line
+        except OSError:
+            return
+        finally:
+            os.close(file)
+
+
+def read_usage(path: str) -> "Optional[dict[str, Any]]":
+    """What was kept, marked as the last that is known; None if nothing was."""
+    try:
+        with open(path, "rb") as file:
+            usage = json.loads(file.readline().decode("utf-8", "replace"))
+    except (OSError, ValueError):  # there is none, or the machine went down while it was written
+        return None
+    return dict(usage, last_known=True) if isinstance(usage, dict) else None
+
+
+def remove_usage(path: str) -> None:
+    """The outcome says it now."""
+    try:
+        os.unlink(path)
+    except OSError:  # there was none
+        return

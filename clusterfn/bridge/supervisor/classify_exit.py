@@ -5,7 +5,6 @@ import os
 import signal
 
 from ..layout import DISK, ENVIRONMENT, EXITED, FAILED_RANK, MEMORY, RAISED, RETURNED, SIGNAL
-from .syscalls import describe_signal
 from .text import size
 from .verdict import Verdict
 
@@ -184,3 +183,11 @@ def disk_is_full(path: str) -> bool:
     except OSError:
         return False
     return facts.f_bavail == 0 or (facts.f_files > 0 and facts.f_favail == 0)
+
+
+def describe_signal(number: int) -> str:
+    """The signal's name, SIGKILL and the like."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number

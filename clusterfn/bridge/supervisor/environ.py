@@ -51,11 +51,13 @@ def worker_environment(
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
-    values.update({
-        TAG: "%s/%d" % (job.id, attempt),
-        "CLUSTERFN_CHECKPOINT": job.path(CHECKPOINT),
-        "PYTHONNOUSERSITE": "1",
-    })
+    values.update(
+        {
+            TAG: "%s/%d" % (job.id, attempt),
+            "CLUSTERFN_CHECKPOINT": job.path(CHECKPOINT),
+            "PYTHONNOUSERSITE": "1",
+        }
+    )
     return values
 
 

@@ -35,10 +35,10 @@ from ..layout import (
     SPEC,
     STARTED,
 )
-from . import tree
+from . import process_tree
 from .attempt import Attempt
 from .job import DAMAGED, JobFolder, job_folders, start_time
-from .log import say
+from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _runs(started: str) -> bool:
             if file.read().strip() != boot:
                 return False
         pid = int(stat.partition(" ")[0])
-        return tree.is_alive(pid) and start_time(pid) == stat.rpartition(")")[2].split()[19]
+        return process_tree.is_alive(pid) and start_time(pid) == stat.rpartition(")")[2].split()[19]
     except (OSError, ValueError, IndexError):
         return False
 

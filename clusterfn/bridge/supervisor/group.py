@@ -6,11 +6,10 @@ import sys
 import time
 
 from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
-from . import journal, publish, retries
+from . import publish, retries
 from .attempt import Attempt, make_folder
-from .chunks import NOBODY, Chunks
+from .chunks import NOBODY, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
-from .journal import ItemJournal
 from .text import native
 from .verdict import Verdict
 
@@ -28,7 +27,7 @@ def kinds(home: str) -> "dict[int, str]":
     folder = os.path.join(home, ELEMENTS)
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for number in sorted(int(name) for name in names if name.isdecimal()):
-        for line in journal.lines(home, number):
+        for line in journal_lines(home, number):
             if "index" in line:
                 found.setdefault(line["index"], line["kind"])
     return found

@@ -1,24 +1,26 @@
-"""A job as the bridge sees it: its folder, its spec, and which submission this process belongs to.
+"""A job as the bridge sees it: its folder, its spec, which submission this process belongs to, and where it runs.
 
-Names and reads; writes nothing.
-"""
+Names and reads; writes nothing."""
 
 import json
 import os
 import re
 
 from ..layout import (
+    ABOUT,
     ATTEMPTS,
     CANCEL,
     CHECKPOINT,
     ELEMENTS,
     JOBS,
     PAYLOAD,
+    PLAN,
     SCHEDULER_LOG,
     SCRIPT,
     SECRETS,
     SPEC,
     element_log,
+    environment_dir,
 )
 from .text import native
 
@@ -159,3 +161,36 @@ def _read(path: str) -> str:
             return file.read().strip()
     except OSError:
         return ""
+
+
+_DRIVER = "/sys/module/nvidia/version"
+_LIBC_VERSION = "CS_GNU_LIBC_VERSION_VERSION"
+
+
+def describe_place(job: "JobFolder") -> "dict[str, Any]":
+    """Of this machine and of the environment; None for what there is not."""
+    made = job.spec.get("building")
+    return {
+        "node": job.node,
+        "platform": _platform(),
+        "driver": _driver(),
+        "python": job.spec["python"],
+        "environment": made["id"] if made else None,
+        "lock": "/".join((environment_dir(made["root"], made["id"]), ABOUT, PLAN)) if made else None,
+    }
+
+
+def _platform() -> str:
+    """Kernel, processor and C library."""
+    machine = os.uname()
+    libc = os.confstr(_LIBC_VERSION) if _LIBC_VERSION in os.confstr_names else None
+    return ", ".join(filter(None, ("%s %s %s" % (machine.sysname, machine.release, machine.machine), libc)))
+
+
+def _driver() -> "Optional[str]":
+    """The version of the NVIDIA driver that is loaded."""
+    try:
+        with open(_DRIVER, encoding="ascii", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return None

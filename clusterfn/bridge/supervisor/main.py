@@ -12,12 +12,11 @@ import sys
 import time
 
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
-from . import retries, syscalls
+from . import retries, worker_process
 from .attempt import Attempt, claim
 from .job import JobFolder
-from .log import full, say, state
 from .run import run_through
-from .verdict import Fenced, Verdict
+from .verdict import Fenced, Verdict, print_disk_full, print_state, say
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
@@ -41,7 +40,7 @@ def main(argv: "list[str]") -> int:
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        full(error, argv[1])
+        print_disk_full(error, argv[1])
         return EXIT_NO_ROOM
 
 
@@ -49,9 +48,11 @@ def _command(argv: "list[str]") -> int:
     if len(argv) in (2, 3) and argv[0] == "run":
         return run(*argv[1:])
     if len(argv) in (2, 3) and argv[0] in ("after", "conclude"):
-        from . import after
+        from . import conclude
 
-        return after.after(argv[1], argv[2]) if argv[0] == "after" else after.conclude(argv[1])
+        if argv[0] == "after":
+            return conclude.conclude_for_dead(argv[1], argv[2])
+        return conclude.conclude_on_request(argv[1])
     if len(argv) == 2 and argv[0] == "bury":
         from .group import fail_unfinished_items
 
@@ -98,8 +99,8 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
         status: Of the supervisor before this one, which died and may be followed (`after`).
     """
     signals = Signals()
-    syscalls.die_with_parent(signal.SIGUSR1, os.getppid())
-    syscalls.become_subreaper()
+    worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
+    worker_process.become_subreaper()
     job = JobFolder(folder)
     if not job.slurm:
         from ..queue import admission
@@ -131,13 +132,13 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
         job.held.confirm()
     if holder is not None:
         say("the job is claimed by submission %s; this is %s: nothing to do" % (holder, job.submission))
-        state(None, None, False)
+        print_state(None, None, False)
         return EXIT_RETURNED
     attempt = Attempt.new(job)
     by = attempt.fence(None if status is None else _lost(job, attempt, status))
     if by is not None:
         attempt.supersede(by)
-        state(by, None, False)
+        print_state(by, None, False)
         return EXIT_RETURNED
     if attempt.overtook and job.element is None:
         time.sleep(_SETTLE_S)
@@ -145,7 +146,7 @@ def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) ->
 
 
 def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":
-    from .after import lost
+    from .conclude import lost
 
     if job.element is not None:  # items count their own tries
         return {"message": lost(status).facts["message"], "by": "after"}
@@ -155,7 +156,7 @@ def _lost(job: JobFolder, attempt: Attempt, status: str) -> "dict[str, Any]":
 
 def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
     if job.element is not None:
-        from .element import see_through
+        from .items import see_through
 
         return see_through(job, attempt, watch)
     job.failed_cards = retries.cards_of(attempt.outcomes_before())
@@ -165,7 +166,7 @@ def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
             return _conclude(attempt, work, verdict, alive)
         following = _follow(attempt, work, verdict)
         if following is None:
-            state(attempt.number, (attempt.outcome() or {}).get("kind"), False)
+            print_state(attempt.number, (attempt.outcome() or {}).get("kind"), False)
             return EXIT_RETURNED
         attempt, watch = following, watch.of(following)
 
@@ -250,5 +251,5 @@ def _conclude(attempt: Attempt, work: "Optional[AttemptRun]", verdict: Verdict, 
 
 def _exit(attempt: Attempt, verdict: Verdict, won: bool) -> int:
     kind = verdict.kind if won else (attempt.outcome() or {}).get("kind")
-    state(attempt.number, kind, won)
+    print_state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED or not won else EXIT_PUBLISHED

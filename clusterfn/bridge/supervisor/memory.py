@@ -8,7 +8,7 @@ exact account (which walks page tables) is asked for when that sum is over the l
 import os
 import time
 
-from .tree import PROC
+from .process_tree import PROC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

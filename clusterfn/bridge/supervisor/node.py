@@ -10,13 +10,13 @@ import signal
 import time
 
 from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
-from . import publish, rendezvous, syscalls, tree
+from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt
+from .classify_exit import describe_signal
 from .job import JobFolder
-from .log import say
 from .run import AttemptRun, run_through
 from .text import portable
-from .verdict import document
+from .verdict import document, say
 from .watch import EndWatch, Signals
 
 TYPE_CHECKING = False
@@ -87,24 +87,24 @@ def run(folder: str, attempt: str) -> int:
 
     What a supervisor that is killed leaves behind is ended by the process that waits for it here.
     """
-    syscalls.become_subreaper()
+    worker_process.become_subreaper()
     guard = os.getpid()
     pid = os.fork()
     if pid:
         return _guard(pid)
-    syscalls.die_with_parent(signal.SIGTERM, guard)
-    syscalls.become_subreaper()
+    worker_process.die_with_parent(signal.SIGTERM, guard)
+    worker_process.become_subreaper()
     return _supervise(folder, attempt, Signals())
 
 
 def _guard(pid: int) -> int:
     signal.signal(signal.SIGTERM, lambda *_: _tell(pid))
-    syscalls.die_with_parent(signal.SIGTERM, os.getppid())
+    worker_process.die_with_parent(signal.SIGTERM, os.getppid())
     _, status = os.waitpid(pid, 0)
     if os.WIFEXITED(status):
         return os.WEXITSTATUS(status)
-    say("the supervisor on this node was ended by %s" % syscalls.describe_signal(os.WTERMSIG(status)))
-    tree.end(lambda: tree.descendants(os.getpid()), _reap)
+    say("the supervisor on this node was ended by %s" % describe_signal(os.WTERMSIG(status)))
+    process_tree.end(lambda: process_tree.descendants(os.getpid()), _reap)
     return 128 + os.WTERMSIG(status)
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from ..layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
-from . import publish, rendezvous, syscalls, tree
+from . import process_tree, publish, rendezvous, worker_process
 from .run import AttemptRun
 from .text import last_lines, masked
 from .verdict import Verdict
@@ -107,7 +107,7 @@ class Head(AttemptRun):
         while self._others.processes() and time.monotonic() < until:
             time.sleep(_TICK_S)
             self._reap()
-        tree.end(lambda: sorted(self._others.processes()), self._reap)
+        process_tree.end(lambda: sorted(self._others.processes()), self._reap)
         super().release()
 
     def _facts(self, verdict: Verdict) -> "dict[str, Any]":
@@ -156,16 +156,16 @@ class Others:
 
     def processes(self) -> "set[int]":
         """srun, and what it forked."""
-        if not self._srun or not tree.is_alive(self._srun):
+        if not self._srun or not process_tree.is_alive(self._srun):
             return set()
-        return {self._srun, *tree.descendants(self._srun)}
+        return {self._srun, *process_tree.descendants(self._srun)}
 
     def look_now(self) -> None:
         """Let the next question be answered by the files as they are."""
         self._next = 0.0
 
     def _look(self) -> None:
-        if self._gone is None and not tree.is_alive(self._srun):
+        if self._gone is None and not process_tree.is_alive(self._srun):
             self._gone = self._next = time.monotonic()
         if time.monotonic() < self._next:
             return
@@ -243,7 +243,7 @@ def _become(argv: "list[str]", log: str, parent: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(out, 1)
         os.dup2(out, 2)
-        syscalls.die_with_parent(signal.SIGKILL, parent)
+        worker_process.die_with_parent(signal.SIGKILL, parent)
         os.execvp(argv[0], argv)
     except OSError as error:
         os.write(2, ("%s: %s\n" % (argv[0], error)).encode())

@@ -22,8 +22,19 @@ from ..layout import (
     WORK,
     WORKER,
 )
-from . import checkpoint, child, classify_exit, environ, gauge, lastuse, memory, place, stacks, stall, tree
-from .attempt import let_in
+from . import (
+    checkpoint,
+    classify_exit,
+    environ,
+    gpus,
+    memory,
+    process_tree,
+    stacks,
+    stall,
+    worker_process,
+)
+from .attempt import UsageFile, let_in
+from .job import describe_place
 from .output import Pump, copy, list_files_left
 from .text import last_lines, masked
 from .verdict import Verdict
@@ -33,10 +44,8 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
-    from .cores import Cores
     from .job import JobFolder
     from .watch import EndWatch
-
 
 
 _TICK_MS = 100
@@ -75,14 +84,14 @@ class AttemptRun:
         self._quiet, self._is_quiet = stall.Stall(job.spec.get("quiet_s")), False
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
-        self._gauge = gauge.Gauge([], self.notes)
-        self._cores: "Optional[Cores]" = None
+        self._gauge = gpus.GpuMonitor([], self.notes)
+        self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
-        self._child: "Optional[child.WorkerProcess]" = None
+        self._child: "Optional[worker_process.WorkerProcess]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
-        self._last_use = lastuse.LastUse(attempt)
+        self._last_use = UsageFile(attempt)
 
     def start(self) -> None:
         """Take what it needs and start the worker."""
@@ -93,21 +102,21 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
         self._see_kernel_run(env)
-        self._gauge = gauge.Gauge(gauge.names_of(cards, spec["resources"]["gpus"], env), self.notes)
+        self._gauge = gpus.GpuMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
         self._started = time.monotonic()
         keep = self.job.held.worker_fds() if self.job.held else []
-        self._child = child.start(child.Start(argv, env, self._folder(), cpus, keep, spec))
+        self._child = worker_process.start(worker_process.Start(argv, env, self._folder(), cpus, keep, spec))
         if self.watch.time_s is not None:
             self.watch.deadline = self._started + self.watch.time_s
         self._pumps = [
             Pump(fd, self.attempt.path(name), spec["log_limit_bytes"])
             for fd, name in ((self._child.out, STDOUT), (self._child.err, STDERR))
         ]
-        self.attempt.event("starting", pid=self._child.pid, gpus=cards or [], **place.facts(self.job))
+        self.attempt.event("starting", pid=self._child.pid, gpus=cards or [], **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
     def _folder(self) -> str:
@@ -146,9 +155,7 @@ class AttemptRun:
     def _take_cores(self) -> "Optional[set[int]]":
         if self.job.slurm:
             return None
-        from . import cores
-
-        self._cores = cores.Cores(self.job.spec["resources"]["cores"])
+        self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
         return self._cores.chosen
 
     def cards(self) -> "list[str]":
@@ -237,7 +244,7 @@ class AttemptRun:
                 return
             if pid == 0:
                 return
-            if gauge.reaped(pid):
+            if gpus.is_asker(pid):
                 continue
             self._cpu_s += usage.ru_utime + usage.ru_stime
             if self._child is not None and pid == self._child.pid:
@@ -315,7 +322,7 @@ class AttemptRun:
 
     def end_tree(self) -> None:
         """Kill every descendant, and note what would not go."""
-        left = tree.end(self._living, self._reap)
+        left = process_tree.end(self._living, self._reap)
         self._turn_once()
         if self._done is None and self._child is not None:
             self._last_use.keep(self._usage([]))
@@ -323,7 +330,7 @@ class AttemptRun:
 
     def _tree(self) -> "list[int]":
         """Every process of the job."""
-        return gauge.without_askers(tree.descendants(os.getpid()))
+        return gpus.without_askers(process_tree.descendants(os.getpid()))
 
     def _living(self) -> "list[int]":
         found = self._tree()
@@ -367,7 +374,7 @@ class AttemptRun:
     def _usage(self, living: "list[int]") -> "dict[str, Any]":
         """So far; `living`: processes whose time counts though they have not ended."""
         worker = self._child.pid if self._child else 0
-        cpu_s = self._cpu_s + sum(map(tree.cpu_s, living))
+        cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
             "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", cpu_s), 3),
@@ -379,8 +386,8 @@ class AttemptRun:
         """Processes that made themselves independent of the worker: they end with the job."""
         own = os.getpid()
         worker = self._child.pid if self._child else 0
-        left = [pid for pid in self._tree() if pid != worker and tree.parent_of(pid) == own]
-        return ["left behind by the function, ended with the job: %s" % tree.name_of(pid) for pid in left]
+        left = [pid for pid in self._tree() if pid != worker and process_tree.parent_of(pid) == own]
+        return ["left behind by the function, ended with the job: %s" % process_tree.name_of(pid) for pid in left]
 
     def evidence(self) -> "list[str]":
         """The last lines of stderr, or of stdout where there are none."""
@@ -405,7 +412,7 @@ class AttemptRun:
         until = time.monotonic() + self.job.spec["grace_s"]
         while self._status is None and time.monotonic() < until and not self._asked_to_stop():
             self._turn()
-        left = [tree.name_of(pid) for pid in self._tree()]
+        left = [process_tree.name_of(pid) for pid in self._tree()]
         if left:
             self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
         self.end_tree()

@@ -12,9 +12,9 @@ import signal
 import time
 
 from ..layout import PAYLOAD, STACK, STACK_SIGNAL, STACKS, stack_answer
-from . import tree
-from .log import say
+from . import process_tree
 from .text import masked
+from .verdict import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ class Stacks:
         sources, until = self._sources(), time.monotonic() + _IN_ALL_S
         for pid in pids:
             wait_s = min(_ANSWER_S, until - time.monotonic())
-            stack = self._ask(pid, wait_s) if wait_s > 0 and tree.catches(pid, _SIGNAL) else []
+            stack = self._ask(pid, wait_s) if wait_s > 0 and process_tree.catches(pid, _SIGNAL) else []
             told = _readable(stack, self._job.spec["bridge"], sources)
-            found += ["%s:" % tree.name_of(pid)] + told if told else [_without(pid)]
+            found += ["%s:" % process_tree.name_of(pid)] + told if told else [_without(pid)]
         linecache.clearcache()
         return masked(found, self._secrets)
 
@@ -133,5 +133,5 @@ def _text(file: str, number: int, sources: "dict[str, list[str]]") -> str:
 
 
 def _without(pid: int) -> str:
-    state = tree.state_of(pid)
-    return "%s: no stack of Python's; it is %s" % (tree.name_of(pid), _STATES.get(state, "in state " + state))
+    state = process_tree.state_of(pid)
+    return "%s: no stack of Python's; it is %s" % (process_tree.name_of(pid), _STATES.get(state, "in state " + state))

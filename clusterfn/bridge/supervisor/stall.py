@@ -7,7 +7,7 @@ import os
 import time
 
 from ..layout import STALLED
-from . import tree
+from . import process_tree
 from .text import duration
 from .verdict import Verdict
 
@@ -35,8 +35,8 @@ class Stall:
 
     def note(self) -> "list[str]":
         """What to say if it cannot be known here."""
-        missing = self._limit_s is not None and not os.path.exists(tree.PROC)
-        return ["stall_timeout was not watched: this machine has no %s" % tree.PROC] if missing else []
+        missing = self._limit_s is not None and not os.path.exists(process_tree.PROC)
+        return ["stall_timeout was not watched: this machine has no %s" % process_tree.PROC] if missing else []
 
     def over(self, pids: "list[int]", collected_s: float, printed: int) -> bool:
         """Whether it has done nothing for too long; looks, if it is time to.
@@ -51,7 +51,7 @@ class Stall:
             return False
         passed = 0.0 if self._looked is None else min(now - self._looked, 10 * self._every_s)
         self._looked = now
-        used = collected_s + sum(tree.cpu_s(pid) for pid in pids)
+        used = collected_s + sum(process_tree.cpu_s(pid) for pid in pids)
         if not pids or printed != self._mark[1] or abs(used - self._mark[0]) > _IDLE * self._limit_s:
             self._mark, self._quiet_s = (used, printed), 0.0
         else:

@@ -1,4 +1,10 @@
-"""How a job ended, as outcome.json says it. Pure: no files, no processes; everybody in the supervisor uses it."""
+"""How a job ended, as outcome.json has it, and the lines that the supervisor prints about it.
+
+Printing may fail, as on a full disk, and that does not matter."""
+
+import json
+import os
+import time
 
 from ..layout import FORMAT, KINDS, NOT_FINAL, SUPERSEDED
 
@@ -48,3 +54,36 @@ def document(job: str, attempt: int, kind: str, facts: "dict[str, Any]") -> "dic
 def superseded(job: str, attempt: int, by: int, facts: "dict[str, Any]") -> "dict[str, Any]":
     """The outcome of an attempt that another one overtook, and what else is known of it."""
     return document(job, attempt, SUPERSEDED, dict({"message": "attempt %d took over" % by}, superseded_by=by, **facts))
+
+
+def say(message: str) -> None:
+    """A line for people."""
+    _write(2, "clusterfn: %s %s" % (time.strftime("%H:%M:%S"), message))
+
+
+def print_state(attempt: "Optional[int]", kind: "Optional[str]", won: bool) -> None:
+    """What now stands, for the client that asked, and for scheduler.log."""
+    _write(1, json.dumps({"attempt": attempt, "kind": kind, "won": won}))
+
+
+def print_disk_full(error: OSError, folder: str) -> None:
+    """That the disk takes nothing more, for people and, in the agent's words, for the client that asked."""
+    say("nothing can be published: %s" % error)
+    path, why = str(error.filename or folder), os.strerror(error.errno or 0)
+    told = {"kind": "full", "message": why, "errno": error.errno, "path": path, "free": _free_bytes(folder)}
+    _write(1, json.dumps({"attempt": None, "kind": None, "won": False, "full": told}))
+
+
+def _free_bytes(folder: str) -> "Optional[int]":
+    try:
+        disk = os.statvfs(folder)
+    except OSError:  # it is gone, or cannot be looked at
+        return None
+    return disk.f_bavail * disk.f_frsize
+
+
+def _write(fd: int, line: str) -> None:
+    try:
+        os.write(fd, (line + "\n").encode("utf-8", "backslashreplace"))
+    except OSError:  # full, or closed
+        return

@@ -1,27 +1,44 @@
-"""The life of one element of a group: it claims chunks, runs their items one by one, and takes over from the dead.
+"""The items of a group: an element claims chunks, runs their items one by one, and takes over from dead elements.
 
-To everybody else it is a job: `main` has claimed it and fenced its earlier attempts, `after` concludes it if this
-process dies. Between two items it may give way to another user who waits for cards: then it gives back what it has and
-waits in the queue like a job that has not begun.
-"""
+To everything else an element is a job: `main` has claimed it and fenced its earlier attempts, `conclude` concludes it
+if this process dies. Each item runs by the same `AttemptRun` as a job and ends as a line of the element's
+journal. Between two items the element may yield to another user who waits for GPUs: then it gives back what it has and
+waits in the queue like a job that has not begun."""
 
 import errno
 import os
 import time
 
-from ..layout import CANCELLED, EXIT_PUBLISHED, EXIT_QUEUED, EXIT_RETURNED, HOST_DISK, PREEMPTED, RETURNED
-from . import group, item, place
+from ..layout import (
+    CANCELLED,
+    EXIT_PUBLISHED,
+    EXIT_QUEUED,
+    EXIT_RETURNED,
+    HOST_DISK,
+    OUTCOME,
+    PREEMPTED,
+    RETURNED,
+    STDERR,
+    STDOUT,
+    USAGE,
+    VALUE,
+    WORK,
+    item_usage,
+)
+from . import group, retries
+from .attempt import remove_usage
 from .chunks import NOBODY
 from .group import SETTLE_S, ItemRecorder
-from .log import say, state
-from .run import look_at_bridge
-from .verdict import Fenced, Verdict
+from .job import describe_place
+from .run import AttemptRun, look_at_bridge, run_through
+from .verdict import Fenced, Verdict, print_state, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
     from .attempt import Attempt
+    from .chunks import ItemJournal
     from .job import JobFolder
     from .watch import EndWatch
 
@@ -43,7 +60,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
     """Pull until nothing is left for it, and publish how that went; the exit code of the process."""
     try:
         attempt.prepare()
-        attempt.event("starting", pid=os.getpid(), **place.facts(job))
+        attempt.event("starting", pid=os.getpid(), **describe_place(job))
         verdict = ElementRun(job, attempt, watch).pull()
     except Verdict as found:
         verdict = found
@@ -57,7 +74,7 @@ def see_through(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> int:
         return EXIT_RETURNED if isinstance(verdict, Fenced) else _EXIT_LEFT_TO_AFTER
     won = attempt.publish(verdict.kind, dict(verdict.facts, by="supervisor", node=job.node))
     group.conclude_if_complete(job)
-    state(attempt.number, verdict.kind, won)
+    print_state(attempt.number, verdict.kind, won)
     if isinstance(verdict, GaveWay):
         return EXIT_QUEUED
     return EXIT_RETURNED if verdict.kind == RETURNED or not won else EXIT_PUBLISHED
@@ -139,8 +156,8 @@ class ElementRun(ItemRecorder):
         self.watch.time_s = self.job.spec["resources"]["time_s"]
         verdict: "Optional[Verdict]" = None
         while verdict is None:
-            attempt = item.ItemAttempt(self.attempt, self.journal, index, place, before)
-            verdict = item.run(self.job, attempt, self.watch)
+            attempt = ItemAttempt(self.attempt, self.journal, index, place, before)
+            verdict = run_item(self.job, attempt, self.watch)
         self.told += 1
         self._took.append(time.monotonic() - began)
         self.job.spec["building"] = None  # it has been looked at
@@ -167,3 +184,133 @@ class ElementRun(ItemRecorder):
         element_s: "Any" = self.job.spec["group"]["element_s"]
         item_s: "Any" = self.job.spec["resources"]["time_s"]
         return None if not element_s or not item_s else time.monotonic() + element_s - item_s + _SPARE_S
+
+
+class ItemAttempt:
+    """What `Run` takes for the item's attempt.
+
+    Args:
+        attempt: The element's.
+        journal: Where it is told.
+        index: Which item.
+        place: Offset and size of its arguments in items.pkl.
+        before: What was said of each time that it ran and was followed by another; grows with them.
+    """
+
+    def __init__(
+        self, attempt: "Attempt", journal: "ItemJournal", index: int, place: "tuple[int, int]", before: "list[str]"
+    ) -> None:
+        self.number = attempt.number
+        self.folder = attempt.folder
+        self._attempt = attempt
+        self._journal = journal
+        self._index = index
+        self._place = place
+        self.before = before
+        self._waited = False
+        self._from = [_size(attempt.path(name)) for name in (STDOUT, STDERR)]
+
+    def path(self, name: str) -> str:
+        """As the element's; a folder to work in and a file of what it uses are its own."""
+        own = {WORK: os.path.join(WORK, str(self._index)), USAGE: item_usage(self._index)}
+        return self._attempt.path(own.get(name, name))
+
+    def call(self) -> "list[str]":
+        """What the worker is told: where its value goes, and where its arguments are."""
+        return [self.folder, self._attempt.job.home, *map(str, self._place)]
+
+    def wait(self, reason: str) -> None:
+        """It waits for something on the host itself."""
+        self._waited = True
+        self._attempt.event("pending", reason=reason)
+
+    def begin(self) -> bool:
+        """From here on it counts as begun."""
+        self._look_at_fence()
+        os.makedirs(self.path(WORK), mode=0o700, exist_ok=True)
+        self._journal.begin(self._index, out=self._from[0], err=self._from[1])
+        if self._waited:
+            self._attempt.event("running", node=self._attempt.job.node)
+        return True
+
+    def event(self, name: str, **facts: "Any") -> None:
+        """Its steps are not told one by one, but that it does nothing is."""
+        if name in ("quiet", "active"):
+            self._attempt.event(name, item=str(self._index), **facts)
+
+    def beat(self) -> None:
+        """The element's heart beats for it."""
+
+    def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+        """Its one line."""
+        self._look_at_fence()
+        sizes = [_size(self.path(name)) for name in (STDOUT, STDERR)]
+        out, err = ([begin, end - begin] for begin, end in zip(self._from, sizes))
+        told = dict(facts, out=out, err=err, earlier=self.before, transient=None)
+        self._journal.end(self._index, kind, told, self.path(VALUE))
+        remove_usage(self.path(USAGE))
+        return True
+
+    def again(self, told: str) -> None:
+        """It is to run once more."""
+        self._look_at_fence()
+        self._journal.again(self._index, told)
+        self.before.append(told)
+
+    def _look_at_fence(self) -> None:
+        """Another may have concluded the element, and told of this item already."""
+        if os.path.exists(self._attempt.path(OUTCOME)):
+            raise Fenced()
+
+    def tidy(self) -> None:
+        """Leave nothing that is of no use: the value has been copied, the folder may be empty."""
+        os.truncate(self.path(VALUE), 0)
+        try:
+            os.rmdir(self.path(WORK))
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0
+
+
+def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optional[Verdict]":
+    """See one item through to its line; the verdict that stands there, None if it is to run again.
+
+    Raises:
+        Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
+    """
+    work = AttemptRun(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
+    try:
+        return _run_to_line(work, item)
+    finally:
+        watch.stop_clock()
+        work.release()
+        work.close()
+        item.tidy()
+
+
+def _run_to_line(work: AttemptRun, item: ItemAttempt) -> "Optional[Verdict]":
+    verdict, alive = run_through(work)
+    if verdict.kind is None:
+        raise verdict
+    used, of = 1 + len(item.before), retries.allowed(work.job)
+    if retries.passes(verdict) and used <= of:
+        _retry_later(work, item, verdict, used, of)
+        return None
+    work.publish(verdict)
+    if alive:
+        work.finish()
+    return verdict
+
+
+def _retry_later(work: AttemptRun, item: ItemAttempt, verdict: Verdict, used: int, of: int) -> None:
+    """End what is to be run again."""
+    item.again(retries.in_words(used, work.where(), verdict.facts["message"], used, of))
+    work.finish()
+    work.job.failed_cards += retries.suspects(verdict, work.cards())

@@ -28,13 +28,12 @@ from ..layout import (
 )
 from ..queue import launch, lease_names, machine, tickets
 from ..queue.lease import leases_of_kind
-from . import classify_exit, lastuse, publish, retries, tree
-from .attempt import Attempt, claim, let_in
+from . import classify_exit, process_tree, publish, retries
+from .attempt import Attempt, claim, let_in, read_usage
+from .classify_exit import describe_signal
 from .job import JobFolder, start_time
-from .log import state
-from .syscalls import describe_signal
 from .text import how_to_correct, last_lines, masked, native, shortened
-from .verdict import Verdict
+from .verdict import Verdict, print_state
 from .watch import cancelled, scheduler_verdict
 
 TYPE_CHECKING = False
@@ -45,7 +44,7 @@ _TAIL = 16384
 _SHOWN = 80  # characters of a line of the user's in a message
 
 
-def after(folder: str, status: str) -> int:
+def conclude_for_dead(folder: str, status: str) -> int:
     """Conclude for a supervisor of this submission that ended, or never began; or leave the job to another try of it.
 
     Args:
@@ -62,7 +61,7 @@ def after(folder: str, status: str) -> int:
         return EXIT_RETURNED
     attempt = _latest_own(job) or Attempt.new(job)
     script = job.path(SCRIPT)
-    left = _sweep(lambda: sorted(set(tree.tagged(job.id, attempt.number) + tree.of_session(script))))
+    left = _sweep(lambda: sorted(set(process_tree.tagged(job.id, attempt.number) + process_tree.of_session(script))))
     verdict = _why(job, status)
     if attempt.outcome() is None:
         if retries.is_lost(verdict, status) and _may_go_on(job, attempt) and attempt.follow():
@@ -70,7 +69,7 @@ def after(folder: str, status: str) -> int:
         by = attempt.fence()
         if by is not None:
             attempt.supersede(by)
-    facts = dict(verdict.facts, by="after", node=job.node, notes=left, usage=lastuse.read(attempt.path(USAGE)))
+    facts = dict(verdict.facts, by="after", node=job.node, notes=left, usage=read_usage(attempt.path(USAGE)))
     facts.setdefault("stage", "supervisor")
     facts["evidence"] = _evidence(job, attempt)
     won = attempt.publish(verdict.kind or LOST, facts)
@@ -103,8 +102,8 @@ def _latest_own(job: JobFolder) -> "Optional[Attempt]":
 
 
 def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
-    names = [tree.name_of(pid) for pid in find()]
-    left = tree.end(find, lambda: None)
+    names = [process_tree.name_of(pid) for pid in find()]
+    left = process_tree.end(find, lambda: None)
     notes = ["ended after the supervisor's death: %s" % name for name in names]
     return notes + ["could not be ended: %s" % name for name in left]
 
@@ -179,18 +178,18 @@ def _tail(path: str) -> bytes:
         return b""
 
 
-def conclude(folder: str) -> int:
+def conclude_on_request(folder: str) -> int:
     """Publish the verdict on stdin unless the job has concluded, or, with `withdraw`, has started."""
     let_in(folder)
     job = JobFolder(folder)
     asked: "dict[str, Any]" = native(json.loads(sys.stdin.read()))
     is_gone = asked["kind"] in (LOST, NODE) and not asked.get("withdraw")
     if is_gone and (_waits(job) or _runs(job)):  # who looked saw the process that queued it
-        state(None, None, False)
+        print_state(None, None, False)
         return EXIT_RETURNED
     holder = claim(job, "concluded")
     if asked.get("withdraw") and holder is not None and not _withdrawn(job):
-        state(None, None, False)
+        print_state(None, None, False)
         return EXIT_RETURNED
     attempt = _open_attempt(job)
     won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
@@ -198,7 +197,7 @@ def conclude(folder: str) -> int:
     if not job.slurm and queue.of(job.id) is not None:
         queue.withdraw(job.id)
     if won:
-        _sweep(lambda: tree.tagged(job.id, attempt.number))
+        _sweep(lambda: process_tree.tagged(job.id, attempt.number))
     return _state(attempt, won)
 
 
@@ -221,7 +220,7 @@ def _has_lost_its_script(job: JobFolder) -> bool:
     if len(claimed) != 3:
         return False
     boot, pid, start = claimed
-    return boot != machine.boot_id() or not tree.is_alive(int(pid)) or start_time(int(pid)) != start
+    return boot != machine.boot_id() or not process_tree.is_alive(int(pid)) or start_time(int(pid)) != start
 
 
 def _withdrawn(job: JobFolder) -> bool:
@@ -235,7 +234,7 @@ def _asked_facts(job: JobFolder, attempt: Attempt, asked: "dict[str, Any]") -> "
     facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
     # SLURM's job ran on a node, and this is asked on the login node.
     node = None if job.slurm else job.node
-    return dict(facts, by="conclude", node=node, usage=lastuse.read(attempt.path(USAGE)))
+    return dict(facts, by="conclude", node=node, usage=read_usage(attempt.path(USAGE)))
 
 
 def _open_attempt(job: JobFolder) -> Attempt:
@@ -253,5 +252,5 @@ def _open_attempt(job: JobFolder) -> Attempt:
 
 def _state(attempt: Attempt, won: bool) -> int:
     kind = (attempt.outcome() or {}).get("kind")
-    state(attempt.number, kind, won)
+    print_state(attempt.number, kind, won)
     return EXIT_RETURNED if kind == RETURNED else EXIT_PUBLISHED

@@ -134,7 +134,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """"sleep (pid 123)"."""
+    """ "sleep (pid 123)"."""
     stat = _stat(pid)
     return "%s (pid %d)" % (stat.name if stat else "?", pid)
 
