@@ -32,7 +32,8 @@ from clusterfn.calls import attach
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.cli import main as command
-from clusterfn.config import load, spec
+from clusterfn.config import load
+from clusterfn.config.options import parse_options
 from clusterfn.hosts import connection as hosts_connection
 from tests.lab import DelayProxy, Lab
 
@@ -76,7 +77,7 @@ class There:
         return next(self.names)
 
     def on(self, where: str, function: Callable[..., Any]) -> ClusterFunction[..., Any]:
-        return ClusterFunction(function, spec.parse_options({"host": where}))
+        return ClusterFunction(function, parse_options({"host": where}))
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call it on the host that is connected already."""

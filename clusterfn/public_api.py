@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn.config import options
+from clusterfn.config import options as call_options
 from clusterfn.errors import ClusterfnError, JobError, MapError, SweepError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 _OURS = (os.path.dirname(__file__) + os.sep, "<frozen ")
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
 _WE_CALL = ("cloudpickle", "cryptography", "paramiko", "yaml")
@@ -58,10 +59,32 @@ def public_api(function: Callable[P, R]) -> Callable[P, R]:
     return functools.wraps(function)(outside)
 
 
+def show_options(options: type) -> Callable[[F], F]:
+    """Show the keys of a TypedDict as keywords of a function that takes them as `**options`.
+
+    The signature gets each of them. A docstring that names `CallOptions` gets their descriptions.
+    """
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        given = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind.__forward_arg__)
+            for name, kind in options.__annotations__.items()
+        ]
+        shown: Any = function
+        shown.__signature__ = signature.replace(parameters=[*own, *given])
+        text = inspect.cleandoc(function.__doc__ or "")
+        shown.__doc__ = text.replace("    options: As in `CallOptions`.", call_options.descriptions())
+        return function
+
+    return decorate
+
+
 def _refuse_unknown(called: str, given: Mapping[str, object], known: list[str] | None) -> None:
     for keyword, value in given.items():
         if known is not None and keyword not in known:
-            raise options.unknown(f"{called}() has", keyword, value, known)
+            raise call_options.unknown(f"{called}() has", keyword, value, known)
 
 
 def _keywords(function: Callable[..., Any]) -> list[str] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing_extensions import assert_type
 
-from clusterfn import Job, cluster
+from clusterfn import Executor, Job, Session, cluster
 
 
 @cluster
@@ -40,3 +40,15 @@ def check_types() -> None:
     assert_type(half.map([1.0], on_error="raise").results(), list[float])
     for index, value in collected:
         assert_type((index, value), tuple[int, float | Exception])
+
+
+def check_keywords() -> None:
+    """Each line that has to be an error is one: mypy complains of an `ignore` that nothing needs."""
+    third.with_options(gpus=1, time="2h", retries=2)
+    third.with_options(gpu=1)  # type: ignore[call-arg]
+    third.with_options(cores="2")  # type: ignore[arg-type]
+    cluster(core=1)  # type: ignore[call-overload]
+    Session("tensor01", idle="1h", gpus=1)
+    Session(name="train")  # type: ignore[call-arg]
+    Executor("tensor01", packages=["numpy"])
+    Executor(cores=1.5)  # type: ignore[arg-type]

@@ -11,18 +11,18 @@ import functools
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from clusterfn.bridge import layout
-from clusterfn.config import spec
+from clusterfn.config.options import HOST_NAME, CallOptions, Options, changed, parse_options
 from clusterfn.errors import ConfigError
-from clusterfn.public_api import public_api
+from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from typing_extensions import ParamSpec
+    from typing_extensions import ParamSpec, Unpack
 
     from clusterfn.calls.group import JobGroup
     from clusterfn.calls.job import Job
@@ -41,7 +41,7 @@ class ClusterFunction(Generic[P, R]):
         __wrapped__: The function itself.
     """
 
-    def __init__(self, function: Callable[P, R], options: spec.Options) -> None:
+    def __init__(self, function: Callable[P, R], options: Options) -> None:
         functools.update_wrapper(self, function)
         self.__wrapped__ = function
         self.options = options
@@ -149,37 +149,13 @@ class ClusterFunction(Generic[P, R]):
         return self.with_options(host=host)
 
     @public_api
-    def with_options(
-        self,
-        *,
-        cores: int | None = None,
-        memory: str | None = None,
-        gpus: int | None = None,
-        nodes: int | None = None,
-        gpu_memory: str | None = None,
-        gpu_type: str | None = None,
-        allow_cpu: bool | None = None,
-        time: spec.Time | None = None,
-        host: str | None = None,
-        environment: str | None = None,
-        packages: Sequence[str] | None = None,
-        modules: Sequence[str] | None = None,
-        env: Mapping[str, str | float] | None = None,
-        secrets: Sequence[str] | None = None,
-        outputs: Sequence[str] | None = None,
-        cwd: str | None = None,
-        name: str | None = None,
-        on_interrupt: str | None = None,
-        stall_timeout: spec.Time | None = None,
-        retries: int | None = None,
-        resume: str | None = None,
-    ) -> ClusterFunction[P, R]:
+    @show_options(CallOptions)
+    def with_options(self, **given: Unpack[CallOptions]) -> ClusterFunction[P, R]:
         """The same function with some options changed; those not named stay. See `cluster` for what they mean.
 
-        With `gpus=0` no type and size of cards stays.
+        With `gpus=0` no type and size of GPUs stays.
         """
-        given = {key: value for key, value in locals().items() if key != "self"}
-        return _unpickled(self._mark, spec.changed(self.options, given))
+        return _unpickled(self._mark, changed(self.options, given))
 
     @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
@@ -222,7 +198,7 @@ class ClusterFunction(Generic[P, R]):
     _mark: Any
 
 
-def _mark(function: Callable[..., Any], options: spec.Options, decorated: ClusterFunction[Any, Any]) -> Any:
+def _mark(function: Callable[..., Any], options: Options, decorated: ClusterFunction[Any, Any]) -> Any:
     """An empty function that is found at `name._mark`, where `name` is the decorated function's.
 
     Every pickler treats it as it treats functions of that module, and so the decorated one that refers to it.
@@ -236,7 +212,7 @@ def _mark(function: Callable[..., Any], options: spec.Options, decorated: Cluste
     return mark
 
 
-def _unpickled(mark: Any, options: spec.Options | None) -> ClusterFunction[Any, Any]:
+def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
     """The decorated function of that mark; with options, a variant of it that has them."""
     known: ClusterFunction[Any, Any] | None = None if options else vars(mark).get("decorated")
     made: ClusterFunction[Any, Any] = known or ClusterFunction.__new__(ClusterFunction)
@@ -250,7 +226,7 @@ def _unpickled(mark: Any, options: spec.Options | None) -> ClusterFunction[Any, 
     return made
 
 
-def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
     """What is called, and what its decorator said; a method or a partial has the options of what it calls.
 
     Raises:
@@ -262,7 +238,7 @@ def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], spec.Opti
     if isinstance(function, ClusterFunction):
         return function.__wrapped__, function.options
     called = function.func if isinstance(function, functools.partial) else None
-    return function, called.options if isinstance(called, ClusterFunction) else spec.Options()
+    return function, called.options if isinstance(called, ClusterFunction) else Options()
 
 
 class Decorator(Protocol):
@@ -279,31 +255,8 @@ def cluster(function: Callable[P, Coroutine[Any, Any, R]]) -> ClusterFunction[P,
 @overload
 def cluster(function: Callable[P, R]) -> ClusterFunction[P, R]: ...
 @overload
-def cluster(
-    function: None = None,
-    *,
-    cores: int | None = None,
-    memory: str | None = None,
-    gpus: int | None = None,
-    nodes: int | None = None,
-    gpu_memory: str | None = None,
-    gpu_type: str | None = None,
-    allow_cpu: bool | None = None,
-    time: spec.Time | None = None,
-    host: str | None = None,
-    environment: str | None = None,
-    packages: Sequence[str] | None = None,
-    modules: Sequence[str] | None = None,
-    env: Mapping[str, str | float] | None = None,
-    secrets: Sequence[str] | None = None,
-    outputs: Sequence[str] | None = None,
-    cwd: str | None = None,
-    name: str | None = None,
-    on_interrupt: str | None = None,
-    stall_timeout: spec.Time | None = None,
-    retries: int | None = None,
-    resume: str | None = None,
-) -> Decorator: ...
+def cluster(function: None = None, **options: Unpack[CallOptions]) -> Decorator: ...
+@show_options(CallOptions)  # above, so that `parse_options` rejects a keyword that is unknown
 @public_api
 def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
@@ -312,32 +265,8 @@ def cluster(function: Any = None, **options: Any) -> Any:
     write `await f.submit(...)`. A generator function is refused.
 
     Args:
-        cores: Processor cores of the job (1).
-        memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
-        gpus: Whole cards (0: CUDA is hidden). Never runs with fewer.
-        nodes: Nodes of a SLURM host that call the function, each with so many cores, so much memory and so many cards;
-            `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
-        gpu_memory: The size of each card, at least: "24GB" is what is sold as 24 GB. Needs gpus.
-        gpu_type: Words of each card's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
-        allow_cpu: Let the function run on the CPU where its PyTorch cannot use the GPUs; else that is an
-            EnvironmentBuildError (False).
-        time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
-        host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
-        environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
-            (local); or a file from which it is made there, "environment.yml", and a lock beside it.
-        packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
-        modules: Environment modules to load, such as "cuda/11.8".
-        env: Variables of the job; a number is passed as its digits.
-        secrets: Names of variables of this process whose values the job gets, and no other job.
-        outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
-        cwd: Folder in which the function runs; else a folder of the job's own, empty.
-        name: Name of the job; else the function's.
-        on_interrupt: "detach" (the job goes on after Ctrl-C) or "stop".
-        stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
-            stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
-        retries: How often it is tried again (0): after an error that passes, such as a card's ECC error, on another
-            card, and after the loss of the machine or of what watches over it. Never after an error of its own.
-        resume: The id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
+        function: The function, where it is decorated without options.
+        options: As in `CallOptions`.
 
     Returns:
         A `ClusterFunction`.
@@ -354,7 +283,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
     """
     if isinstance(function, (str, int, float, list, tuple, dict)):
         raise _without_a_name(function)
-    parsed = spec.parse_options({name: value for name, value in options.items() if value is not None})
+    parsed = parse_options(options)
 
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):
@@ -371,7 +300,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
 
 
 def _without_a_name(value: object) -> ConfigError:
-    named = isinstance(value, str) and spec.HOST_NAME.fullmatch(value)
+    named = isinstance(value, str) and HOST_NAME.fullmatch(value)
     example = f'host="{value}"' if named else 'cores=2, host="tensor01"'
     return ConfigError(f"@cluster({value!r}): options have names", hint=f"write @cluster({example})")
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import threading
-import time as clock
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
+from clusterfn.calls import dispatch, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job
-from clusterfn.config import spec
+from clusterfn.config.options import JobOptions, Options, changed, parse_options
 from clusterfn.errors import ClusterfnError
-from clusterfn.public_api import public_api
+from clusterfn.public_api import public_api, show_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 R = TypeVar("R")
 _AT_ONCE = 50
@@ -31,8 +35,7 @@ class Executor(concurrent.futures.Executor):
 
     Args:
         host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
-        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, time, environment, modules, env, secrets: As for
-            `cluster`.
+        options: As for `cluster`.
 
     Raises:
         ConfigError: An unknown word, a wrong type or unit.
@@ -43,24 +46,14 @@ class Executor(concurrent.futures.Executor):
     """
 
     @public_api
+    @show_options(JobOptions)
     def __init__(
         self,
         host: str | None = None,
-        *,
-        cores: int | None = None,
-        memory: str | None = None,
-        gpus: int | None = None,
-        gpu_memory: str | None = None,
-        gpu_type: str | None = None,
-        allow_cpu: bool | None = None,
-        time: spec.Time | None = None,
-        environment: str | None = None,
-        modules: Sequence[str] | None = None,
-        env: Mapping[str, str | float] | None = None,
-        secrets: Sequence[str] | None = None,
+        **options: Unpack[JobOptions],
     ) -> None:
-        self._given = {name: value for name, value in locals().items() if name != "self"}
-        spec.parse_options(self._given)
+        self._given: dict[str, object] = {**options, "host": host}
+        parse_options(self._given)
         self._sent = 0
         self._jobs: set[Job[Any]] = set()  # that have not ended: dropping a Job drops its value
         self._groups: list[JobGroup[Any, Any]] = []
@@ -75,8 +68,6 @@ class Executor(concurrent.futures.Executor):
             RuntimeError: After `shutdown`, or inside a job.
             ConfigError: `fn` is no function.
         """
-        from clusterfn.calls import dispatch
-
         self._check()
         plain, options = self._with_options(fn)
         job: Job[R] = dispatch.submit(plain, args, kwargs, options)
@@ -110,10 +101,8 @@ class Executor(concurrent.futures.Executor):
             TimeoutError: Of the iterator: a value was not there in time.
             Exception: Of the iterator: what the call raised whose turn it is.
         """
-        from clusterfn.calls import mapping
-
         self._check()
-        until = None if timeout is None else clock.monotonic() + timeout
+        until = None if timeout is None else time.monotonic() + timeout
         how = mapping.parse_map_options(_AT_ONCE, chunksize if chunksize != 1 else "auto")
         plain, options = self._with_options(fn)
         group = mapping.run(plain, iterables, options, how)
@@ -122,9 +111,9 @@ class Executor(concurrent.futures.Executor):
             self._groups.append(group)
         return _in_order(group, until)
 
-    def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], spec.Options]:
+    def _with_options(self, fn: Callable[..., R]) -> tuple[Callable[..., R], Options]:
         plain, own = undecorated(fn)
-        return plain, spec.changed(own, self._given)
+        return plain, changed(own, self._given)
 
     def _check(self) -> None:
         if inside_job():

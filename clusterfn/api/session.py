@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
 from clusterfn.calls import dispatch, job_display
 from clusterfn.calls import payload as payloads
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionCallJob, SessionJob
-from clusterfn.config import spec
-from clusterfn.config.spec import Options
+from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
+from clusterfn.config.spec import JobSpec, SessionSpec
+from clusterfn.config.units import parse_time, shown_memory, shown_time
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.public_api import public_api
+from clusterfn.public_api import public_api, show_options
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 R = TypeVar("R")
-_SILENT = Options()
 # Of these the session must have as much; its time ends all of its calls together.
-_AMOUNTS = (("cores", "cores"), ("memory_bytes", "memory"), ("gpus", "gpus"), ("time_s", "time"))
-_SHOWN = {"memory": spec.shown_memory, "gpu_memory": spec.shown_memory, "time": spec.shown_time,
-          "stall_timeout": spec.shown_time}  # fmt: skip
-# What a decorated function may have been promised and a call of a session cannot have by itself.
-_OF_THE_SESSION = {
-    **{name: name for name in ("gpu_type", "environment", "packages", "modules", "env", "secrets", "cwd", "outputs")},
-    **{name: name for name in ("retries", "resume", "nodes", "allow_cpu")},
-    "gpu_memory_bytes": "gpu_memory", "stall_s": "stall_timeout",
+_AMOUNTS = ("cores", "memory_bytes", "gpus", "time_s")
+_OF_EACH_CALL = ("host", "name", "on_interrupt")  # all others are the session's
+_SHOWN: dict[str, Callable[[Any], str]] = {
+    "memory_bytes": shown_memory, "gpu_memory_bytes": shown_memory, "time_s": shown_time, "stall_s": shown_time
 }  # fmt: skip
 
 
@@ -48,10 +47,8 @@ class Session(concurrent.futures.Executor):
     Args:
         host: The host's name in clusterfn.yml; None as for `cluster`.
         idle: After so long without a call it ends, as `time` is written.
-        cores, memory, gpus, gpu_memory, gpu_type, allow_cpu, environment, packages, modules, env, secrets: As for
-            `cluster`; for the session as a whole.
-        time: How long the session may last, with all of its calls. A call has no limit of its own: a decorated
-            function may ask for as long, and is refused if it asks for longer.
+        options: As for `cluster`, for the session as a whole. `time` is how long it may last, with all of its calls.
+            A call has no limit of its own: a decorated function that asks for longer is rejected.
 
     Raises:
         ConfigError: An unknown word, a wrong type or unit.
@@ -63,27 +60,16 @@ class Session(concurrent.futures.Executor):
     """
 
     @public_api
+    @show_options(JobOptions)
     def __init__(
         self,
         host: str | None = None,
         *,
-        idle: spec.Time = "30min",
-        cores: int | None = None,
-        memory: str | None = None,
-        gpus: int | None = None,
-        gpu_memory: str | None = None,
-        gpu_type: str | None = None,
-        allow_cpu: bool | None = None,
-        time: spec.Time | None = None,
-        environment: str | None = None,
-        packages: Sequence[str] | None = None,
-        modules: Sequence[str] | None = None,
-        env: Mapping[str, str | float] | None = None,
-        secrets: Sequence[str] | None = None,
+        idle: Time = "30min",
+        **options: Unpack[JobOptions],
     ) -> None:
-        given = {k: v for k, v in locals().items() if k not in ("self", "idle") and v is not None and k[0] != "_"}
-        self._options = spec.parse_options(given)
-        self._idle_s = spec.parse_time(idle, "idle")
+        self._options = parse_options({"host": host, **options})
+        self._idle_s = parse_time(idle, "idle")
         self._lock = threading.RLock()
         self._holding: SessionJob | None = None
         self._closed = False
@@ -137,7 +123,7 @@ class Session(concurrent.futures.Executor):
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
             dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
-        serving = spec.SessionSpec(self._idle_s, CALLER)
+        serving = SessionSpec(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
         self._holding = SessionJob(replace(prepared, job=job), self._again)
         return self._holding
@@ -194,34 +180,33 @@ class Session(concurrent.futures.Executor):
         return f"<Session {self.job.id} on {self.job.host}: {self.job.status}>" if self.job else "<Session: not begun>"
 
 
-def _refuse_what_it_lacks(wanted: Options, own: Options, session: spec.JobSpec) -> None:
-    """A decorated function keeps what it was promised, or is refused."""
-    for name, word in _AMOUNTS:
+def _refuse_what_it_lacks(wanted: Options, own: Options, session: JobSpec) -> None:
+    """A decorated function keeps what it was promised, or is rejected."""
+    for name in _AMOUNTS:
         asked, held = getattr(wanted, name), getattr(session.resources, name)
         if asked is not None and held is not None and asked > held:
-            raise _lacks(word, asked, held)
+            raise _lacks(name, asked, held)
     if wanted.host is not None and wanted.host != session.host.name:
         raise _lacks("host", wanted.host, session.host.name)
-    for name, word in _OF_THE_SESSION.items():
+    for name, silent in vars(Options()).items():
         asked = getattr(wanted, name)
-        if asked != getattr(_SILENT, name) and asked != getattr(own, name):
-            raise _not_for_one_call(word, asked)
+        if name not in (*_AMOUNTS, *_OF_EACH_CALL) and asked not in (silent, getattr(own, name)):
+            raise ConfigError(
+                f"the function asks for {keyword_of(name)}={_shown(name, asked)}, which is a session's as a whole, "
+                "or no session's",
+                hint="say it to the session if it knows the word, and send the function itself: "
+                "session.call(f.__wrapped__, …)",
+            )
 
 
-def _lacks(word: str, asked: Any, held: Any) -> ConfigError:
+def _lacks(name: str, asked: Any, held: Any) -> ConfigError:
+    word = keyword_of(name)
     return ConfigError(
-        f"the function asks for {word}={_shown(word, asked)}, the session has {_shown(word, held)}",
+        f"the function asks for {word}={_shown(name, asked)}, the session has {_shown(name, held)}",
         hint=f"give the session {word}=…, or send the function itself: session.call(f.__wrapped__, …)",
     )
 
 
-def _shown(word: str, value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
     """As the user wrote it."""
-    return repr(_SHOWN[word](value) if word in _SHOWN else value)
-
-
-def _not_for_one_call(word: str, asked: Any) -> ConfigError:
-    return ConfigError(
-        f"the function asks for {word}={_shown(word, asked)}, which is a session's as a whole, or no session's",
-        hint="say it to the session if it knows the word, and send the function itself: session.call(f.__wrapped__, …)",
-    )
+    return repr(_SHOWN[name](value) if name in _SHOWN else value)

@@ -36,7 +36,8 @@ from clusterfn.calls import (
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_display import remember_going
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.config.spec import JobSpec, Options, Resources
+from clusterfn.config.options import Options
+from clusterfn.config.spec import JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session

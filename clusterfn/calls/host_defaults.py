@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from clusterfn.config.spec import Host, Options, Resources
+from clusterfn.config.options import Options
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError
 from clusterfn.scheduler.slurm import gres
 

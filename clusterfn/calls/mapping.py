@@ -24,7 +24,8 @@ from clusterfn.calls.job import SHORT
 from clusterfn.calls.job_display import remember_going
 from clusterfn.calls.payload import Payload
 from clusterfn.config import units
-from clusterfn.config.spec import Group, JobSpec, Options, Resources
+from clusterfn.config.options import Options
+from clusterfn.config.spec import Group, JobSpec, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile

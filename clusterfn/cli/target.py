@@ -21,7 +21,8 @@ from typing import Any
 from clusterfn import config, public_api
 from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.config.spec import Host, did_you_mean
+from clusterfn.config.options import did_you_mean
+from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError
 
 _OURS = str(Path(__file__).parents[1]) + os.sep

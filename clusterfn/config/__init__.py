@@ -17,8 +17,9 @@ from pathlib import Path
 
 from clusterfn.config import advice, places, yamlfile
 from clusterfn.config import hosts as _hosts
+from clusterfn.config.options import did_you_mean
 from clusterfn.config.places import FILE
-from clusterfn.config.spec import Host, did_you_mean
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 
 HOST_VARIABLE = "CLUSTERFN_HOST"

@@ -14,7 +14,8 @@ from typing import Any
 
 from clusterfn.config import advice
 from clusterfn.config.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
-from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources, parse_memory, parse_time
+from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
+from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 

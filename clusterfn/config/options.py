@@ -1,35 +1,93 @@
-"""What a user writes as `@cluster(...)`, read into plain facts: names, types, and what to write instead of a mistake.
+"""The options of a call: what users write as keywords, what that becomes, and what to write instead of a mistake.
 
-Imports `errors` and `units` alone.
+An option is written once, here: its type and description in `JobOptions` or `CallOptions`, its check in `Options`.
 """
 
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
-from typing import Any, Union
+from typing import Any, Callable, TypedDict, Union
 
 from clusterfn.config.units import NUMBER, finite, parse_memory, parse_time
 from clusterfn.errors import ConfigError
 
 Time = Union[str, timedelta]
+Check = Callable[[Any, str], Any]  # of a value and its keyword
 
-_CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 
+class JobOptions(TypedDict, total=False):
+    """The options that an `Executor` and a `Session` take for all of their calls.
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A clause that names the nearest known word, or nothing.
-
-    Example:
-        >>> did_you_mean("gpu", ["gpus", "cores"])
-        '; did you mean gpus?'
+    Attributes:
+        cores: Processor cores of the job (1).
+        memory: Memory of the job with a unit, "16GB" is 16 * 2**30 bytes. Without it the host's default.
+        gpus: Whole GPUs (0: CUDA is hidden). Never runs with fewer.
+        gpu_memory: The size of each GPU, at least: "24GB" is what is sold as 24 GB. Needs gpus.
+        gpu_type: Words of each GPU's name, "a6000"; with SLURM a type that `sinfo -o %G` shows. Needs gpus.
+        allow_cpu: Let the function run on the CPU where its PyTorch cannot use the GPUs; else that is an
+            EnvironmentBuildError (False).
+        time: Longest duration with a unit: "90min", "2h", "02:00:00" or a timedelta.
+        environment: One that is on the host, "python:/path", "venv:~/v", "prefix:/path", "conda:name" or "current"
+            (local); or a file from which it is made there, "environment.yml", and a lock beside it.
+        packages: The same without a file: ["python=3.11", "torch==2.7.1", "pip:rich", "bioconda::samtools"].
+        modules: Environment modules to load, such as "cuda/11.8".
+        env: Variables of the job; a number is passed as its digits.
+        secrets: Names of variables of this process whose values the job gets, and no other job.
     """
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+
+    cores: int | None
+    memory: str | None
+    gpus: int | None
+    gpu_memory: str | None
+    gpu_type: str | None
+    allow_cpu: bool | None
+    time: Time | None
+    environment: str | None
+    packages: Sequence[str] | None
+    modules: Sequence[str] | None
+    env: Mapping[str, str | float] | None
+    secrets: Sequence[str] | None
+
+
+class CallOptions(JobOptions, total=False):
+    """The options that a decorated function can have.
+
+    Attributes:
+        nodes: Nodes of a SLURM host that call the function, each with so many cores, so much memory and so many GPUs;
+            `torch.distributed.init_process_group()` finds the others. What the first one returns is the value (1).
+        host: A host's name in clusterfn.yml. Else $CLUSTERFN_HOST, `default_host:`, the only host, or `local`.
+        outputs: Patterns of files in the job's folder to fetch when it has returned, such as "*.pt".
+        cwd: Folder in which the function runs; else a folder of the job's own, empty.
+        name: Name of the job; else the function's.
+        on_interrupt: "detach" (the job keeps running after Ctrl-C) or "stop".
+        stall_timeout: After so long without output and without use of a processor the job ends as `Stalled`, with the
+            stack of every thread; as `time` is written. Without it a job may wait as long as it likes.
+        retries: How often it is tried again (0): after an error that passes, such as a GPU's ECC error, on another
+            GPU, and after the loss of the machine or of what watches over it. Never after an error of its own.
+        resume: The id of an earlier job on the same host, "7f3a": the job starts with a copy of its checkpoint folder.
+    """
+
+    nodes: int | None
+    host: str | None
+    outputs: Sequence[str] | None
+    cwd: str | None
+    name: str | None
+    on_interrupt: str | None
+    stall_timeout: Time | None
+    retries: int | None
+    resume: str | None
+
+
+def descriptions() -> str:
+    """What the docstrings of `JobOptions` and `CallOptions` say of each option."""
+    return "\n".join((inspect.getdoc(each) or "").partition("Attributes:\n")[2] for each in (JobOptions, CallOptions))
 
 
 # What people write for one of our words, from SLURM, PBS and other libraries.
@@ -57,36 +115,31 @@ _ELSEWHERE = {
     ("max_parallel", "max_workers"): "write max_parallel={}",
     ("chunksize", "timeout"): "say it where you wait: .results(timeout={}); a call's own limit is time= of @cluster",
 }
-_JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _OF_SLURM = ("partition", "account", "qos", "ntasks", "slurm")
 
 
-def read(given: Mapping[str, object]) -> dict[str, Any]:
-    """Attributes of `spec.Options`, from keywords; a keyword that is None counts as not said.
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A clause that names the nearest known word, or nothing.
 
-    Raises:
-        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
+    Example:
+        >>> did_you_mean("gpu", ["gpus", "cores"])
+        '; did you mean gpus?'
     """
-    facts: dict[str, Any] = {}
-    for keyword, value in given.items():
-        if keyword not in _KEYWORDS:
-            raise unknown("there is", keyword, value, list(_KEYWORDS))
-        if value is not None:
-            attribute, reads = _KEYWORDS[keyword]
-            facts[attribute] = reads(keyword, value)
-    return facts
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> ConfigError:
-    """The refusal of a keyword, with what to write instead.
+    """The rejection of a keyword, with what to write instead.
 
     Args:
         who_has: "there is", or "map() has".
         known: The keywords that can be written there.
     """
     problem, meant = f"{who_has} no argument {keyword!r}", ALIASES.get(keyword, keyword)
-    if instead := _instead(keyword, value, known):
-        return ConfigError(problem, hint=instead)
+    elsewhere = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
+    if instead := next(elsewhere, None) or _NOT_ASKED_FOR.get(keyword):
+        return ConfigError(problem, hint=instead.format(_quoted(value)))
     if keyword in _OF_SLURM:
         option = "…" if keyword == "slurm" else f"{{{keyword}: {value if isinstance(value, (str, int)) else '…'}}}"
         return ConfigError(problem, hint=f"options of SLURM stand in clusterfn.yml: `slurm: {option}`")
@@ -96,80 +149,70 @@ def unknown(who_has: str, keyword: str, value: object, known: Sequence[str]) -> 
     if not near and meant not in _KEYWORDS and "sequential_up_to" in known:  # of `map`: it was meant for the function
         hint = "pass the function's arguments as iterables, by position; one that stays the same is "
         return ConfigError(problem, hint=f"{hint}itertools.repeat({value!r:.60})")
-    elsewhere = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
-    return ConfigError(f"{problem}{near}", hint=f"{elsewhere}the arguments are {', '.join(known)}")
-
-
-def _instead(keyword: str, value: object, known: Sequence[str]) -> str | None:
-    found = (hint for (has, word), hint in _ELSEWHERE.items() if word == keyword and has in known)
-    hint = next(found, None)
-    return hint.format(_quoted(value)) if hint else _NOT_ASKED_FOR.get(keyword)
+    goes_to = f"{meant}= goes to @cluster or .with_options(); " if meant in _KEYWORDS else ""
+    return ConfigError(f"{problem}{near}", hint=f"{goes_to}the arguments are {', '.join(known)}")
 
 
 def _as_meant(keyword: str, meant: str, value: object) -> str | None:
     """What to write: the value under its right word, or a near one which that word takes."""
+    if meant == "environment":  # whose value names the kind too
+        kind = keyword if keyword in ("python", "venv") else "conda"
+        named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
+        return f"write {meant}={_quoted(f'{kind}:{named}')}"
     try:
-        if meant in _KEYWORDS and meant != "environment":  # of which the value is another word's
-            _KEYWORDS[meant][1](meant, value)
-    except ConfigError as refused:
-        return refused.hint
-    return f"write {meant}={_meant(keyword, value)}"
-
-
-def _meant(keyword: str, value: object) -> str:
-    """The value under its right word, as it would be written."""
-    if ALIASES.get(keyword) != "environment":
-        return _quoted(value)
-    kind = keyword if keyword in ("python", "venv") else "conda"
-    named = value if keyword != "env_file" and isinstance(value, str) else "NAME" if kind == "conda" else "/PATH"
-    return _quoted(f"{kind}:{named}")
+        if meant in _KEYWORDS:
+            _KEYWORDS[meant][1](value, meant)
+    except ConfigError as rejected:
+        return rejected.hint
+    return f"write {meant}={_quoted(value)}"
 
 
 def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) and '"' not in value else repr(value)
 
 
-def whole_number(name: str, value: object, least: int) -> int:
-    """`value` if it is a whole number of at least `least`; else a ConfigError that names `name`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(
-            f"{name}={value!r} is not a whole number of at least {least}", hint=_whole_hint(name, value, least)
-        )
-    return value
-
-
-def _whole_hint(name: str, value: object, least: int) -> str:
-    if isinstance(value, bool):
-        return f"write {name}={max(int(value), least)}"
-    if not isinstance(value, str):
-        return f"write {name}={max(math.ceil(finite(value)), least)}"
-    if NUMBER.fullmatch(value.strip()):
-        return f"write {name}={max(math.ceil(float(value)), least)}, without quotes"
-    cards = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
-    if not cards:
-        return f"write {name}=1: a number, without quotes"
-    kind = f', gpu_type="{cards[1]}"' if cards[1] else ""
-    return f"write gpus={int(cards[2])}{kind}"
-
-
-_ON_INTERRUPT = ("detach", "stop")
+_CARDS = re.compile(r"(?:gpu:)?(?:(?!gpu:)([A-Za-z][\w.-]*):)?(\d{1,4})")
 HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,63}")
+MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+_JOB_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg))", re.IGNORECASE)
-_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
+ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
+ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
+_INTERPRETER = re.compile(r"/bin/python[\d.]*$")
+ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
-def _text(name: str, value: object) -> str:
+def _whole_number(least: int) -> Check:
+    def check(value: Any, name: str) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        problem = f"{name}={value!r} is not a whole number of at least {least}"
+        if not isinstance(value, str):
+            near = value if isinstance(value, bool) else finite(value)
+            raise ConfigError(problem, hint=f"write {name}={max(math.ceil(near), least)}")
+        if NUMBER.fullmatch(value.strip()):
+            raise ConfigError(problem, hint=f"write {name}={max(math.ceil(float(value)), least)}, without quotes")
+        gres = _CARDS.fullmatch(value.strip()) if name == "gpus" else None
+        if not gres:
+            raise ConfigError(problem, hint=f"write {name}=1: a number, without quotes")
+        kind = f', gpu_type="{gres[1]}"' if gres[1] else ""
+        raise ConfigError(problem, hint=f"write gpus={int(gres[2])}{kind}")
+
+    return check
+
+
+def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         raise ConfigError(f"{name}={value!r} is not a text", hint=f'write it in quotes: {name}="..."')
     return value
 
 
-def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object], str]:
-    def check(name: str, value: object) -> str:
+def _matching(pattern: re.Pattern[str], example: str) -> Check:
+    def check(value: Any, name: str) -> str:
         if not isinstance(value, str) or not pattern.fullmatch(value):
             raise ConfigError(f"{name}={value!r} is not possible", hint=f"write it like {example!r}")
         return value
@@ -177,7 +220,16 @@ def _matching(pattern: re.Pattern[str], example: str) -> Callable[[str, object],
     return check
 
 
-def _job_name(name: str, value: object) -> str:
+def _several(item: Check) -> Check:
+    def check(value: Any, name: str) -> tuple[str, ...]:
+        if not isinstance(value, (list, tuple)):
+            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
+        return tuple(item(each, name) for each in value)
+
+    return check
+
+
+def _job_name(value: Any, name: str) -> str:
     if isinstance(value, str) and _JOB_NAME.fullmatch(value):
         return value
     near = re.sub(r"[^A-Za-z0-9_.-]+", "_", value)[:63] if isinstance(value, str) else ""
@@ -186,17 +238,8 @@ def _job_name(name: str, value: object) -> str:
     raise ConfigError(f"{name}={value!r:.80} is not possible", hint=hint)
 
 
-def _several(item: Callable[[str, object], str]) -> Callable[[str, object], tuple[str, ...]]:
-    def check(name: str, value: object) -> tuple[str, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{name}={value!r} is not a list", hint=f"write {name}=[...], even for one")
-        return tuple(item(name, each) for each in value)
-
-    return check
-
-
-def _package(name: str, value: object) -> str:
-    text = _text(name, value).strip()
+def _package(value: Any, name: str) -> str:
+    text = _text(value, name).strip()
     if file := _PACKAGES_FILE.fullmatch(text):
         raise ConfigError(f"{name}: {text!r} is a file, not a package", hint=f'write environment="{file[1]}"')
     if not _PACKAGE.match(text):
@@ -204,17 +247,12 @@ def _package(name: str, value: object) -> str:
     return text
 
 
-_ENVIRONMENTS = ("python", "venv", "prefix", "conda")
-_INTERPRETER = re.compile(r"/bin/python[\d.]*$")
-_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
-
-
-def _environment(name: str, value: object) -> str:
-    text = _text(name, value)
+def _environment(value: Any, name: str) -> str:
+    text = _text(value, name)
     kind, _, rest = text.partition(":")
     if meant := nearly_an_environment(text):
         raise ConfigError(f"{name}={text!r} names no environment", hint=f'write {name}="{meant}"')
-    if text == "current" or text.lower().endswith(_ENVIRONMENT_FILES) or (kind in _ENVIRONMENTS and rest):
+    if text == "current" or text.lower().endswith(ENVIRONMENT_FILES) or (kind in ENVIRONMENT_KINDS and rest):
         return text
     raise ConfigError(
         f"{name}={text!r} names no environment",
@@ -231,47 +269,43 @@ def nearly_an_environment(text: str) -> str:
         ('conda:ml', 'python:/opt/ml/bin/python')
     """
     kind, _, rest = (part.strip() for part in text.partition(":"))
-    if kind not in _ENVIRONMENTS or not rest:
+    if kind not in ENVIRONMENT_KINDS or not rest:
         return ""
     if kind in ("venv", "prefix") and _INTERPRETER.search(rest):
         kind = "python"
     return "" if f"{kind}:{rest}" == text else f"{kind}:{rest}"
 
 
-def _output(name: str, value: object) -> str:
+def _output(value: Any, name: str) -> str:
     """A pattern that cannot lead out of the job's folder."""
-    text = _text(name, value)
+    text = _text(value, name)
     if text.startswith(("/", "~")) or ".." in PurePosixPath(text).parts:
         hint = f'{name} are names below the job\'s own folder: {name}=["*.pt"]'
         raise ConfigError(f"{name}={value!r} lies outside the job's folder", hint=hint)
     return text
 
 
-def _folder(name: str, value: object) -> str:
-    text = _text(name, value)
+def _folder(value: Any, name: str) -> str:
+    text = _text(value, name)
     if not text.startswith(("/", "~", "$")):
         hint = f'{name}= is a folder of the host: give it in full or with ~, such as {name}="~/data"'
         raise ConfigError(f"{name}={value!r} is not a whole path", hint=hint)
     return text
 
 
-def _environment_variables(name: str, value: object) -> dict[str, str]:
+def _environment_variables(value: Any, name: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}={value!r} is not a dict", hint=f'write {name}={{"NAME": "value"}}')
     for key, each in value.items():
-        _matching(VARIABLE, "OMP_NUM_THREADS")(name, key)
+        _matching(VARIABLE, "OMP_NUM_THREADS")(key, name)
         if is_set_by_clusterfn(key):
             raise ConfigError(f"{name}[{key!r}] is set by clusterfn itself", hint=ASK_FOR_GPUS)
         number = isinstance(each, (int, float)) and not isinstance(each, bool)
         if not number and not (isinstance(each, str) and _can_be_passed(each)):
             text = int(each) if isinstance(each, bool) else "..."
-            raise ConfigError(
-                f"{name}[{key!r}]={each!r} is neither text nor a number", hint=f'write {name}={{"{key}": "{text}"}}'
-            )
+            problem = f"{name}[{key!r}]={each!r} is neither text nor a number"
+            raise ConfigError(problem, hint=f'write {name}={{"{key}": "{text}"}}')
     return {key: str(each) for key, each in value.items()}
-
-
-ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
 
 def is_set_by_clusterfn(variable: str) -> bool:
@@ -287,39 +321,106 @@ def _can_be_passed(value: str) -> bool:
         return False
 
 
-def _yes_or_no(name: str, value: object) -> bool:
+def _yes_or_no(value: Any, name: str) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r} is neither True nor False", hint=f"write {name}=True")
     return value
 
 
-def _on_interrupt(name: str, value: object) -> str:
-    if value not in _ON_INTERRUPT:
-        raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(_ON_INTERRUPT)}")
-    return str(value)
+def _one_of(*words: str) -> Check:
+    def check(value: Any, name: str) -> str:
+        if value not in words:
+            raise ConfigError(f"{name}={value!r} is not possible", hint=f"choose one of {', '.join(words)}")
+        return str(value)
+
+    return check
 
 
-# keyword -> attribute of spec.Options, and how it is read
-_KEYWORDS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
-    "cores": ("cores", lambda name, value: whole_number(name, value, 1)),
-    "memory": ("memory_bytes", lambda _, value: parse_memory(value)),
-    "gpus": ("gpus", lambda name, value: whole_number(name, value, 0)),
-    "nodes": ("nodes", lambda name, value: whole_number(name, value, 1)),
-    "gpu_memory": ("gpu_memory_bytes", lambda name, value: parse_memory(value, name)),
-    "gpu_type": ("gpu_type", _matching(GPU_TYPE, "a6000")),
-    "allow_cpu": ("allow_cpu", _yes_or_no),
-    "time": ("time_s", lambda _, value: parse_time(value)),
-    "stall_timeout": ("stall_s", lambda name, value: parse_time(value, name)),
-    "retries": ("retries", lambda name, value: whole_number(name, value, 0)),
-    "resume": ("resume", _matching(_JOB_ID, "7f3a")),
-    "host": ("host", _matching(HOST_NAME, "tensor01")),
-    "environment": ("environment", _environment),
-    "packages": ("packages", _several(_package)),
-    "modules": ("modules", _several(_matching(_MODULE, "cuda/12.4"))),
-    "env": ("env", _environment_variables),
-    "secrets": ("secrets", _several(_matching(VARIABLE, "HF_TOKEN"))),
-    "outputs": ("outputs", _several(_output)),
-    "cwd": ("cwd", _folder),
-    "name": ("name", _job_name),
-    "on_interrupt": ("on_interrupt", _on_interrupt),
+def _option(check: Check, keyword: str = "", default: Any = None) -> Any:
+    """A field of `Options`; `keyword` where users write another word."""
+    metadata = {"keyword": keyword, "check": check}
+    return (
+        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+    )
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the decorator (or `with_options`) said: `CallOptions`, checked, with units parsed; None where it was silent.
+
+    Each field has the check of its keyword.
+    """
+
+    cores: int | None = _option(_whole_number(1))
+    memory_bytes: int | None = _option(parse_memory, "memory")
+    gpus: int | None = _option(_whole_number(0))
+    nodes: int | None = _option(_whole_number(1))
+    gpu_memory_bytes: int | None = _option(parse_memory, "gpu_memory")
+    gpu_type: str | None = _option(_matching(GPU_TYPE, "a6000"))
+    allow_cpu: bool | None = _option(_yes_or_no)
+    time_s: float | None = _option(parse_time, "time")
+    stall_s: float | None = _option(parse_time, "stall_timeout")
+    retries: int = _option(_whole_number(0), default=0)
+    resume: str | None = _option(_matching(_JOB_ID, "7f3a"))
+    host: str | None = _option(_matching(HOST_NAME, "tensor01"))
+    environment: str | None = _option(_environment)
+    packages: tuple[str, ...] = _option(_several(_package), default=())
+    modules: tuple[str, ...] = _option(_several(_matching(MODULE, "cuda/12.4")), default=())
+    env: Mapping[str, str] = _option(_environment_variables, default={})
+    secrets: tuple[str, ...] = _option(_several(_matching(VARIABLE, "HF_TOKEN")), default=())
+    outputs: tuple[str, ...] = _option(_several(_output), default=())
+    cwd: str | None = _option(_folder)
+    name: str | None = _option(_job_name)
+    on_interrupt: str = _option(_one_of("detach", "stop"), default="detach")
+
+
+# keyword -> field of Options, and its check
+_KEYWORDS: dict[str, tuple[str, Check]] = {
+    each.metadata["keyword"] or each.name: (each.name, each.metadata["check"]) for each in fields(Options)
 }
+
+
+def parse_options(given: Mapping[str, object]) -> Options:
+    """The options of a call from its keywords; a keyword that is None counts as not said.
+
+    Raises:
+        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
+
+    Example:
+        >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
+        1073741824
+    """
+    return changed(Options(), given)
+
+
+def changed(before: Options, given: Mapping[str, object]) -> Options:
+    """The options with what these keywords say in place of what was said before.
+
+    With `gpus=0` no type and size of GPUs stays.
+
+    Raises:
+        ConfigError: As `parse_options`.
+
+    Example:
+        >>> changed(Options(cores=2, retries=1), {"cores": 4}).retries
+        1
+    """
+    facts: dict[str, Any] = {}
+    for keyword, value in given.items():
+        if keyword not in _KEYWORDS:
+            raise unknown("there is", keyword, value, list(_KEYWORDS))
+        if value is not None:
+            name, check = _KEYWORDS[keyword]
+            facts[name] = check(value, keyword)
+    kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
+    return replace(kept, **facts)
+
+
+def keyword_of(name: str) -> str:
+    """What users write for a field of `Options`.
+
+    Example:
+        >>> keyword_of("memory_bytes")
+        'memory'
+    """
+    return next(keyword for keyword, (field_name, _) in _KEYWORDS.items() if field_name == name)

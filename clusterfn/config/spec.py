@@ -1,24 +1,13 @@
-"""The plain facts that modules share: what a job asks for, where it goes, what it is made of, and its spec.json.
-
-Frozen dataclasses. Imports `options`, which parses the keywords of users.
-"""
+"""The plain facts that modules share: what a job asks for, where it goes, what it is made of, and its spec.json."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.config import options
-from clusterfn.config.options import HOST_NAME as HOST_NAME
-from clusterfn.config.options import Time as Time
-from clusterfn.config.options import did_you_mean as did_you_mean
-from clusterfn.config.units import parse_memory as parse_memory
-from clusterfn.config.units import parse_time as parse_time
-from clusterfn.config.units import shown_memory as shown_memory
-from clusterfn.config.units import shown_time as shown_time
 
 
 @dataclass(frozen=True)
@@ -44,36 +33,6 @@ class Resources:
     gpu_type: str | None = None
     nodes: int = 1
     allow_cpu: bool = False
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the decorator (or `with_options`) said; None where it was silent. Units are already parsed.
-
-    Attributes are those of `Resources`, and where and how to run; see `clusterfn.cluster`.
-    """
-
-    cores: int | None = None
-    memory_bytes: int | None = None
-    gpus: int | None = None
-    time_s: float | None = None
-    host: str | None = None
-    environment: str | None = None
-    packages: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    secrets: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    cwd: str | None = None
-    name: str | None = None
-    on_interrupt: str = "detach"
-    stall_s: float | None = None
-    retries: int = 0
-    resume: str | None = None
-    gpu_memory_bytes: int | None = None
-    gpu_type: str | None = None
-    nodes: int | None = None
-    allow_cpu: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -290,7 +249,6 @@ class JobSpec:
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/architecture.md."""
-        asked = self.resources
         clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
         record = {
             "format": layout.FORMAT,
@@ -300,16 +258,7 @@ class JobSpec:
             "scheduler": self.host.scheduler,
             "root": self.root,
             "bridge": self.bridge,
-            "resources": {
-                "cores": asked.cores,
-                "memory_bytes": asked.memory_bytes,
-                "gpus": asked.gpus,
-                "time_s": asked.time_s,
-                "gpu_memory_bytes": asked.gpu_memory_bytes,
-                "gpu_type": asked.gpu_type,
-                "nodes": asked.nodes,
-                "allow_cpu": asked.allow_cpu,
-            },
+            "resources": asdict(self.resources),
             "queue_timeout_s": self.host.queue_timeout_s,
             "lease": self.host.lease,
             "limits": asdict(self.host.limits),
@@ -355,33 +304,3 @@ class JobSpec:
             retries=spec.get("retries", 0), umask=spec.get("umask", 0o077), resume=spec.get("resume"),
             quiet_s=spec.get("quiet_s", layout.QUIET_S),
         )  # fmt: skip
-
-
-def parse_options(given: Mapping[str, object]) -> Options:
-    """The keywords of `@cluster` or `with_options`, checked; a keyword that is None counts as not said.
-
-    Raises:
-        ConfigError: An unknown keyword, or a value of the wrong type or without its unit.
-
-    Example:
-        >>> parse_options({"cores": 2, "memory": "1GB"}).memory_bytes
-        1073741824
-    """
-    return changed(Options(), given)
-
-
-def changed(before: Options, given: Mapping[str, object]) -> Options:
-    """The options with what these keywords say in place of what was said before.
-
-    With `gpus=0` no type and size of cards stays.
-
-    Raises:
-        ConfigError: As `parse_options`.
-
-    Example:
-        >>> changed(Options(cores=2, retries=1), {"cores": 4}).retries
-        1
-    """
-    facts = options.read(given)
-    kept = replace(before, gpu_type=None, gpu_memory_bytes=None) if facts.get("gpus") == 0 else before
-    return replace(kept, **facts)

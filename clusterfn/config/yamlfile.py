@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterfn.config.spec import did_you_mean
+from clusterfn.config.options import did_you_mean
 from clusterfn.errors import ConfigError
 
 LIMIT_BYTES = 2**17  # a worst case takes seconds

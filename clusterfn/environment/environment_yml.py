@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterfn.config.spec import did_you_mean
+from clusterfn.config.options import did_you_mean
 from clusterfn.config.yamlfile import Value, parse
 from clusterfn.environment.solve import condarc
 from clusterfn.environment.specification import (

@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
-from clusterfn.config.spec import Host, Resources, shown_memory
+from clusterfn.config.spec import Host, Resources
+from clusterfn.config.units import shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.hosts import bridge_bundle, exit_flush, gpus

@@ -11,7 +11,7 @@ from typing import Any
 from clusterfn import ClusterFunction
 from clusterfn.calls import attach, dispatch
 from clusterfn.calls.job import Job
-from clusterfn.config import spec
+from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
 from tests.chaos.onhost import JobOnHost, until
 from tests.chaos.world import HOSTS, World
@@ -118,7 +118,7 @@ class Here:
 
     def submit(self, call: str, host: str, *, live: bool = False, **arguments: Any) -> Sent:
         """Send a call of `calls`; its run is noted in a file of the job's own."""
-        function = ClusterFunction(_CALLS[call], spec.parse_options({"host": host}))
+        function = ClusterFunction(_CALLS[call], parse_options({"host": host}))
         place = self.world.runs / "unknown"
         prepared = dispatch.prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
         arguments["path"] = str(self.world.runs / prepared.job.id)

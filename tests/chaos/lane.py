@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import clusterfn
 from clusterfn.calls import dispatch
-from clusterfn.config import spec
+from clusterfn.config.options import parse_options
 
 _lock = threading.Lock()
 
@@ -40,7 +40,7 @@ def submit(calls, order):
     arguments = order["args"]
     if "loading" in arguments:
         arguments["loading"] = calls["SlowToLoad"](arguments["loading"])
-    options = spec.parse_options({"host": order["host"], **order.get("options", {})})
+    options = parse_options({"host": order["host"], **order.get("options", {})})
     dispatch.secrets = SimpleNamespace(token_hex=lambda _: order["id"])  # the test knows the id before we do
     prepared = dispatch.prepare(calls[order["call"]], (), arguments, options)
     prepared.session.connection.ping().result(60)  # an agent that was killed a moment ago has a successor now

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from clusterfn.calls import attach, dispatch
-from clusterfn.config import spec
+from clusterfn.config.options import parse_options
 from tests.e2e.conftest import MINOR, wait_until
 from tests.lab import Cable
 
@@ -62,7 +62,7 @@ class Talk:
     troubles: list[str] = field(default_factory=list)
 
     def begin(self, every: float) -> Talk:
-        options = spec.parse_options({"host": "far"})
+        options = parse_options({"host": "far"})
         prepared = dispatch.prepare(speaker(self.runs, self.lines, every), (), {}, options)
         self.job = dispatch.start(prepared, live=True)
         self.job.listen(self._hear)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import clusterfn
 from clusterfn import ClusterFunction
 from clusterfn.bridge.layout import TAG
-from clusterfn.config import spec
+from clusterfn.config.options import parse_options
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job
@@ -107,7 +107,7 @@ class Case:
     @property
     def function(self) -> ClusterFunction[..., Any]:
         """The function, decorated as the row wants it."""
-        return ClusterFunction(self.row.call, spec.parse_options({"host": self.host, **self.row.options}))
+        return ClusterFunction(self.row.call, parse_options({"host": self.host, **self.row.options}))
 
     # running it
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ClusterFunction
-from clusterfn.config import spec
+from clusterfn.config.options import parse_options
 from tests.faults.rows import calls
 from tests.lab import Lab
 
@@ -25,7 +25,7 @@ def test_looking_for_an_environment_does_not_hold_up_the_answers_to_others(
 
     def call(environment: str) -> int:
         options = {"host": "slurm-second", "environment": environment, "memory": "200MB"}
-        return ClusterFunction(calls.returns, spec.parse_options(options)).submit().result(50)
+        return ClusterFunction(calls.returns, parse_options(options)).submit().result(50)
 
     began = time.monotonic()
     with ThreadPoolExecutor(12) as pool:

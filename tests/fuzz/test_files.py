@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from clusterfn.config import parse, units
-from clusterfn.config.spec import Host, parse_options
+from clusterfn.config.options import parse_options
+from clusterfn.config.spec import Host
 from clusterfn.environment import lock as locks
 from clusterfn.errors import ClusterfnError, ConfigError, HostKeyError, LockError
 from clusterfn.hosts.transports import host_keys, ssh_config_file

@@ -6,7 +6,8 @@ import pytest
 
 from clusterfn import cluster
 from clusterfn.calls.host_defaults import resources_of
-from clusterfn.config.spec import Host, Resources, parse_options
+from clusterfn.config.options import parse_options
+from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, Unsatisfiable
 
 BARE = Host(name="tensor01", address="tensor01", scheduler="bare", source="clusterfn.yml:2")

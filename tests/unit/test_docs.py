@@ -15,6 +15,7 @@ import pytest
 from clusterfn import config, errors
 from clusterfn.cli.check import scheduler
 from clusterfn.cli.parser import make_parser
+from clusterfn.config.options import CallOptions
 from clusterfn.hosts.survey import SurveyedGpus
 
 ROOT = Path(__file__).parents[2]
@@ -163,6 +164,12 @@ def test_the_interface_has_every_public_name():
     wanted = set(clusterfn.__all__) - error_classes() - {"__version__"}
 
     assert [name for name in sorted(wanted) if name not in text] == []
+
+
+def test_the_interface_has_every_option_of_a_call():
+    text = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8").partition("## `ClusterFunction`")[0]
+
+    assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == CallOptions.__annotations__.keys()
 
 
 def test_a_decision_has_at_most_thirty_lines_and_its_four_parts():

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from clusterfn import ConfigError, Executor, Session, attach, cluster, public_api, sweep
+from clusterfn.config.options import CallOptions, JobOptions
 
 
 def double(x: int) -> int:
@@ -46,10 +47,25 @@ def test_a_keyword_that_is_unknown_is_refused_with_what_is_near(call: Callable[[
     assert says in str(refused.value)
 
 
-def test_whoever_completes_keywords_sees_those_of_the_function_itself() -> None:
-    for public, words in ((there.map, {"max_parallel", "on_error"}), (sweep, {"max_configs"}), (Session, {"idle"})):
-        shown = inspect.signature(public).parameters  # type: ignore[arg-type]
-        assert words <= shown.keys() and not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+COMPLETED = [
+    (there.map, {"max_parallel", "on_error"}),
+    (sweep, {"max_configs"}),
+    (cluster, {"function", *CallOptions.__annotations__}),
+    (there.with_options, {*CallOptions.__annotations__}),
+    (Session, {"host", "idle", *JobOptions.__annotations__}),
+    (Executor, {"host", *JobOptions.__annotations__}),
+]
+
+
+@pytest.mark.parametrize(("public", "words"), COMPLETED)
+def test_completion_of_keywords_sees_those_of_the_function_itself(public: Callable[..., Any], words: set[str]) -> None:
+    shown = inspect.signature(public).parameters
+    assert words <= shown.keys() and not any(each.kind is each.VAR_KEYWORD for each in shown.values())
+
+
+def test_help_describes_every_option() -> None:
+    told = inspect.getdoc(cluster) or ""
+    assert [name for name in CallOptions.__annotations__ if f"\n    {name}: " not in told] == []
 
 
 @pytest.fixture

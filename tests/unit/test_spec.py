@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from clusterfn.api.decorator import cluster
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Options, did_you_mean, parse_memory, parse_options, parse_time
+from clusterfn.config.options import CallOptions, Options, did_you_mean, parse_options
+from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError
 
 
@@ -274,3 +275,10 @@ def test_methods_of_every_kind_work_in_the_advised_order(monkeypatch):
 
 def test_no_guess_where_nothing_is_near():
     assert did_you_mean("zzz", ["cores"]) == ""
+
+
+def test_every_option_that_can_be_written_is_checked():
+    for keyword in CallOptions.__annotations__:
+        with pytest.raises(ConfigError, match=keyword) as caught:
+            parse_options({keyword: object()})
+        assert "no argument" not in caught.value.message

@@ -24,7 +24,7 @@ from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import SweepResult, Trial
 from clusterfn.api.sweep.run import ResultStore
 from clusterfn.api.sweep.store import Kept, Store
-from clusterfn.config.spec import parse_options
+from clusterfn.config.options import parse_options
 
 RETRIEVAL = {
     "embedder": ["e5", "bge", "gte", "minilm", "splade"],

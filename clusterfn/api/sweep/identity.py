@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
 from clusterfn.api.sweep.space import ConfigurationList, Grid
-from clusterfn.config.spec import Options
+from clusterfn.config.options import Options
 from clusterfn.environment import existing
 
 _LONG = 200

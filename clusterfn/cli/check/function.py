@@ -8,7 +8,7 @@ from clusterfn.bridge.supervisor.text import how_to_correct
 from clusterfn.cli.check import probe_job
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.cli.env import manage
-from clusterfn.config.spec import did_you_mean, parse_options
+from clusterfn.config.options import did_you_mean, parse_options
 from clusterfn.hosts.environment_choice import EnvironmentRequest
 from clusterfn.hosts.host_state import CALLER
 from clusterfn.scheduler import job_script

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from clusterfn.bridge import layout
 from clusterfn.calls import dispatch
 from clusterfn.calls.job import PENDING, Job
-from clusterfn.config.spec import Host, Options, parse_options
+from clusterfn.config.options import Options, parse_options
+from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.config.spec import did_you_mean
+from clusterfn.config.options import did_you_mean
 from clusterfn.hosts.survey import Account, Partition, SurveyedGpus
 
 

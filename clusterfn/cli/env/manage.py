@@ -19,7 +19,7 @@ from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import dispatch
 from clusterfn.cli import screen
 from clusterfn.cli.env import selection
-from clusterfn.config.spec import parse_options
+from clusterfn.config.options import parse_options
 from clusterfn.errors import ClusterfnError, EnvironmentBuildError
 from clusterfn.hosts import environment_builder, environment_facts, remote_files
 from clusterfn.hosts.environment_builder import BuildProgress, Built

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from clusterfn.config.spec import Host, did_you_mean
+from clusterfn.config.options import did_you_mean
+from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 
 Options = dict[str, list[str]]

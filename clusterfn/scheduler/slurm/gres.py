@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from clusterfn.bridge.supervisor.eligible_gpus import large_enough
-from clusterfn.config.spec import Host, Resources, shown_memory
+from clusterfn.config.spec import Host, Resources
+from clusterfn.config.units import shown_memory
 from clusterfn.errors import ConfigError, Unsatisfiable
 
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
