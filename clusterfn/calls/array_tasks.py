@@ -167,8 +167,7 @@ class ArrayTaskTracker(Tracker):
         """The file of a stream; of "scheduler" that of this element."""
         if stream != "scheduler":
             return super().log_path(stream)
-        slurm = self.session.host.scheduler == "slurm"
-        name = layout.element_log(self.scheduler_id if slurm else self._number)
+        name = self.session.scheduler.element_log(self._number, self.scheduler_id)
         return posixpath.join(posixpath.dirname(posixpath.dirname(self.folder)), name)
 
     def follow(self, job: JobListener, attempt: int) -> None:

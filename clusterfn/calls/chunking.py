@@ -81,15 +81,15 @@ def takes_turns(count: int, how: MapOptions, machine: MachineCapacity) -> bool:
     return machine.by_cards is not None and machine.by_cards < count <= SEQUENTIAL_UP_TO
 
 
-def on_slurm(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
-    """For SLURM: elements of job arrays.
+def in_arrays(count: int, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> Group:
+    """For a scheduler with nodes: elements of job arrays.
 
     Without `time=` there are as many as may run at once, and they pull until nothing is left. With it an element asks
     for the time of one chunk, as far as the partition gives it, so there is one for each chunk; those that are not
     needed are taken out of the queue. A chunk size that was asked for is one element's share.
 
     Example:
-        >>> on_slurm(10_000, MapOptions(), None, SchedulerLimits(array=1000))
+        >>> in_arrays(10_000, MapOptions(), None, SchedulerLimits(array=1000))
         Group(count=10000, chunk=50, elements=50, at_once=50, per_element=None, element_s=None, aim_s=1800.0)
     """
     at_once = 1 if how.asks_for_turns(count) else min(count, how.max_parallel)
@@ -115,16 +115,19 @@ def elements_for_rest(group: Group, left: int) -> int:
     return max(1, min(group.elements, math.ceil(left / group.chunk)))
 
 
-def load_on_controller(group: Group, how: MapOptions, item_s: float | None, limits: SchedulerLimits) -> str:
-    """What many elements of one item mean on SLURM, why they are so many, what makes fewer; "" where that is little.
+def load_on_controller(
+    group: Group, how: MapOptions, item_s: float | None, limits: SchedulerLimits, scheduler: str
+) -> str:  # fmt: skip
+    """What many elements of one item mean for the scheduler, why there are so many, what makes fewer; "" where few.
 
     Args:
-        group, how, item_s, limits: What `on_slurm` gave, and what it was given.
+        group, how, item_s, limits: What `in_arrays` gave, and what it was given.
+        scheduler: Its name for people.
     """
-    auto = on_slurm(group.count, replace(how, chunk=None), item_s, limits)
+    auto = in_arrays(group.count, replace(how, chunk=None), item_s, limits)
     if group.chunk > 1 or group.elements <= _MANY or (group == auto and item_s is None):
         return ""
-    mean = "each of which SLURM's controller schedules, starts and records by itself for one item"
+    mean = f"each of which {scheduler}'s controller schedules, starts and records by itself for one item"
     many = f"{group.elements} elements of job arrays, {mean}"
     if auto.elements < group.elements:
         return f'chunksize=1 makes {many}: chunksize="auto" would make {auto.elements}'

@@ -158,7 +158,7 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
         return None
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
     argv, build = (*session.builder, "build", plan), RemoteBuild(session, log)
-    if making.build_on == "node" and session.host.scheduler == "slurm":
+    if making.build_on == "node" and session.scheduler.has_nodes:
         _submit(session, made, argv, log, planned, build)
     else:
         spawned = session.connection.spawn(argv, made.root, log, unset=session.scheduler.unset, after=[planned])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from clusterfn.config.options import Options
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError
-from clusterfn.scheduler.slurm import gres
+from clusterfn.scheduler import scheduler_for
 
 
 def resources_of(options: Options, host: Host) -> Resources:
@@ -31,25 +31,15 @@ def resources_of(options: Options, host: Host) -> Resources:
         nodes=options.nodes or 1,
         allow_cpu=bool(options.allow_cpu),
     )
-    _refuse_nodes_of_none(host, asked.nodes)
-    if not gpus:
-        _refuse_cards_of_none(options)
-        return asked
-    asked = replace(
-        asked,
-        gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
-        gpu_type=options.gpu_type or defaults.gpu_type,
-    )
-    return replace(asked, gpu_type=gres.gpu_type(host, asked)) if host.scheduler == "slurm" else asked
-
-
-def _refuse_nodes_of_none(host: Host, nodes: int) -> None:
-    if nodes > 1 and host.scheduler != "slurm":
-        raise ConfigError(
-            f"nodes={nodes}: {host.name} is one machine, only a host with `scheduler: slurm` has nodes",
-            host=host.name,
-            hint="leave nodes= out: one call may use all its cards, as docs/how-to/several-gpus.md shows",
+    if gpus:
+        asked = replace(
+            asked,
+            gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
+            gpu_type=options.gpu_type or defaults.gpu_type,
         )
+    else:
+        _refuse_cards_of_none(options)
+    return scheduler_for(host).resolve_resources(asked)
 
 
 def _refuse_cards_of_none(options: Options) -> None:

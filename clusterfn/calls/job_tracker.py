@@ -383,7 +383,7 @@ class Tracker:
                 host=self.session.host.name,
                 stage="queue",
                 evidence=answer.err.decode("utf-8", "replace").splitlines(),
-                hint=f"try again, or say there: scancel --name {self.scheduler_name}",
+                hint=f"try again, or say there: {self.session.scheduler.cancel_by_hand(self.scheduler_name)}",
             )
 
 

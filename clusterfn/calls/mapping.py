@@ -31,6 +31,7 @@ from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.transfer import Sending
+from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
 
 R = TypeVar("R")
@@ -114,9 +115,9 @@ def _run(
     one, packed = _prepare(function, calls, options)
     session, limits = one.session, SchedulerLimits()
     with job_display.nothing_runs():
-        if session.host.scheduler == "slurm":
+        if session.scheduler.has_nodes:
             limits = _limits(session, one.job.resources.gpus)
-            group = chunking.on_slurm(len(calls), how, one.job.resources.time_s, limits)
+            group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
         else:
             group = chunking.on_machine(len(calls), how, _machine(session, one.job.resources))
     job = replace(one.job, group=group)
@@ -186,16 +187,18 @@ def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
 
 def _tell(one: dispatch.Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
     dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
-    gpus, slurm = one.job.resources.gpus, one.job.host.scheduler == "slurm"
-    if how.sequential_up_to is not None or (gpus and not slurm):
+    gpus, scheduler = one.job.resources.gpus, scheduler_for(one.job.host)
+    if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
         mode = f"PARALLEL processing, each item {place}"
         if group.at_once == 1 and group.count > 1:
             asked = f", as sequential_up_to={how.sequential_up_to} asks"
-            mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not slurm else asked}"
+            mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not scheduler.has_nodes else asked}"
         dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
-    if slurm and (load := chunking.load_on_controller(group, how, one.job.resources.time_s, limits)):
-        dispatch.tell(load)
+    if scheduler.has_nodes:
+        load = chunking.load_on_controller(group, how, one.job.resources.time_s, limits, scheduler.title)
+        if load:
+            dispatch.tell(load)
 
 
 def _counted(group: Group) -> str:
@@ -214,7 +217,7 @@ def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, 
         before = [*submit.lay_out(session, one.ready), *submit.contents(session, one.payload)]
         before += shipped.before if shipped else ()
         sent = [*submit.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    queued = job.host.scheduler == "slurm"
+    queued = session.scheduler.has_nodes
     folder = session.connection.put_tree(tracker.folder, sent, sync=queued, after=before)
     tracker.sending = Sending([*before, folder])
     made.on_transfer(tracker.sending)
@@ -236,7 +239,7 @@ def attach(session: HostState, spec: Mapping[str, Any]) -> JobGroup[Any, Any]:
     labels = json.loads(told) if told else ()
     made = GroupState(job.id, job.name, session.host.name, folder, group.count, labels=labels)
     made.sent_here = False
-    limits = _limits(session, 0) if session.host.scheduler == "slurm" else SchedulerLimits()
+    limits = _limits(session, 0) if session.scheduler.has_nodes else SchedulerLimits()
     tracker = _track(session, job, made, limits)
     left = remote_state.read_group_state(session.connection, tracker.folder)
     tracker.attach(left)
@@ -302,8 +305,7 @@ def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str
 def _send_again(tracker: GroupTracker, files: Mapping[str, bytes]) -> None:
     session = tracker.session
     sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    queued = session.host.scheduler == "slurm"
-    folder = session.connection.put_tree(tracker.folder, sent, sync=queued)
+    folder = session.connection.put_tree(tracker.folder, sent, sync=session.scheduler.has_nodes)
     tracker.sending = Sending([folder])
     tracker.group.on_transfer(tracker.sending)
     tracker.start(range(1, tracker.spec.elements + 1), [folder])

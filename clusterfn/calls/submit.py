@@ -45,7 +45,7 @@ def send(
     with job_display.nothing_runs():
         shipped = _environment(session, ready, made, say)
         before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
-    queued = job.host.scheduler == "slurm"  # outlives a power cut, so its files must; elsewhere nothing would read them
+    queued = session.scheduler.has_nodes  # outlives a power cut, so its files must; elsewhere nothing would read them
     place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
     folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)
     tracker.sending = Sending([*before, folder])

@@ -1,6 +1,6 @@
 """`clusterfn gpus HOST`: who holds which GPU, who uses one without a lease, and who waits; once or with --watch.
 
-A machine without a scheduler is asked by `supervise.py gpus`, a cluster by SLURM's own commands; one round trip each.
+A machine without a scheduler is asked by `supervise.py gpus`, a cluster by its scheduler's own commands, in one go.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState, open_session
-from clusterfn.scheduler.slurm import clusters
-from clusterfn.scheduler.slurm import gres as slurm_gres
+from clusterfn.scheduler import scheduler_for
+from clusterfn.scheduler.base import Question
 
 _MACHINE_HEAD = ("GPU", "NAME", "MEMORY", "USE", "HELD BY")
 _MACHINE_QUEUE_HEAD = ("", "WAITING", "FOR", "SINCE", "")
@@ -142,33 +142,34 @@ def ask_cluster(session: HostState) -> dict[str, Any]:
     """`nodes` and `waiting`; both questions go out at once.
 
     Raises:
-        ClusterfnError: SLURM does not answer.
+        ClusterfnError: Its scheduler does not answer, or cannot say.
         HostError: The host cannot be reached.
     """
-    words = clusters(session.host)
-    asked = [_ask(session, command(words)) for command in (slurm_gres.nodes_command, slurm_gres.waiting_command)]
+    nodes, (queue, *others) = session.scheduler.gpu_nodes(), session.scheduler.gpu_queue()
+    asked = [_ask(session, nodes), _ask(session, queue)]
     there, waiting = (reply.result(_TIMEOUT_S) for reply in asked)
-    old = waiting.rc != 0
-    if old:
-        waiting = _ask(session, slurm_gres.waiting_command(words, old)).result(_TIMEOUT_S)
-    found = slurm_gres.waiting(_text(session, waiting), old)
+    for other in others:
+        if waiting.rc != 0:
+            queue, waiting = other, _ask(session, other).result(_TIMEOUT_S)
+    found = queue.read(_text(session, waiting))
     user = session.connection.facts.user
     return {
-        "nodes": [asdict(each) for each in slurm_gres.nodes(_text(session, there))],
+        "nodes": [asdict(each) for each in nodes.read(_text(session, there))],
         "waiting": [{**asdict(each), "own": each.user == user} for each in found],
     }
 
 
-def _ask(session: HostState, argv: tuple[str, ...]) -> Reply[Completed]:
-    return session.connection.run(argv, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S)
+def _ask(session: HostState, question: Question[Any]) -> Reply[Completed]:
+    return session.connection.run(question.argv, unset=session.scheduler.unset, timeout_s=_TIMEOUT_S)
 
 
 def _text(session: HostState, answer: Completed) -> str:
     if answer.rc != 0:
         said = answer.err.decode("utf-8", "replace").splitlines()[-5:]
         raise ClusterfnError(
-            "SLURM does not tell of its nodes and jobs", host=session.host.name, evidence=said, hint="try again later"
-        )
+            f"{session.scheduler.title} does not tell of its nodes and jobs",
+            host=session.host.name, evidence=said, hint="try again later",
+        )  # fmt: skip
     return answer.out.decode("utf-8", "replace")
 
 
@@ -199,7 +200,7 @@ def _owner_name(job: Mapping[str, Any]) -> str:
 
 
 _EVERY_S = 2.0
-_EVERY_ON_SLURM_S = 10.0  # its controller serves everybody
+_EVERY_ON_CLUSTER_S = 10.0  # its controller serves everybody
 
 
 @dataclass(frozen=True)
@@ -226,8 +227,8 @@ def gpus(given: argparse.Namespace) -> int:
 
 
 def _view_of(host: Host) -> GpuView:
-    if host.scheduler == "slurm":
-        return GpuView(ask_cluster, cluster_tables, no_gpus_on_cluster, max(_EVERY_ON_SLURM_S, host.poll_floor_s))
+    if scheduler_for(host).has_nodes:
+        return GpuView(ask_cluster, cluster_tables, no_gpus_on_cluster, max(_EVERY_ON_CLUSTER_S, host.poll_floor_s))
     return GpuView(ask_machine, MachineTables(time.monotonic).of, no_gpus_on_machine, _EVERY_S)
 
 

@@ -17,6 +17,7 @@ from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import ConnectedHost
+from clusterfn.scheduler import scheduler_for
 
 _TIMEOUT_S = 60.0
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
@@ -89,7 +90,7 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
     """The same, without a guess."""
     if session.host.making.driver:
         return torch_build.unknown_gpus(session.host)
-    return _remembered(session, environments) if session.host.scheduler == "slurm" else _asked(session)
+    return _remembered(session, environments) if scheduler_for(session.host).has_nodes else _asked(session)
 
 
 def _asked(session: ConnectedHost) -> GpuCapabilities | None:
@@ -105,9 +106,8 @@ def _asked(session: ConnectedHost) -> GpuCapabilities | None:
 
 def _remembered(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
     """What the last job on the partition saw."""
-    partition = session.host.slurm.get("partition")
-    name = partition.get("gpu", "") if isinstance(partition, dict) else partition or ""
-    path = posixpath.join(environments, layout.CARDS, f"{name or layout.DEFAULT}.json")
+    name = scheduler_for(session.host).partition(gpus=1) or layout.DEFAULT
+    path = posixpath.join(environments, layout.CARDS, f"{name}.json")
     text = remote_files.read_text(session.connection, path)
     try:
         told: dict[str, Any] = json.loads(text) if text else {}

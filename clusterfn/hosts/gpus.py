@@ -1,4 +1,4 @@
-"""Which cards a host has, as its nvidia-smi or its SLURM says; refuses a call that asks for others.
+"""Which cards a host has, as its nvidia-smi or its scheduler says; refuses a call that asks for others.
 
 Which of the cards are free is the host's own business.
 """
@@ -17,11 +17,10 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     suggest_gpus,
 )
 from clusterfn.bridge.supervisor.text import number
-from clusterfn.config.spec import Host, Resources
+from clusterfn.config.spec import Resources
 from clusterfn.errors import HostError, Unsatisfiable
 from clusterfn.hosts.connection import HostConnection
-from clusterfn.scheduler.slurm import INHERITED, clusters
-from clusterfn.scheduler.slurm import gres as slurm_gres
+from clusterfn.scheduler.base import Scheduler
 
 _PATIENCE_S = 20.0
 _QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
@@ -55,13 +54,16 @@ def read(text: str) -> tuple[GpuInfo, ...] | None:
     return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
 
 
-def ask_types(connection: HostConnection, host: Host) -> Sequence[str] | None:
-    """The types of a cluster's cards; None if it cannot say, and sbatch decides."""
+def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:
+    """Ask a cluster for the types of its GPUs; None if it cannot say, and the submission shows it."""
+    asked = scheduler.gpu_types()
+    if asked is None:
+        return None
     try:
-        answer = connection.run(slurm_gres.types_command(clusters(host)), unset=INHERITED, timeout_s=20.0).result(30.0)
+        answer = connection.run(asked.argv, unset=scheduler.unset, timeout_s=20.0).result(30.0)
     except HostError:
         return None
-    return slurm_gres.types(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
+    return asked.read(answer.out.decode("utf-8", "replace")) if answer.rc == 0 else None
 
 
 def suitable(there: tuple[GpuInfo, ...], wanted: Resources) -> list[GpuInfo]:
@@ -80,8 +82,11 @@ def enough(there: tuple[GpuInfo, ...] | None, wanted: Resources, host: str) -> N
     raise _unsatisfiable(wanted, host, f"{host} has {describe_gpus(there)}", suggest_gpus(there, wanted.gpu_type))
 
 
-def known(types: Sequence[str] | None, wanted: Resources, host: str) -> None:
+def known(types: Sequence[str] | None, wanted: Resources, host: str, scheduler: str) -> None:
     """Refuse a type that no card of a cluster has.
+
+    Args:
+        scheduler: Its name for people.
 
     Raises:
         Unsatisfiable: It names the types that are there.
@@ -94,15 +99,15 @@ def known(types: Sequence[str] | None, wanted: Resources, host: str) -> None:
     near = near or difflib.get_close_matches(kind, named, n=1, cutoff=0.75)
     other = "ask for one of these types, or choose another host" if named else "leave gpu_type= out"
     do = f'did you mean gpu_type="{near[0]}"?' if near else other if types else "choose another host"
-    raise _unsatisfiable(wanted, host, _types_in_words(types, host), do)
+    raise _unsatisfiable(wanted, host, _types_in_words(types, host, scheduler), do)
 
 
-def _types_in_words(types: Sequence[str], host: str) -> str:
+def _types_in_words(types: Sequence[str], host: str, scheduler: str) -> str:
     named = ", ".join(filter(None, types))
     if not types:
         return f"no node of {host} has a gres named gpu"
     if not named:
-        return f"the cards of {host} have no types in SLURM"
+        return f"the cards of {host} have no types in {scheduler}"
     return f"the types of {host} are: {named}" + ("; some of its cards have none" if "" in types else "")
 
 

@@ -211,9 +211,9 @@ class HostState:
         Raises:
             Unsatisfiable: It has fewer cores, less memory or fewer cards than that.
         """
-        if self.host.scheduler == "slurm":
+        if self.scheduler.has_nodes:
             if asked.gpu_type:
-                gpus.known(self.card_types, asked, self.host.name)
+                gpus.known(self.card_types, asked, self.host.name, self.scheduler.title)
             return
         facts, limits = self.connection.facts, self.host.limits
         self._refuse_over_limit(asked)
@@ -227,7 +227,7 @@ class HostState:
 
     def warning(self) -> str:
         """What its user should know before a job goes there; "" if there is nothing, and after the first time."""
-        if self._has_warned or self.host.scheduler == "slurm" or not self.connection.facts.ends_jobs:
+        if self._has_warned or self.scheduler.has_nodes or not self.connection.facts.ends_jobs:
             return ""
         self._has_warned = True
         return (
@@ -267,8 +267,8 @@ class HostState:
 
     @functools.cached_property
     def card_types(self) -> Sequence[str] | None:
-        """The types of a cluster's cards, by SLURM; None if it cannot say."""
-        return gpus.ask_types(self.connection, self.host)
+        """The types of a cluster's cards, by its scheduler; None if it cannot say."""
+        return gpus.ask_types(self.connection, self.scheduler)
 
     def cards_for(self, asked: Resources) -> int:
         """How many cards it has of the type and size that is asked for; 0 if that is not known."""

@@ -12,29 +12,43 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import JobSpec
-from clusterfn.errors import SubmitError
-from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, SchedulerLimits, SchedulerVerdict, Submission
+from clusterfn.config.spec import JobSpec, Resources
+from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.scheduler.base import PENDING, Answer, Evidence, JobState, Scheduler, SchedulerVerdict, Submission
 from clusterfn.scheduler.slurm import INHERITED
 
 
-class Bare:
+class Bare(Scheduler):
     """Starts jobs as processes of the host.
 
     Args:
         boot_id: The host's boot id, from the agent's hello.
         queue: Gives the command that tells of its queue.
+        host: Its name, for messages.
     """
 
+    title = "clusterfn's own queue"
+    has_nodes = False
     knows_all = False
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
     unset = (*INHERITED, layout.TAG)
 
-    def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple) -> None:
+    def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple, host: str = "") -> None:
         self.boot_id = boot_id
         self._queue = queue
+        self._host = host
+
+    def resolve_resources(self, asked: Resources) -> Resources:
+        """Refuse several nodes."""
+        if asked.nodes > 1:
+            raise ConfigError(
+                f"nodes={asked.nodes}: {self._host} is one machine, only a host with `scheduler: slurm` has nodes",
+                host=self._host,
+                hint="leave nodes= out: one call may use all its cards, as docs/how-to/several-gpus.md shows",
+            )
+        return asked
 
     def waits(self, status: int | None) -> bool:
         """Whether its exit status says so."""
@@ -61,27 +75,11 @@ class Bare:
             for number in numbers
         ]  # fmt: skip
 
-    def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """None: there is no batch system to ask."""
-        return ()
-
-    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        """None but the machine's own."""
-        return SchedulerLimits()
-
-    def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """A process."""
-        return Submission("spawn", ("/bin/sh", "-c", line), posixpath.dirname(log), self.unset, log)
-
     def submitted(self, answer: Answer) -> str:
         """boot_id:pid:starttime of job.sh."""
         if answer.pid is None:
             raise SubmitError("the job's script could not be started", stage="submit", evidence=answer.err.splitlines())
         return f"{self.boot_id}:{answer.pid}:{answer.starttime}"
-
-    def ambiguous(self, answer: Answer) -> bool:
-        """Never: a process was started, or not."""
-        return False
 
     def watch_command(self) -> tuple[str, ...]:
         """Tells of the jobs that wait."""
@@ -100,9 +98,9 @@ class Bare:
         """The last line of what it said, if it failed."""
         return "" if answer.rc == 0 else (answer.err.strip().splitlines() or ["the host's queue does not answer"])[-1]
 
-    def cancel_command(self, name: str) -> tuple[str, ...]:
-        """Nothing: the file `cancel` ends a job, and keeps one from starting."""
-        return ()
+    def element_log(self, number: int, scheduler_id: str) -> str:
+        """By the element's own number."""
+        return layout.element_log(number)
 
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """Shows the boot id and, if the process is there, its line in /proc."""
@@ -121,10 +119,6 @@ class Bare:
                 layout.NODE, "the host was restarted while the job was there", _tail(evidence), _AGAIN
             )
         return None if _same_process(stat, process) else _gone(evidence)
-
-    def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        """Never: a job that asks for more than the host has is rejected before."""
-        return None
 
     def in_words(self, state: JobState) -> str:
         """The reason as it is."""

@@ -1,18 +1,20 @@
-"""The seam to schedulers: builders of argv and readers of text.
+"""The interface of a scheduler on this side: it builds commands, reads their output, answers questions about itself.
 
-Implementations (`slurm`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster. `dispatch`
-sends what they build through the agent, `watch` asks what `watch_command` says, `SchedulerVerdict`s go to `supervise.py
-conclude` on the host. Nothing here raises about a job: a conclusion counts only once the host has published it.
+Implementations (`slurm`, `bare`) are pure: no I/O, no clock, no state, so that a test needs no cluster. The rest of the
+library asks these questions and never compares the name of a scheduler. What a scheduler means inside of a job on the
+host is `bridge.schedulers`. Nothing here raises about a job: a conclusion counts only once the host has published it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
-from clusterfn.config.spec import JobSpec
+from clusterfn.config.spec import JobSpec, Resources
 
+T = TypeVar("T")
 PENDING, RUNNING, FINAL, UNKNOWN = "pending", "running", "final", "unknown"
 
 
@@ -126,72 +128,179 @@ class Evidence:
     scheduler_id: str = ""
 
 
-class Scheduler(Protocol):
-    """Builds commands and reads their output. Implementations: Slurm, Bare."""
+@dataclass(frozen=True)
+class Question(Generic[T]):
+    """A command to run on the host, and how to read what it prints if it succeeds."""
 
-    @property
-    def unset(self) -> tuple[str, ...]:
-        """Prefixes of variables that none of these commands may inherit."""
+    argv: tuple[str, ...]
+    read: Callable[[str], T]
 
-    @property
-    def knows_all(self) -> bool:
-        """Whether a look at it tells of every job from its submission on; else of those alone that wait in a queue."""
 
-    @property
-    def looks_s(self) -> Sequence[tuple[float, float]]:
-        """How often it may be asked of a job that waits: until it is so old, one look in so many seconds."""
+@dataclass(frozen=True)
+class NodeGpus:
+    """The GPUs of one type on one node.
 
-    def waits(self, status: int | None) -> bool:
-        """Whether a script that ended with this wait status has left its job to the queue."""
+    Attributes:
+        state: The node's, "idle+drain".
+        type: "" where the site names none.
+        used: None where the scheduler does not say.
+    """
 
+    node: str
+    state: str
+    type: str
+    total: int
+    used: int | None
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A job that wants GPUs and has not started.
+
+    Attributes:
+        wants: "gpu:a100:2".
+        submitted: As the scheduler writes it, "2026-11-20T14:53:04".
+    """
+
+    id: str
+    user: str
+    wants: str
+    submitted: str
+    reason: str
+    name: str
+
+
+class Scheduler(ABC):
+    """Build a scheduler's commands, read their output, and answer what other code asks about it.
+
+    Attributes:
+        title: Its name for people.
+        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs the scheduler gives out; else on the
+            machine that ssh reaches, where clusterfn's own queue does.
+        unset: Prefixes of variables that none of its commands may inherit.
+        knows_all: Whether a look at it tells of every job from its submission on; else of those alone that wait.
+        looks_s: How often it may be asked about a waiting job: until it is so old, one look in so many seconds.
+    """
+
+    title: str
+    has_nodes: bool = True
+    unset: tuple[str, ...] = ()
+    knows_all: bool = True
+    looks_s: Sequence[tuple[float, float]]
+
+    def resolve_resources(self, asked: Resources) -> Resources:
+        """Return what to ask this scheduler for: the call's resources, with a type of GPU that it knows.
+
+        Raises:
+            ConfigError: It cannot be asked for that.
+            Unsatisfiable: clusterfn.yml says that no GPU there is as large.
+        """
+        return asked
+
+    # submission
+
+    @abstractmethod
     def submission(self, job: JobSpec) -> Submission:
-        """The request that submits the job, whose folder lies on the host by then.
+        """Return the request that submits the job, whose folder is on the host by then.
 
-        Raises: ConfigError if the job's folder has a name that the scheduler would misread."""
+        Raises:
+            ConfigError: The job's folder has a name that the scheduler would misread.
+        """
 
+    @abstractmethod
     def elements(self, job: JobSpec, numbers: range, largest: int) -> Sequence[tuple[range, Submission]]:
-        """The requests that start these elements of a group, each with those that it starts.
+        """Return the requests that start these elements of a group, each with those that it starts.
 
         Args:
-            largest: Elements of one job array."""
-
-    def limits_commands(self) -> Sequence[tuple[str, ...]]:
-        """What to run to learn what is allowed; each may fail."""
-
-    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
-        """What these commands printed means for a job with so many cards."""
+            largest: Elements of one job array.
+        """
 
     def errand(self, line: str, name: str, log: str, partition: str) -> Submission:
-        """The request that runs one line of shell as a small batch job of its own, which needs no card."""
+        """Return the request that runs one line of shell as a small batch job of its own, which needs no GPU."""
+        raise NotImplementedError("only a scheduler with nodes has batch jobs")
 
+    @abstractmethod
     def submitted(self, answer: Answer) -> str:
-        """The scheduler's number of the job.
+        """Return the scheduler's number of the job.
 
-        Raises: SubmitError with the scheduler's own words."""
+        Raises:
+            SubmitError: With the scheduler's own words.
+        """
 
     def ambiguous(self, answer: Answer) -> bool:
         """Whether the job may have been submitted all the same: look it up by name before trying again."""
+        return False
 
+    def waits(self, status: int | None) -> bool:
+        """Whether a script that ended with this wait status has left its job to clusterfn's own queue."""
+        return False
+
+    # limits
+
+    def limits_commands(self) -> Sequence[tuple[str, ...]]:
+        """Return what to run to learn what is allowed; each may fail."""
+        return ()
+
+    def limits(self, told: Sequence[str], gpus: int) -> SchedulerLimits:
+        """Read what these commands printed, for a job with so many GPUs; "" of one that failed."""
+        return SchedulerLimits()
+
+    # one job: its state, its log, its end
+
+    @abstractmethod
     def watch_command(self) -> tuple[str, ...]:
-        """One look at all jobs of the user; () if it cannot be asked."""
+        """Return the command for one look at all jobs of the user; () if it cannot be asked."""
 
+    @abstractmethod
     def parse_states(self, text: str) -> Mapping[str, JobState]:
-        """By job name (`layout.job_name`). Unknown lines are passed over; never raises."""
+        """Read a look, by job name (`layout.job_name`). Skips unknown lines, never raises."""
 
+    @abstractmethod
     def trouble(self, answer: Answer) -> str:
         """Why an answer to `watch_command` says nothing about any job; "" if it can be believed."""
 
-    def cancel_command(self, name: str) -> tuple[str, ...]:
-        """Withdraws or ends the job of this name; () if only its own files can."""
-
-    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
-        """Shows what is left of a job, for `explain`."""
-
-    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
-        """What ended the job; None if it may live or nothing is known. A silent heartbeat must bear witness too."""
+    @abstractmethod
+    def in_words(self, state: JobState) -> str:
+        """Why a job waits, for people: "waiting for its turn"."""
 
     def hopeless(self, state: JobState) -> SchedulerVerdict | None:
-        """A verdict on a pending job that can never start, or None. To be believed if two looks say the same."""
+        """Return a verdict on a pending job that can never start, or None. Believed if two looks say the same."""
+        return None
 
-    def in_words(self, state: JobState) -> str:
-        """Why it waits, for people: "waiting for its turn"."""
+    @abstractmethod
+    def element_log(self, number: int, scheduler_id: str) -> str:
+        """Return the name of the log of an element of a group, by its number or by the scheduler's."""
+
+    def cancel_command(self, name: str) -> tuple[str, ...]:
+        """Return the command that withdraws or ends the job of this name; () if only its own files can."""
+        return ()
+
+    def cancel_by_hand(self, name: str) -> str:
+        """Return what a person types on the host to do the same."""
+        return " ".join(self.cancel_command(name))
+
+    @abstractmethod
+    def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
+        """Return the command that shows what is left of a job, for `explain`."""
+
+    @abstractmethod
+    def explain(self, evidence: Evidence) -> SchedulerVerdict | None:
+        """Return what ended the job; None if it may live or nothing is known. A silent heartbeat must agree."""
+
+    # GPUs, where there are nodes
+
+    def partition(self, gpus: int) -> str:
+        """Return the partition or queue that clusterfn.yml names for jobs with so many GPUs; "" for the default."""
+        return ""
+
+    def gpu_types(self) -> Question[Sequence[str]] | None:
+        """Ask which types of GPUs the nodes have, "" among them where some have none; None if it cannot say."""
+        return None
+
+    def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
+        """Ask which GPUs each node has, and how many of them are in use."""
+        raise NotImplementedError("only a scheduler with nodes knows theirs")
+
+    def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
+        """Ask which jobs wait for GPUs; if the host's version rejects one question, the next is asked."""
+        raise NotImplementedError("only a scheduler with nodes knows theirs")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host, JobSpec
+from clusterfn.scheduler import scheduler_for
 
 _HOLE = re.compile(r"@@([a-z]+)")
 _MODULE_ERRORS = "module.err"
@@ -96,10 +97,10 @@ def modules_check(host: Host, mark: str) -> str:
     """A script that does what a host's jobs do before Python, and prints a line `MARK STATUS STAGE`.
 
     The stage is "loaded", "setup", "prolog" or "module:NAME". After "setup" and "prolog" follows the line that failed,
-    after a module those with a similar name. The `prolog:` of a SLURM host is left out: it is meant for the compute
-    nodes.
+    after a module those with a similar name. Where there are compute nodes `prolog:` is left out: it is
+    meant for them.
     """
-    prolog = () if host.scheduler == "slurm" else host.prolog
+    prolog = () if scheduler_for(host).has_nodes else host.prolog
     lines = _before_python(host, _loading(host.modules, '"$clusterfn_said"'), prolog)
     return fill("modules_check.sh", {"mark": mark, "lines": lines})
 

@@ -24,7 +24,7 @@ COUNTS = st.integers(1, 20_000)
 
 @given(COUNTS, st.integers(1, 500), st.none() | st.integers(1, 300), st.none() | st.floats(1, 1e5))
 def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
-    group = chunking.on_slurm(
+    group = chunking.in_arrays(
         count, MapOptions(at_once, chunk), item_s, SchedulerLimits(array=1000, jobs=10_000, time_s=3600.0)
     )
 
@@ -38,22 +38,22 @@ def test_on_slurm_every_item_has_a_place(count, at_once, chunk, item_s):
 def test_an_element_asks_for_the_time_of_its_chunk_and_no_more_than_there_is():
     limits = SchedulerLimits(time_s=3600.0)
 
-    assert chunking.on_slurm(10_000, MapOptions(50, None), 600.0, limits) == Group(
+    assert chunking.in_arrays(10_000, MapOptions(50, None), 600.0, limits) == Group(
         10_000, 5, 2000, 50, None, 3000.0, 1800.0
     )
-    assert chunking.on_slurm(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
-    assert chunking.on_slurm(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
+    assert chunking.in_arrays(10, MapOptions(50, None), 60.0, limits) == Group(10, 1, 10, 10, None, 60.0, 1800.0)
+    assert chunking.in_arrays(1000, MapOptions(50, None), 600.0, SchedulerLimits()) == Group(
         1000, 5, 200, 50, None, 3000.0, 1800.0
     )
-    assert chunking.on_slurm(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
+    assert chunking.in_arrays(100, MapOptions(50, 10), 600.0, limits).element_s == 3540.0
     assert (
-        chunking.on_slurm(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
+        chunking.in_arrays(4, MapOptions(2, None), 7200.0, limits).element_s == 7200.0
     )  # SLURM itself says that it cannot
 
 
 def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
-    assert chunking.on_slurm(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
-    assert chunking.on_slurm(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
+    assert chunking.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits()) == Group(1000, 1, 1000, 50, 1, None)
+    assert chunking.in_arrays(1000, MapOptions(50, 1), None, SchedulerLimits(jobs=100)) == Group(
         1000, 1, 100, 50, None, None
     )
 
@@ -84,7 +84,7 @@ def test_a_chunk_size_that_is_asked_for_is_one_elements_share():
 )
 def test_why_there_are_many_elements_of_one_item_and_what_makes_fewer_is_said(count, how, item_s, said):
     limits = SchedulerLimits(time_s=3600.0)
-    told = chunking.load_on_controller(chunking.on_slurm(count, how, item_s, limits), how, item_s, limits)
+    told = chunking.load_on_controller(chunking.in_arrays(count, how, item_s, limits), how, item_s, limits, "SLURM")
 
     assert all(part in told for part in said) and bool(told) == bool(said)
     if how.chunk is None:
@@ -124,7 +124,7 @@ def test_how_many_take_turns_can_be_said_with_and_without_cards(count, up_to, ca
     group = chunking.on_machine(count, MapOptions(sequential_up_to=up_to), MachineCapacity(by_cores=16, by_cards=cards))
 
     assert group.at_once == at_once
-    on_slurm = chunking.on_slurm(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())
+    on_slurm = chunking.in_arrays(count, MapOptions(sequential_up_to=up_to), None, SchedulerLimits())
     assert on_slurm.at_once == (1 if up_to and count <= up_to else count)  # each has GPUs of its own there
 
 

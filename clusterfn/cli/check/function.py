@@ -70,7 +70,7 @@ def pytorch(found: CheckState) -> str:
         raise StepSkipped("--no-job")
     if not found.gpus:
         raise StepSkipped("a calculation on a GPU is tried with --gpus 1")
-    cards = len(found.site.cards.names) if found.site.cards and found.host.scheduler != "slurm" else 0
+    cards = len(found.site.cards.names) if found.site.cards and not found.has_nodes else 0
     if 0 < cards < found.gpus:
         has = f"{cards} GPU{'' if cards == 1 else 's'}"
         raise StepFailed(f"{found.name} has {has}, and --gpus asks for {found.gpus}", f"write --gpus {cards}, or less")
@@ -99,6 +99,6 @@ def pytorch(found: CheckState) -> str:
 def _check_namespace(found: CheckState, net_ns: str) -> None:
     """Jobs of a machine without a queue keep cards from one another by sockets, which do not reach so far."""
     ours = found.session.connection.facts.net_ns
-    if found.host.scheduler != "slurm" and found.host.lease == "socket" and net_ns and ours and net_ns != ours:
+    if not found.has_nodes and found.host.lease == "socket" and net_ns and ours and net_ns != ours:
         message = f"returned, but jobs there run in a network namespace of their own ({net_ns}, the agent in {ours})"
         raise StepWarning(f"{message}: two could take one card", f"write `lease: file` for {found.place}")

@@ -19,6 +19,7 @@ from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.host_state import HostState
+from clusterfn.scheduler.base import Scheduler
 
 T = TypeVar("T")
 
@@ -90,7 +91,7 @@ def send_probe(
         sending = pool.submit(dispatch.submit, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
-            return _result(job, host, progress, timeout_s, began)
+            return _result(job, session.scheduler, progress, timeout_s, began)
         except (KeyboardInterrupt, SystemExit, StillWaiting, TooLate):
             _withdraw(sending, session)
             raise
@@ -108,12 +109,12 @@ def _tell() -> Callable[[], ProbeResult]:
     return tell
 
 
-def _result(job: Job[T], host: Host, progress: Progress, timeout_s: float | None, began: float) -> T:
+def _result(job: Job[T], scheduler: Scheduler, progress: Progress, timeout_s: float | None, began: float) -> T:
     in_queue_s, in_all_s = (QUEUE_S, TIMEOUT_S) if timeout_s is None else (timeout_s, timeout_s)
     while not concurrent.futures.wait([job], _TICK_S).done:
         passed = time.monotonic() - began
-        if job.state == PENDING and host.scheduler == "slurm" and passed > in_queue_s:
-            raise StillWaiting(job.reason or "SLURM has not said why")
+        if job.state == PENDING and scheduler.has_nodes and passed > in_queue_s:
+            raise StillWaiting(job.reason or f"{scheduler.title} has not said why")
         if passed > in_all_s:
             raise TooLate(f"no result within {in_all_s:.0f} s: {job.status}")
         progress(job.state, job.reason, passed)

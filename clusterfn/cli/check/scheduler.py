@@ -93,7 +93,7 @@ _OTHER = "log in and run nvidia-smi; ask the administrator"
 
 
 def gpus(found: CheckState) -> str:
-    if found.host.scheduler == "slurm":
+    if found.has_nodes:
         raise StepSkipped("on the nodes, see scheduler")
     cards = found.site.cards
     if cards is None:
@@ -118,7 +118,7 @@ def _described(cards: SurveyedGpus) -> str:
 
 
 def lingering(found: CheckState) -> str:
-    if found.host.scheduler == "slurm":
+    if found.has_nodes:
         raise StepSkipped("jobs run on the nodes")
     if found.site.lingering is False:
         user = found.session.connection.facts.user

@@ -17,6 +17,7 @@ from clusterfn.hosts import survey
 from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.survey import Site
+from clusterfn.scheduler import scheduler_for
 
 TIMEOUT_S = 60.0
 # The spec of each recent job, followed by NUL; then how many jobs wait in the machine's own queue.
@@ -77,6 +78,11 @@ class CheckState:
     @host.setter
     def host(self, host: Host) -> None:
         self._host = host
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether jobs of the host run on compute nodes."""
+        return scheduler_for(self.host).has_nodes
 
     @property
     def session(self) -> HostState:

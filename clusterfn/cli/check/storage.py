@@ -25,7 +25,7 @@ def root(found: CheckState) -> str:
         raise StepFailed(f"the file system of {path} does not answer", hint)
     if volume is not None and not volume.writable:
         raise StepFailed(f"{path} cannot be written to", _elsewhere(found))
-    if found.host.scheduler == "slurm" and volume is not None and volume.kind in _IN_MEMORY:
+    if found.has_nodes and volume is not None and volume.kind in _IN_MEMORY:
         raise StepFailed(f"{path} is in this machine's memory, where no compute node sees it", _elsewhere(found))
     if other := _other_scheduler(found):
         message = f"{path} also holds jobs of a host with `scheduler: {other}`, so each host lists the other's jobs"
@@ -38,7 +38,7 @@ def root(found: CheckState) -> str:
 def _other_scheduler(found: CheckState) -> str:
     """The scheduler of recent jobs in the root that were not sent to this host's kind of scheduler; "" if none were."""
     specs, _ = found.jobs
-    others = {spec["scheduler"] for spec in specs} & {"bare", "slurm"} - {found.host.scheduler}
+    others = {spec["scheduler"] for spec in specs} - {"local", found.host.scheduler}
     return others.pop() if others and found.host.scheduler != "local" else ""
 
 

@@ -13,8 +13,8 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.survey import parse
 from clusterfn.hosts.survey.parse import NOT_THERE, Section
 from clusterfn.hosts.survey.site import Site, Volume
+from clusterfn.scheduler import SURVEY_UNSET
 from clusterfn.scheduler.job_script import fill
-from clusterfn.scheduler.slurm import INHERITED
 
 # What sites call the folders that they give their users; %u is the user. TMPDIR is none: it is emptied.
 CANDIDATES = (
@@ -42,22 +42,22 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
     facts = connection.facts
     argv = ["/bin/sh", "-c", fill("survey.sh", {}), "sh", mark, str(patience), facts.user, facts.root, *CANDIDATES]
     limit = 2 * patience + _SPARE_S
-    answer = connection.run(argv, unset=(*INHERITED, "SINFO_"), timeout_s=limit).result(limit + _SPARE_S)
+    answer = connection.run(argv, unset=SURVEY_UNSET, timeout_s=limit).result(limit + _SPARE_S)
     return site(parse.sections(answer.out.decode("utf-8", "surrogateescape"), mark))
 
 
 def site(found: Mapping[str, Section]) -> Site:
     """The sections of one answer as a Site."""
-    sinfo, sacctmgr = _section(found, "partitions"), _section(found, "accounts")
-    associations = sacctmgr.lines if sacctmgr.rc == 0 else []
+    queues, accounts = _section(found, "partitions"), _section(found, "accounts")
+    associations = accounts.lines if accounts.rc == 0 else []
     conda = _section(found, "conda")
     left = parse.quotas(_section(found, "quotas").lines)
     return Site(
         volumes=_volumes(found, left),
-        partitions=None if sinfo.rc == NOT_THERE else parse.partitions(sinfo.lines) if sinfo.rc == 0 else (),
+        partitions=None if queues.rc == NOT_THERE else parse.partitions(queues.lines) if queues.rc == 0 else (),
         accounts=parse.accounts(associations),
         limits=parse.limits(_section(found, "limits").lines, associations),
-        trouble=_trouble(sinfo),
+        trouble=_trouble(queues),
         cards=parse.cards(_section(found, "cards")),
         modules=parse.has_modules(_section(found, "login")),
         lingering=parse.lingering(_section(found, "logind")),
@@ -76,10 +76,10 @@ def _name(section: Section) -> str:
     return section.lines[0] if section.name.startswith("volume-") and section.lines else section.name
 
 
-def _trouble(sinfo: Section) -> str:
-    if sinfo.rc in (0, NOT_THERE):
+def _trouble(queues: Section) -> str:
+    if queues.rc in (0, NOT_THERE):
         return ""
-    return parse.SILENT if sinfo.rc is None else "\n".join(sinfo.lines[-5:]) or f"it ended with status {sinfo.rc}"
+    return parse.SILENT if queues.rc is None else "\n".join(queues.lines[-5:]) or f"it ended with status {queues.rc}"
 
 
 def _volumes(found: Mapping[str, Section], left: dict[str, parse.QuotaLeft]) -> tuple[Volume, ...]:

@@ -15,15 +15,15 @@ _HOME = "$HOME"
 _UNITS = (("TB", 2**40), ("GB", 2**30), ("MB", 2**20))
 
 
-def proposed_root(volumes: Sequence[Volume], slurm: bool) -> tuple[Volume, str] | None:
+def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
     """The best volume and the reason; None if there is none that can be used."""
     usable = [each for each in volumes if each.writable and not each.noexec and not _is_everybodys(each.mode)]
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
-    if slurm and not shared:
+    if has_nodes and not shared:
         why = "none here is a network file system as far as its kind tells; compute nodes must see it"
         return (home, f"the home; {why}") if home else None
-    candidates = shared if slurm else usable
+    candidates = shared if has_nodes else usable
     if home in candidates and home is not None and _has_plenty(home):
         return home, f"the home has plenty: {_room(home)}"
     best = max(candidates, key=_rank, default=None)

@@ -1,5 +1,5 @@
 """SLURM: the scheduler of a host with `scheduler: slurm`."""
 
-from clusterfn.scheduler.slurm.submit import INHERITED, Slurm, clusters
+from clusterfn.scheduler.slurm.submit import INHERITED, Slurm
 
-__all__ = ["INHERITED", "Slurm", "clusters"]
+__all__ = ["INHERITED", "Slurm"]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from clusterfn.bridge.supervisor.eligible_gpus import large_enough
 from clusterfn.config.spec import Host, Resources
 from clusterfn.config.units import shown_memory
 from clusterfn.errors import ConfigError, Unsatisfiable
+from clusterfn.scheduler.base import NodeGpus, Waiting
 
 _FACT = re.compile(r"(?:^| )(NodeName|Gres|GresUsed|State|Partitions)=(\S*)")
 _CARDS = re.compile(r"(?:^|,)gpu:(?:([^:,(]+):)?([0-9]{1,9})(?![0-9])")
@@ -23,40 +23,6 @@ _COLUMNS = (
     ("Reason", 40), ("Name", 80),
 )  # fmt: skip
 _OLD = "--format=%i|%u|%b|%V|%r|%j"  # SLURM before 18.08 has no tres-per-job
-
-
-@dataclass(frozen=True)
-class NodeGpus:
-    """The GPUs of one type on one node.
-
-    Attributes:
-        state: The node's, "idle+drain".
-        type: "" where the site names none.
-        used: None where SLURM does not say.
-    """
-
-    node: str
-    state: str
-    type: str
-    total: int
-    used: int | None
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A job that wants cards and has not started.
-
-    Attributes:
-        wants: "gpu:a100:2".
-        submitted: As SLURM writes it, "2026-11-20T14:53:04".
-    """
-
-    id: str
-    user: str
-    wants: str
-    submitted: str
-    reason: str
-    name: str
 
 
 def nodes_command(clusters: Sequence[str]) -> tuple[str, ...]:

@@ -11,10 +11,12 @@ import posixpath
 import re
 import string
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host, JobSpec
+from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.scheduler.base import (
     FINAL,
@@ -24,13 +26,17 @@ from clusterfn.scheduler.base import (
     Answer,
     Evidence,
     JobState,
+    NodeGpus,
+    Question,
+    Scheduler,
     SchedulerLimits,
     SchedulerVerdict,
     Submission,
+    Waiting,
 )
+from clusterfn.scheduler.slurm import gres
 from clusterfn.scheduler.slurm import limits as slurm_limits
 from clusterfn.scheduler.slurm import states as slurm_states
-from clusterfn.scheduler.slurm.gres import gpu_options
 
 
 def _all_but(prefix: str, kept: str) -> list[str]:
@@ -61,7 +67,7 @@ _MAYBE_SUBMITTED = re.compile(
 _ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
 
 
-class Slurm:
+class Slurm(Scheduler):
     """Jobs through sbatch.
 
     Args:
@@ -69,17 +75,17 @@ class Slurm:
         user: The user there, by name or number, from the agent's hello.
     """
 
+    title = "SLURM"
     unset = INHERITED
-    knows_all = True
     looks_s = ((10.0, 10.0), (30.0, 20.0), (70.0, 40.0), (float("inf"), 60.0))  # its controller serves everybody
 
     def __init__(self, host: Host, user: str) -> None:
         self.host = host
         self.user = user
 
-    def waits(self, status: int | None) -> bool:
-        """Never: a job that waits has no script yet."""
-        return False
+    def resolve_resources(self, asked: Resources) -> Resources:
+        """Choose the type of GPU."""
+        return replace(asked, gpu_type=gres.gpu_type(self.host, asked)) if asked.gpus else asked
 
     def submission(self, job: JobSpec) -> Submission:
         """sbatch with everything that the job and the host ask for."""
@@ -155,14 +161,14 @@ class Slurm:
 
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
         given = dict(self.host.slurm)
-        gres = given.pop("gres", "")
-        if gpus and gres is None and self.host.gpu_option == "gres":
+        words = given.pop("gres", "")
+        if gpus and words is None and self.host.gpu_option == "gres":
             raise ConfigError(
                 f"gpus={gpus} cannot be asked for: `slurm: gres:` is null for {self.host.name} ({self.host.source})",
                 host=self.host.name,
                 hint="remove that line, or set gpu_option: gpus",
             )
-        options.update(gpu_options(self.host.gpu_option, gpus, gres or "", kind))
+        options.update(gres.gpu_options(self.host.gpu_option, gpus, words or "", kind))
         if "mem" in options and given.get("mem", "") is not None:
             given = {name: value for name, value in given.items() if not name.startswith("mem-per-")}
         if isinstance(given.get("partition"), Mapping):
@@ -226,6 +232,14 @@ class Slurm:
         """scancel by name: it reaches a submission whose number never arrived."""
         return ("scancel", *self._clusters(), f"--user={self.user}", f"--name={name}")
 
+    def cancel_by_hand(self, name: str) -> str:
+        """The shortest form."""
+        return f"scancel --name {name}"
+
+    def element_log(self, number: int, scheduler_id: str) -> str:
+        """By the number of the array's task."""
+        return layout.element_log(scheduler_id)
+
     def evidence_command(self, scheduler_id: str) -> tuple[str, ...]:
         """scontrol, which knows a job for MinJobAge (300 s) after its end."""
         return ("scontrol", *self._clusters(), "--oneliner", "show", "job", scheduler_id)
@@ -242,14 +256,30 @@ class Slurm:
         """The reason in states."""
         return slurm_states.in_words(state)
 
+    def partition(self, gpus: int) -> str:
+        """The site may have one for jobs with GPUs and one for those without."""
+        named = self.host.slurm.get("partition")
+        return str((named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or "")
+
+    def gpu_types(self) -> Question[Sequence[str]]:
+        """From the nodes' gres."""
+        return Question(gres.types_command(self._clusters()), gres.types)
+
+    def gpu_nodes(self) -> Question[Sequence[NodeGpus]]:
+        """From scontrol."""
+        return Question(gres.nodes_command(self._clusters()), gres.nodes)
+
+    def gpu_queue(self) -> Sequence[Question[Sequence[Waiting]]]:
+        """From squeue, whose columns older versions do not all have."""
+        return [
+            Question(gres.waiting_command(self._clusters(), old), partial(gres.waiting, old=old))
+            for old in (False, True)
+        ]
+
     def _clusters(self) -> tuple[str, ...]:
-        return clusters(self.host)
-
-
-def clusters(host: Host) -> tuple[str, ...]:
-    """The option that asks the right one of several clusters; () for the login's own."""
-    named = host.slurm.get("clusters") or host.slurm.get("cluster")
-    return (f"--clusters={named}",) if named else ()
+        """The option that asks the right one of several clusters; () for the login's own."""
+        named = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
+        return (f"--clusters={named}",) if named else ()
 
 
 def _several(nodes: int) -> dict[str, int]:
