@@ -122,3 +122,15 @@ def test_a_key_beside_an_authority_counts(settings: Settings) -> None:
 
     check(settings, "lab8", KIND, KEY)
     assert not has_authority_alone(settings)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "found"),
+    [
+        ("*a" * 2000, "a" * 5000 + "b", False), ("*a" * 200, "a" * 500, True), ("*", "", True), ("?", "", False),
+        ("a*c*e", "abcde", True), ("a*c*e", "abcd", False), ("**a", "ba", True), ("!a,*", "a", False),
+        ("a?", "a", False),
+    ],
+)  # fmt: skip
+def test_no_pattern_takes_long(pattern: str, text: str, found: bool) -> None:
+    assert matches(pattern, text) is found

@@ -114,26 +114,8 @@ def test_a_broken_line_is_named(config: Path) -> None:
     assert str(config) in str(caught.value)
 
 
-@pytest.mark.parametrize("line", ["Match tagged x", "Match !exec true", "Match host a localnetwork 10.0.0.0/8"])
-def test_without_ssh_what_only_ssh_understands_is_refused_by_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "config").write_text(f"Host a\n{line}\n")
-
-    with pytest.raises(ConfigError, match="config:2 can only be understood by ssh itself"):
-        resolve(host_with(tmp_path / "config"))
-
-
-def test_without_ssh_a_trailing_comment_is_no_part_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "config").write_text("Host lab8\n User me #comment\n")
-
-    assert resolve(host_with(tmp_path / "config")).user == "me"
-
-
 def test_a_name_of_the_ssh_configuration_is_told_with_its_line(config: Path) -> None:
-    config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example  # moved\n")
+    config.write_text("Host lab8\n  Port 22\n  hostname = lab8.wrong.example\n")
     host = host_with(config)
 
     assert resolve(host).named_in(host) == f"`HostName lab8.wrong.example` of lab8 in {config}:3"

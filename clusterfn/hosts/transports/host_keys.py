@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterfn.errors import HostKeyError
-from clusterfn.hosts.transports import ssh_config_file
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
@@ -59,9 +58,29 @@ def _in_file(name: str, path: Path) -> Iterator[KnownKey]:
 
 def matches(patterns: str, name: str) -> bool:
     """Whether the first field of a known_hosts line means `name`: hashed, or patterns with `*`, `?` and `!`."""
-    return (
-        _matches_hash(patterns, name) if patterns.startswith("|1|") else ssh_config_file.matches(patterns.lower(), name)
-    )
+    if patterns.startswith("|1|"):
+        return _matches_hash(patterns, name)
+    negated = [each[1:] for each in patterns.lower().split(",") if each.startswith("!")]
+    plain = [each for each in patterns.lower().split(",") if not each.startswith("!")]
+    return any(_fits(each, name) for each in plain) and not any(_fits(each, name) for each in negated)
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether one pattern means the whole text. Only the last `*` is ever tried again, so no pattern takes long."""
+    at = place = 0
+    star, since = -1, 0
+    while at < len(text):
+        if place < len(pattern) and pattern[place] == "*":
+            star, since = place, at
+            place += 1
+        elif place < len(pattern) and pattern[place] in ("?", text[at]):
+            at, place = at + 1, place + 1
+        elif star >= 0:
+            since += 1
+            at, place = since, star + 1
+        else:
+            return False
+    return not pattern[place:].strip("*")
 
 
 def _matches_hash(field: str, name: str) -> bool:

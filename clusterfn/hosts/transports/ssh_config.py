@@ -1,7 +1,7 @@
 """From a host's address to everything that is needed to reach it, as OpenSSH would resolve it.
 
-`ssh -G` answers where there is an ssh (4 ms, no connection); else `ssh_config_file` reads the same files by the same
-rules. `Settings.unmet` holds what paramiko cannot do: `paramiko` refuses it by name, `auto` uses ssh itself for it.
+`ssh -G` answers where there is an ssh (4 ms, no connection); else `ssh_config_file` lets paramiko read the same files.
+`Settings.unmet` holds what paramiko cannot do: `paramiko` refuses it by name, `auto` uses ssh itself for it.
 """
 
 from __future__ import annotations
@@ -161,8 +161,10 @@ def resolve(host: Host, address: str | None = None) -> Settings:
     """
     wanted = parse_address(address or host.address or host.name, host)
     config = str(Path(host.ssh_config).expanduser()) if host.ssh_config else None
-    options = _asked(host, wanted, config) if shutil.which("ssh") else _read(host, wanted, config)
-    return _settings(host, wanted, options, config)
+    if shutil.which("ssh"):
+        return _settings(host, wanted, _asked(host, wanted, config), config)
+    given: Options = {"user": [wanted.user] if wanted.user else [], "port": [str(wanted.port)] if wanted.port else []}
+    return _settings(host, wanted, {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}, config)
 
 
 def jumps(host: Host, settings: Settings) -> list[Settings]:
@@ -223,19 +225,6 @@ def _collected(pairs: Iterable[Iterable[str]]) -> Options:
 def _named(wanted: Address) -> tuple[str, ...]:
     user = ("-l", wanted.user) if wanted.user else ()
     return (*user, "-p", str(wanted.port)) if wanted.port else user
-
-
-def _read(host: Host, wanted: Address, config: str | None) -> Options:
-    named = {"user": wanted.user, "port": str(wanted.port) if wanted.port else None}
-    given = {key: [value] for key, value in named.items() if value}
-    options = {**DEFAULTS, **ssh_config_file.read(host, wanted.name, given, config)}
-    if options.get("canonicalizehostname", ["no"])[0] not in ("no", "false"):
-        raise ConfigError(
-            f"The ssh configuration of host {host.name} asks for canonicalizehostname, and there is no ssh here",
-            host=host.name,
-            hint="install OpenSSH's client, or write the whole name as HostName",
-        )
-    return options
 
 
 def _unmet(options: Options) -> list[str]:
