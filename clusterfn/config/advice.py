@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from clusterfn.config.options import ALIASES, nearly_an_environment
+from clusterfn.config.options import ALIASES, ENVIRONMENT_KINDS, nearly_an_environment
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
 _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
-_ENVIRONMENTS = ("python", "venv", "prefix", "conda")
 _FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*")
 _NEVER = "never read: a secret in a file is soon everybody's"
@@ -58,7 +57,7 @@ def refuse_misplaced_hosts(top: Value, top_keys: Collection[str], host_keys: Col
 
 def names_a_file(text: str) -> bool:
     """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
-    return text.lower().endswith(_FILES) and text.partition(":")[0] not in _ENVIRONMENTS
+    return text.lower().endswith(_FILES) and text.partition(":")[0] not in ENVIRONMENT_KINDS
 
 
 def environment(value: Value) -> str:
@@ -77,7 +76,9 @@ def environment(value: Value) -> str:
 
 
 def _of_mapping(value: Value) -> str:
-    written = [f'"{key.text}:{below.text}"' for key, below in value.pairs if key.text in _ENVIRONMENTS and below.text]
+    written = [
+        f'"{key.text}:{below.text}"' for key, below in value.pairs if key.text in ENVIRONMENT_KINDS and below.text
+    ]
     return written[0] if written else '"conda:NAME"'
 
 

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from clusterfn.config.options import ENVIRONMENT_KINDS
 from clusterfn.config.spec import EnvironmentSpec, Interpreter
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 
-KINDS = ("python", "venv", "prefix", "conda")
 CALLER = (sys.version_info[0], sys.version_info[1])
 OLDEST = (3, 9)  # that the worker runs on
 _CALLERS_PYTHON = f"python{CALLER[0]}.{CALLER[1]}"
@@ -72,7 +72,7 @@ def is_existing(text: str | None) -> bool:
         >>> is_existing("conda:torch"), is_existing("environment.yml")
         (True, False)
     """
-    return text is None or text == "current" or text.partition(":")[0] in KINDS
+    return text is None or text == "current" or text.partition(":")[0] in ENVIRONMENT_KINDS
 
 
 def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
@@ -84,23 +84,19 @@ def parse_existing(text: str | None, scheduler: str) -> EnvironmentSpec:
     if text is None:
         return EnvironmentSpec("current" if scheduler == "local" else "found", "")
     if text == "current":
-        return _current(scheduler)
+        if scheduler == "local":
+            return EnvironmentSpec("current", "")
+        raise ConfigError(
+            'environment="current" is the interpreter of this program, which only a local host has',
+            hint='name one of the host, "python:/path" or "conda:name", or have one made: packages=["numpy"]',
+        )
     kind, separator, value = text.partition(":")
-    if separator and kind in KINDS and value:
+    if separator and kind in ENVIRONMENT_KINDS and value:
         return EnvironmentSpec(kind, value)
     raise ConfigError(
         f"environment={text!r} names no environment that this version can use",
         hint='name one that is on the host: "python:/path/to/python", "venv:~/v", "prefix:/path" or "conda:name"',
     )
-
-
-def _current(scheduler: str) -> EnvironmentSpec:
-    if scheduler != "local":
-        raise ConfigError(
-            'environment="current" is the interpreter of this program, which only a local host has',
-            hint='name one of the host, "python:/path" or "conda:name", or have one made: packages=["numpy"]',
-        )
-    return EnvironmentSpec("current", "")
 
 
 class ExistingEnvironment:
@@ -114,16 +110,18 @@ class ExistingEnvironment:
     def __init__(self, spec: EnvironmentSpec, needed: Sequence[str] = ()) -> None:
         self.spec = spec
         self.needed = tuple(needed)
-        self._told: dict[str, Any] = {}
+        self._facts: dict[str, Any] = {}
 
     def key(self) -> str:
         return ":".join([self.spec.kind, self.spec.value, *self.needed])
 
     def probe(self) -> Sequence[str]:
+        """Return the command that finds its interpreter on the host and lets it describe itself."""
         program = f"needed = {list(self.needed)!r}\n{_DESCRIBE}"
         return ["/bin/sh", "-c", _FIND, "sh", program, *self._candidates()]
 
     def _candidates(self) -> list[str]:
+        """List where its interpreter may be on the host: absolute, below `~/`, or a name in PATH."""
         kind, value = self.spec.kind, self.spec.value
         if kind == "current":
             return [sys.executable]
@@ -136,33 +134,32 @@ class ExistingEnvironment:
         return [_CALLERS_PYTHON]
 
     def verification(self, rc: int | None, out: bytes, err: bytes) -> Interpreter:
+        """Read what the command of `probe` printed.
+
+        Raises:
+            EnvironmentBuildError: There is no such interpreter, it is too old, or modules are missing.
+        """
         try:
-            self._told = json.loads(out.splitlines()[-1]) if rc == 0 else {}
+            self._facts = json.loads(out.splitlines()[-1]) if rc == 0 else {}
         except (ValueError, IndexError):
-            self._told = {}
-        if not self._told:
+            self._facts = {}
+        if not self._facts:
             raise self._missing(rc, out, err)
-        if self._told["missing"]:
-            raise self._incomplete()
-        major, minor = self._told["version"]
+        if self._facts["missing"]:
+            raise EnvironmentBuildError(
+                f"no environment was named, and {self._facts['path']} has no {', '.join(self._facts['missing'])}",
+                stage="environment",
+                hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
+            )
+        major, minor = self._facts["version"]
         if (major, minor) < OLDEST:
-            raise self._too_old(major, minor)
-        return Interpreter(self._told["path"], (major, minor))
-
-    def _incomplete(self) -> EnvironmentBuildError:
-        return EnvironmentBuildError(
-            f"no environment was named, and {self._told['path']} has no {', '.join(self._told['missing'])}",
-            stage="environment",
-            hint='have one made, environment="environment.yml" or packages=["numpy"], or name one, "conda:…"',
-        )
-
-    def _too_old(self, major: int, minor: int) -> EnvironmentBuildError:
-        return EnvironmentBuildError(
-            f"the environment {self.key()!r} has Python {major}.{minor}, "
-            f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
-            evidence=[self._told["path"]], stage="environment",
-            hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
-        )  # fmt: skip
+            raise EnvironmentBuildError(
+                f"the environment {self.key()!r} has Python {major}.{minor}, "
+                f"and a function needs Python {OLDEST[0]}.{OLDEST[1]} or newer",
+                evidence=[self._facts["path"]], stage="environment",
+                hint=f"name an environment with a newer Python, best {CALLER[0]}.{CALLER[1]} as here",
+            )  # fmt: skip
+        return Interpreter(self._facts["path"], (major, minor))
 
     def _missing(self, rc: int | None, out: bytes, err: bytes) -> EnvironmentBuildError:
         said = [line.decode("utf-8", "replace") for line in (out + err).splitlines()[-5:]]
@@ -179,19 +176,21 @@ class ExistingEnvironment:
         )  # fmt: skip
 
     def plan(self, interpreter: Interpreter, root: str) -> Mapping[str, Mapping[str, bytes]]:
-        if self._told["named"]:
+        """Return the folders with executables that must be made on the host first."""
+        if self._facts["named"]:
             return {}
         script = b'#!/bin/sh\nexec "%s" "$@"\n' % interpreter.path.encode("utf-8", "surrogateescape")
         return {self._shims(interpreter, root): {"python": script, "python3": script}}
 
     def activation(self, interpreter: Interpreter, root: str) -> Mapping[str, object]:
+        """Return the changes of variables that make it complete, by what it said of itself."""
         folder = posixpath.dirname(interpreter.path)
-        path = [folder] if self._told["named"] else [self._shims(interpreter, root), folder]
-        prefix = self._told["prefix"]
-        named: dict[str, str] = dict(self._told["set"])
-        if self._told["conda"]:
+        path = [folder] if self._facts["named"] else [self._shims(interpreter, root), folder]
+        prefix = self._facts["prefix"]
+        named: dict[str, str] = dict(self._facts["set"])
+        if self._facts["conda"]:
             named.update({"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": posixpath.basename(prefix)})
-        elif self._told["venv"]:
+        elif self._facts["venv"]:
             named["VIRTUAL_ENV"] = prefix
         return {"prepend": {"PATH": path}, "set": named, "unset": []}
 

@@ -6,7 +6,7 @@ import posixpath
 
 from clusterfn.cli import clean, screen
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
-from clusterfn.environment.existing import KINDS
+from clusterfn.config.options import ENVIRONMENT_KINDS
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.survey import Volume
 
@@ -100,7 +100,7 @@ def noexec(found: CheckState) -> str:
 
 def _is_elsewhere(environment: str | None) -> bool:
     """Whether the environment is one that clusterfn did not make: nothing of it must start from the root."""
-    return environment is None or environment.partition(":")[0] in (*KINDS, "current")
+    return environment is None or environment.partition(":")[0] in (*ENVIRONMENT_KINDS, "current")
 
 
 def links(found: CheckState) -> str:
