@@ -1,0 +1,129 @@
+"""The steps of CONTRIBUTING.md, each followed in a copy of the sources: what they promise works, in no more files."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+Edit = tuple[str, str, str]  # a file, a line of it ("" for the end), and what follows that line
+
+OPTION: list[Edit] = [
+    (
+        "clusterfn/config/options.py",
+        "        secrets: Names of variables of this process whose values the job gets, and no other job.\n",
+        '        timezone: The time zone of the job, such as "Asia/Tokyo".\n',
+    ),
+    ("clusterfn/config/options.py", "    secrets: Sequence[str] | None\n", "    timezone: str | None\n"),
+    (
+        "clusterfn/config/options.py",
+        "    cores: int | None = _option(_whole_number(1))\n",
+        '    timezone: str | None = _option(_matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo"))\n',
+    ),
+    (
+        "clusterfn/calls/dispatch.py",
+        "        env={\n",
+        '            **({"TZ": options.timezone} if options.timezone else {}),\n',
+    ),
+    ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `timezone` | the host's | time zone |\n"),
+    ("CHANGELOG.md", "", "- `timezone=` sets the time zone of a call.\n"),
+]
+CALLS = """
+import inspect, os
+from clusterfn import ConfigError, Executor, Session, cluster
+
+@cluster(host="local", timezone="Asia/Tokyo")
+def zone():
+    return os.environ.get("TZ")
+
+if __name__ == "__main__":
+    print(zone(), zone.with_options(timezone="Europe/Paris")())
+    with Executor("local", timezone="Europe/Rome") as executor:
+        print(executor.submit(zone).result())
+    for call in (lambda: cluster(timezone="tokyo"), lambda: Session(timezon="Asia/Tokyo")):
+        try:
+            call()
+        except ConfigError as error:
+            print(error.message)
+    print(all("timezone" in inspect.signature(each).parameters for each in (cluster, Executor, Session)))
+    print("timezone: The time zone" in inspect.getdoc(cluster))
+"""
+
+COMMAND: list[Edit] = [
+    (
+        "clusterfn/cli/greet.py",
+        "",
+        '"""`clusterfn greet HOST`."""\n\n\ndef greet(given):\n    print("hello", given.host)\n    return 3\n',
+    ),
+    (
+        "clusterfn/cli/parser.py",
+        "    _add_jobs(commands)\n",
+        '    _add(commands, "greet", "greet.greet", "greet a host").add_argument("host", metavar="HOST")\n',
+    ),
+    ("docs/reference/cli.md", "", "\n`clusterfn greet HOST` greets.\n"),
+    ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
+]
+
+
+def steps_of(title: str) -> set[str]:
+    """The files that a section of CONTRIBUTING.md names."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"`((?:clusterfn|docs)/[\w/.]+|CHANGELOG\.md)`", section))
+
+
+def edited_copy(folder: Path, edits: list[Edit]) -> None:
+    """Copy the sources to a folder, and make these edits there."""
+    for name in ("clusterfn", "docs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
+    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    for name, line, added in edits:
+        path = folder / name
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        assert not line or text.count(line) == 1, f"{name} has this line {text.count(line)} times: {line}"
+        before, _, after = text.partition(line) if line else (text, "", "")
+        path.write_text(before + line + added + after, encoding="utf-8")
+
+
+def run_there(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the copy in place of the sources, and this machine as its only host."""
+    (folder / "clusterfn.yml").write_text(f"hosts:\n  local: {{scheduler: local, root: {folder}/root}}\n")
+    env = {**os.environ, "PYTHONPATH": str(folder), "CLUSTERFN_CONFIG": str(folder / "clusterfn.yml")}
+    return subprocess.run([sys.executable, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+def test_an_option_is_added_by_the_steps_and_reaches_the_function(tmp_path: Path) -> None:
+    edited_copy(tmp_path, OPTION)
+    (tmp_path / "zones.py").write_text(CALLS)
+
+    ran = run_there(tmp_path, "zones.py")
+
+    assert ran.stdout.splitlines() == [
+        "Asia/Tokyo Europe/Paris",
+        "Europe/Rome",
+        "timezone='tokyo' is not possible",
+        "Session() has no argument 'timezon'; did you mean timezone?",
+        "True",
+        "True",
+    ], ran.stderr
+    assert {name for name, _, _ in OPTION} == steps_of("Add an option of a call")
+    assert len(steps_of("Add an option of a call")) <= 4
+
+
+def test_a_command_is_added_by_the_steps(tmp_path: Path) -> None:
+    edited_copy(tmp_path, COMMAND)
+
+    ran = run_there(tmp_path, "-m", "clusterfn", "greet", "tensor01")
+    listed = run_there(tmp_path, "-m", "clusterfn", "--help")
+
+    assert (ran.returncode, ran.stdout) == (3, "hello tensor01\n"), ran.stderr
+    assert "greet a host" in listed.stdout
+    assert {name for name, _, _ in COMMAND} - {"clusterfn/cli/greet.py"} == steps_of("Add a command")
