@@ -15,13 +15,13 @@ from clusterfn.environment.cuda import GpuCapabilities
 from clusterfn.environment.resolve import LockedEnvironment, Say
 from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import ConnectedHost
 from clusterfn.scheduler import scheduler_for
 
 _TIMEOUT_S = 60.0
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"
-_CARDS = ["--query-gpu=driver_version,compute_cap", "--format=csv,noheader"]
 
 
 def lock_environment(
@@ -94,9 +94,10 @@ def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | N
 
 
 def _asked(session: ConnectedHost) -> GpuCapabilities | None:
-    argv = ["/bin/sh", "-c", 'command -v nvidia-smi >/dev/null && exec nvidia-smi "$@"', "sh", *_CARDS]
+    question = host_gpus.nvidia_smi("driver_version", "compute_cap")
+    argv = ["/bin/sh", "-c", 'command -v "$1" >/dev/null && exec "$@"', "sh", *question]
     answer = session.connection.run(argv, timeout_s=20.0).result(_TIMEOUT_S)
-    rows = [line.split(", ") for line in answer.out.decode("utf-8", "replace").splitlines() if line.count(", ") == 1]
+    rows = [row for row in host_gpus.rows(answer.out.decode("utf-8", "replace"), 2) if len(row) == 2]
     if answer.rc != 0 or not rows:
         return None
     return GpuCapabilities(

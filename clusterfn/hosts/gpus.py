@@ -1,6 +1,7 @@
-"""Which cards a host has, as its nvidia-smi or its scheduler says; refuses a call that asks for others.
+"""Read which GPUs a host has from its nvidia-smi or its scheduler, and reject a call that asks for others.
 
-Which of the cards are free is the host's own business.
+The host itself decides which of them are free. `clusterfn.gpu.smi` reads nvidia-smi in the user's own process, where
+only the standard library may be imported.
 """
 
 from __future__ import annotations
@@ -23,7 +24,17 @@ from clusterfn.hosts.connection import HostConnection
 from clusterfn.scheduler.base import Scheduler
 
 _PATIENCE_S = 20.0
-_QUESTION = ("nvidia-smi", "--query-gpu=index,uuid,memory.total,name", "--format=csv,noheader,nounits")
+_FIELDS = ("index", "uuid", "memory.total", "name")
+
+
+def nvidia_smi(*fields: str) -> tuple[str, ...]:
+    """Return the command that prints these fields of every GPU."""
+    return "nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"
+
+
+def rows(text: str, columns: int) -> list[list[str]]:
+    """Split the answer to `nvidia_smi` into cells; the last column may contain commas, and a row may be too short."""
+    return [line.strip().split(", ", columns - 1) for line in text.split("\n") if line.strip()]
 
 
 def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
@@ -36,7 +47,7 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
         HostError: The connection failed.
     """
     try:
-        answer = connection.run(_QUESTION, timeout_s=_PATIENCE_S).result(_PATIENCE_S + 10.0)
+        answer = connection.run(nvidia_smi(*_FIELDS), timeout_s=_PATIENCE_S).result(_PATIENCE_S + 10.0)
     except HostError as error:
         if error.kind == "missing":
             return ()
@@ -48,10 +59,10 @@ def ask(connection: HostConnection) -> tuple[GpuInfo, ...] | None:
 
 def read(text: str) -> tuple[GpuInfo, ...] | None:
     """The GPUs in a table of nvidia-smi; None for anything else. Pure."""
-    rows = [line.strip().split(", ", 3) for line in text.split("\n") if line.strip()]
-    if not rows or not all(len(row) == 4 and row[1].startswith(("GPU-", "MIG-")) for row in rows):
+    found = rows(text, len(_FIELDS))
+    if not found or not all(len(row) == len(_FIELDS) and row[1].startswith(("GPU-", "MIG-")) for row in found):
         return None
-    return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in rows)
+    return tuple(GpuInfo(number(index) or 0, uuid, name, number(mib) or 0) for index, uuid, mib, name in found)
 
 
 def ask_types(connection: HostConnection, scheduler: Scheduler) -> Sequence[str] | None:

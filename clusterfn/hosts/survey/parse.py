@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from clusterfn.hosts import gpus
 from clusterfn.hosts.survey.site import Account, Partition, SurveyedGpus, Volume
 
 NOT_THERE = 127
@@ -240,7 +241,7 @@ def cards(section: Section) -> SurveyedGpus | None:
     if section.rc is None:
         return SurveyedGpus(trouble=SILENT)
     lines = section.parts.get("again", section.lines)
-    rows = [row for row in ([cell.strip() for cell in line.split(", ")] for line in lines) if _is_card(row)]
+    rows = [row for row in gpus.rows("\n".join(lines), 4) if _is_card(row)]
     if section.rc != 0 or not rows:
         return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
     return SurveyedGpus(
