@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-Edit = tuple[str, str, str]  # a file, a line of it ("" for the end), and what follows that line
+Edit = tuple[str, str, str]  # a file, a text that it has once ("" for the end), and what follows that text
 
 OPTION: list[Edit] = [
     (
@@ -26,11 +26,7 @@ OPTION: list[Edit] = [
         "    cores: int | None = _option(_whole_number(1))\n",
         '    timezone: str | None = _option(_matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo"))\n',
     ),
-    (
-        "clusterfn/calls/dispatch.py",
-        "        env={\n",
-        '            **({"TZ": options.timezone} if options.timezone else {}),\n',
-    ),
+    ("clusterfn/calls/dispatch.py", "**options.env,", ' **({"TZ": options.timezone} if options.timezone else {}),'),
     ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `timezone` | the host's | time zone |\n"),
     ("CHANGELOG.md", "", "- `timezone=` sets the time zone of a call.\n"),
 ]
@@ -84,12 +80,12 @@ def edited_copy(folder: Path, edits: list[Edit]) -> None:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
     shutil.copy(ROOT / "CHANGELOG.md", folder)
-    for name, line, added in edits:
+    for name, anchor, added in edits:
         path = folder / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
-        assert not line or text.count(line) == 1, f"{name} has this line {text.count(line)} times: {line}"
-        before, _, after = text.partition(line) if line else (text, "", "")
-        path.write_text(before + line + added + after, encoding="utf-8")
+        assert not anchor or text.count(anchor) == 1, f"{name} has this {text.count(anchor)} times: {anchor}"
+        before, _, after = text.partition(anchor) if anchor else (text, "", "")
+        path.write_text(before + anchor + added + after, encoding="utf-8")
 
 
 def run_there(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
