@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
-from clusterfn.hosts.rpc.boot import Opened, boot
-from clusterfn.hosts.rpc.frames import Header
+from clusterfn.hosts.rpc.boot import boot
+from clusterfn.hosts.rpc.frames import AgentStream, Header
 from clusterfn.hosts.rpc.link import Link
 from clusterfn.hosts.rpc.link_state import ConnectionState
 from clusterfn.hosts.rpc.reply import Reply
@@ -310,7 +310,7 @@ class ConnectedHost(Protocol):
     def root(self) -> str: ...
 
 
-def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
+def _open(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
     """As `boot`, whose hello holds all facts.
 
     Raises:

@@ -18,17 +18,15 @@ import sys
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
-from clusterfn.hosts.rpc.frames import CHUNK, FrameReader, Header, no_frame, pack
+from clusterfn.hosts.rpc.frames import CHUNK, HELLO_ID, AgentStream, FrameReader, no_frame, pack
 from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.transports import Asker, Stream, Transport
 
 MARKER_S = 10.0
 HELLO_S = 60.0
-HELLO_ID = 1
 NOISE_KEPT = 64 * 1024
 NOISE_SHOWN = 2048
 EVIDENCE_LINES = 20
@@ -60,17 +58,7 @@ NO_PYTHON = "CLUSTERFN-NO-PYTHON:"
 LOOKED_AT = "python3 in PATH, /usr/libexec/platform-python, python3 of a login shell, conda in the home and in /opt"
 
 
-@dataclass
-class Opened:
-    """A stream whose agent has said hello; `noise` is how what the login shell printed before it begins."""
-
-    stream: Stream
-    reader: FrameReader
-    hello: Header
-    noise: str = ""
-
-
-def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> Opened:
+def boot(transport: Transport, host: Host, have: Sequence[str] = (), asker: Asker | None = None) -> AgentStream:
     """Open a stream, start the agent there and say hello.
 
     Args:
@@ -108,7 +96,7 @@ def own_python() -> str | None:
     return path if usable and not {"$", "\n"} & set(path) else None
 
 
-def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Opened:
+def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> AgentStream:
     marker = secrets.token_hex(16)
     hello = pack({"id": HELLO_ID, "do": "hello", "root": host.root, "have": list(have), "owners": list(host.owners)})
     printed, rest = _until_marker(stream, b"\n" * 8 + f"{wanted}\n".encode() + loader(marker) + hello, marker)
@@ -124,7 +112,7 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Open
         raise no_frame("it is no answer to the first request", repr(answer[0]).encode())
     if not answer[0].get("ok"):
         raise error_of(host, answer[0]["error"])
-    return Opened(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
+    return AgentStream(stream, reader, answer[0], printed[:NOISE_SHOWN].decode(errors="replace"))
 
 
 def loader(marker: str) -> bytes:

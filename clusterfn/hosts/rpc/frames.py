@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import HostError
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.transports import Stream
 
 CHUNK = 256 * 1024
 LONGEST = 64 * 2**20  # of a body: what announces more is no frame
 LONGEST_HEADER = 8 * 2**20  # which takes up to thirty times as much memory once it is read
 SHOWN = 64
 FRAME = struct.Struct("!IQ")
+HELLO_ID = 1  # of the first request to an agent
 
 Header = dict[str, Any]
 
@@ -88,3 +93,17 @@ def no_frame(why: str, seen: bytes | bytearray) -> HostError:
         hint="see whether something on the host writes into the connection, such as a program that an rc file started",
         retryable=True,
     )
+
+
+@dataclass
+class AgentStream:
+    """A stream whose agent has said hello.
+
+    Attributes:
+        noise: The beginning of what the login shell printed before.
+    """
+
+    stream: Stream
+    reader: FrameReader
+    hello: Header
+    noise: str = ""

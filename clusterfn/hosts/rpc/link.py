@@ -16,8 +16,7 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ClusterfnError, HostError, Unreachable
 from clusterfn.hosts.rpc import keepalive, reconnect
-from clusterfn.hosts.rpc.boot import Opened
-from clusterfn.hosts.rpc.frames import Header, no_frame
+from clusterfn.hosts.rpc.frames import AgentStream, Header, no_frame
 from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
 from clusterfn.hosts.rpc.link_state import ConnectionState, LinkStream, StateListeners
@@ -46,7 +45,7 @@ class Link:
     """
 
     def __init__(
-        self, host: Host, opener: Callable[[], Opened], opened: Opened, on_hello: Callable[[Header], None]
+        self, host: Host, opener: Callable[[], AgentStream], opened: AgentStream, on_hello: Callable[[Header], None]
     ) -> None:
         self.host = host
         self.line = LinkStream(host.name, opened)
@@ -165,7 +164,7 @@ class Link:
         except BaseException as error:  # noqa: BLE001 - the outermost frame: waiting callers must get the error
             self._die(error)
 
-    def _serve(self, opened: Opened) -> HostError | None:
+    def _serve(self, opened: AgentStream) -> HostError | None:
         """Until the stream has ended; the error if that is because something came that is no frame."""
         try:
             while (frame := opened.reader.frame()) is not None:
@@ -294,7 +293,7 @@ class Link:
         except Unreachable:
             return False
 
-    def _connected_anew(self, opened: Opened) -> None:
+    def _connected_anew(self, opened: AgentStream) -> None:
         self._on_hello(opened.hello)
         with self.line.changed:
             wanted = self.line.renew(opened)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.rpc.boot import Opened
+from clusterfn.hosts.rpc.frames import AgentStream
 from clusterfn.hosts.rpc.keepalive import Keepalive
 
 _log = logging.getLogger("clusterfn")
@@ -26,7 +26,7 @@ class LinkStream:
         pulse: Whether the other end is alive.
     """
 
-    def __init__(self, host: str, opened: Opened) -> None:
+    def __init__(self, host: str, opened: AgentStream) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.opened = opened
         self.connected = True
@@ -34,7 +34,7 @@ class LinkStream:
         self.pulse = Keepalive(time.monotonic())
         self._host = host
 
-    def renew(self, opened: Opened) -> bool:
+    def renew(self, opened: AgentStream) -> bool:
         """Replace the lost stream by this one; False if the link was closed meanwhile."""
         self.opened = opened
         self.connected = self.over is None
@@ -42,14 +42,14 @@ class LinkStream:
         self.changed.notify_all()
         return self.connected
 
-    def lose(self, opened: Opened) -> None:
+    def lose(self, opened: AgentStream) -> None:
         """Mark this stream as lost, and close it."""
         with self.changed:
             if opened is self.opened:
                 self.connected = False
         self.hang_up(opened)
 
-    def hang_up(self, opened: Opened) -> None:
+    def hang_up(self, opened: AgentStream) -> None:
         """Close a stream; this may block for as long as closing takes."""
         try:
             opened.stream.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
-from clusterfn.hosts.rpc.boot import Opened
+from clusterfn.hosts.rpc.frames import AgentStream
 
 PAUSE_FIRST_S, PAUSE_LAST_S = 0.5, 30.0
 NO_AGENT_S = 600.0  # a host that has just started lets users in before their home and its Python are there
@@ -30,7 +30,7 @@ class Tried:
         not_yet: Why it cannot be reached now.
     """
 
-    opened: Opened | None = None
+    opened: AgentStream | None = None
     refused: HostError | ConfigError | None = None
     needs_a_person: bool = False
     not_yet: str = ""
@@ -42,7 +42,7 @@ class Tries:
     def __init__(self) -> None:
         self._no_agent_since: float | None = None
 
-    def once(self, opener: Callable[[], Opened]) -> Tried:
+    def once(self, opener: Callable[[], AgentStream]) -> Tried:
         """Try. A host that answers and starts no agent is given up after `NO_AGENT_S`, an unsafe one at once."""
         since, self._no_agent_since = self._no_agent_since, None
         try:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.rpc.boot import HELLO_ID, Opened
-from clusterfn.hosts.rpc.frames import Header, pack
+from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, Header, pack
 from clusterfn.hosts.rpc.link_state import LinkStream
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import Stream
@@ -161,7 +160,7 @@ class RequestSender:
             stream.write(data)
             self._line.pulse.send(len(data))
 
-    def _put_chunk(self, opened: Opened, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
+    def _put_chunk(self, opened: AgentStream, request: OpenRequest[Any], chunks: Iterator[bytes]) -> None:
         if not self._is_open(request.id):
             return
         try:

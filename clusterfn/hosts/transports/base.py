@@ -12,10 +12,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from clusterfn.errors import Unreachable
-from clusterfn.hosts.transports.prompts import Asker
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.transports.prompts import Asker
 
 
 class Stream(Protocol):
