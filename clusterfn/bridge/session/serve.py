@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from typing import Any
 
 from ..agent.inotify import new_inotify
 from ..layout import CALLS, CLOSE
-from ..supervisor import worker_process
-from .call import SessionCall
+from ..supervisor.watch import Signals
+from ..supervisor.worker_process import become_subreaper
+from .call import serve_call
 from .preload import Preloader
 
 
@@ -22,10 +24,10 @@ def serve(job: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Serve until there is an end; how many calls it served, and why it ended: "closed" or "idle"."""
     folder = os.path.join(job, CALLS)
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    worker_process.become_subreaper()
-    session = CallServer(folder, spec)
-    why = session.until_over()
-    return {"calls": session.served, "why": why, "loaded beforehand": session.loaded}
+    become_subreaper()
+    server = CallServer(folder, spec)
+    why = server.serve()
+    return {"calls": server.served, "why": why, "loaded beforehand": server.loaded}
 
 
 class CallServer:
@@ -42,36 +44,27 @@ class CallServer:
         self._folder = folder
         self._spec = spec
         self._last = 0
-        self._warming = Preloader()
-        self._signs = FolderWatch(folder)
+        self._preloader = Preloader()
+        self._calls = FolderWatch(folder)
+        self._signals = Signals([signal.SIGCHLD])
 
-    def until_over(self) -> str:
-        """Serve; why there is an end."""
+    def serve(self) -> str:
+        """Serve call after call; why there is an end."""
         while True:
-            number = self._next()
-            if number is not None:
-                self._serve(number)
-                self._signs.busy()
+            # A network file system shows a new folder to those who list.
+            if str(self._last + 1) in os.listdir(self._folder):
+                self._last += 1
+                loaded = serve_call(os.path.join(self._folder, str(self._last)), self._spec, self._signals)
+                if loaded is not None:
+                    self.served += 1
+                    self.loaded += self._preloader.load(loaded)
+                self._calls.busy()
             elif os.path.exists(os.path.join(self._folder, CLOSE)):
                 return "closed"
-            elif self._signs.silent_s >= self._spec["session"]["idle_s"]:
+            elif self._calls.silent_s >= self._spec["session"]["idle_s"]:
                 return "idle"
             else:
-                self._signs.wait()
-
-    def _next(self) -> int | None:
-        """The call after the last one, if it is there; a network file system hears of it by listing."""
-        return self._last + 1 if str(self._last + 1) in os.listdir(self._folder) else None
-
-    def _serve(self, number: int) -> None:
-        self._last = number
-        call = SessionCall(os.path.join(self._folder, str(number)), self._spec)
-        if not call.take():
-            call.give_up()
-            return
-        call.run()
-        self.served += 1
-        self.loaded += self._warming.load(call.loaded)
+                self._calls.wait()
 
 
 _FIRST_S, _LAST_S = 0.02, 1.0
@@ -107,8 +100,3 @@ class FolderWatch:
         pause = min(_LAST_S, max(_FIRST_S, self.silent_s / _SLOWING))
         if self._poll.poll(pause * 1000) and self._inotify is not None:
             self._inotify.events()
-
-    def close(self) -> None:
-        """In a forked call, which waits for nothing."""
-        if self._inotify is not None:
-            os.close(self._inotify.fd)

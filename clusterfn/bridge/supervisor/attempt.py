@@ -22,7 +22,6 @@ from ..layout import (
     OUTCOME,
     OWNER,
     RETURNED,
-    USAGE,
     WAITING,
     WORK,
     attempt_dir,
@@ -33,9 +32,33 @@ from .verdict import Fenced, document, superseded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Optional, Protocol
 
     from .job import JobFolder
+
+    class RunnableAttempt(Protocol):
+        """What `AttemptRun` needs of an attempt: that of a job, of an item, of one node, or of a session's call."""
+
+        number: int
+        folder: str
+
+        def path(self, name: str) -> str:
+            """A path in its folder."""
+
+        def call(self) -> "list[str]":
+            """The arguments of the worker: where its value goes, and where its arguments are."""
+
+        def wait(self, reason: str) -> None:
+            """It waits for something on the host itself."""
+
+        def begin(self) -> bool:
+            """Whether the worker may start."""
+
+        def event(self, name: str, **facts: Any) -> None: ...
+        def beat(self) -> None: ...
+
+        def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
+            """Publish how it ended; False if that is published already."""
 
 
 class Attempt:
@@ -266,8 +289,8 @@ _FIRST_S = 1.0
 class UsageFile:
     """Keeps it for one attempt."""
 
-    def __init__(self, attempt: "Attempt") -> None:
-        self._path = attempt.path(USAGE)
+    def __init__(self, path: str) -> None:
+        self._path = path
         self._began = time.monotonic()
         self._next = self._began + _FIRST_S
 

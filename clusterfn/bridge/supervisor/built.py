@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable
 
-    from .attempt import Attempt
+    from .attempt import RunnableAttempt
     from .job import JobFolder
     from .watch import EndWatch
 
@@ -28,7 +28,7 @@ _TELL_S = 1.0
 _CONDA = ("CONDA_PREFIX", "CONDA_DEFAULT_ENV")
 
 
-def ready(job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
+def ready(job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
     """See that the environment is there, and learn what activating it sets.
 
     Raises:

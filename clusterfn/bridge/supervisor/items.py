@@ -187,7 +187,7 @@ class ElementRun(ItemRecorder):
 
 
 class ItemAttempt:
-    """What `Run` takes for the item's attempt.
+    """One item's attempt, as `AttemptRun` needs it.
 
     Args:
         attempt: The element's.
@@ -285,7 +285,7 @@ def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optiona
     Raises:
         Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
     """
-    work = AttemptRun(job, item, watch)  # type: ignore[arg-type]  # it is all of an attempt that Run asks for
+    work = AttemptRun(job, item, watch)
     try:
         return _run_to_line(work, item)
     finally:

@@ -65,10 +65,10 @@ class JobFolder:
         failed_cards: UUIDs of cards that failed it, as far as this process knows.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, spec: "Optional[dict[str, Any]]" = None) -> None:
         self.folder = os.path.abspath(folder)
         self.home, self.element = _home(self.folder)
-        self.spec = _read_json(self.path(SPEC))
+        self.spec = _read_json(self.path(SPEC)) if spec is None else spec
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
         self.slurm = self.spec["scheduler"] == "slurm"

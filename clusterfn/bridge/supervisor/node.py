@@ -42,7 +42,7 @@ class NodeJob(JobFolder):
 
 
 class NodeAttempt:
-    """What `Run` takes for the attempt.
+    """The attempt on one node, as `AttemptRun` needs it.
 
     Args:
         job: The job.
@@ -126,7 +126,7 @@ def _reap() -> None:
 def _supervise(folder: str, attempt: str, signals: Signals) -> int:
     job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
     os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
-    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))  # type: ignore[arg-type]  # all that Run asks for
+    work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))
     verdict, alive = run_through(work)
     if verdict.kind is None:
         say("on %s: %s" % (job.node, verdict.facts["message"]))

@@ -38,6 +38,7 @@ class Head(AttemptRun):
 
     def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
         super().__init__(job, attempt, watch)
+        self._whole = attempt
         self._others = Others(job, attempt, self._secrets)
         self._looks = False
 
@@ -102,7 +103,7 @@ class Head(AttemptRun):
 
     def release(self) -> None:
         """Give the other nodes, which see that there is an outcome, the time to end what they started."""
-        concluded = self.attempt.outcome() is not None
+        concluded = self._whole.outcome() is not None
         until = time.monotonic() + (self.job.spec["grace_s"] if concluded else 0.0)
         while self._others.processes() and time.monotonic() < until:
             time.sleep(_TICK_S)

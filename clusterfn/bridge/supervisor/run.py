@@ -1,6 +1,7 @@
-"""One attempt from its start to its published end: starts the worker, listens to it, ends what it leaves behind.
+"""One attempt from its start to its published end: start the worker, read its report, end what it leaves behind.
 
-What a death means is decided by `classify_exit`, what ends a job from outside by `watch`.
+Jobs, the items of a group, the nodes of a job and the calls of a session all run by `AttemptRun`. What a death means is
+decided by `classify_exit`, what ends a job from outside by `watch`.
 """
 
 import os
@@ -18,21 +19,12 @@ from ..layout import (
     SIGNAL,
     STDERR,
     STDOUT,
+    USAGE,
     VALUE,
     WORK,
     WORKER,
-)
-from . import (
-    checkpoint,
-    classify_exit,
-    environ,
-    gpus,
-    memory,
-    process_tree,
-    stacks,
-    stall,
-    worker_process,
-)
+)  # fmt: skip
+from . import checkpoint, classify_exit, environ, gpus, memory, process_tree, stacks, stall, worker_process
 from .attempt import UsageFile, let_in
 from .job import describe_place
 from .output import Pump, copy, list_files_left
@@ -43,10 +35,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .attempt import Attempt
+    from .attempt import RunnableAttempt
     from .job import JobFolder
     from .watch import EndWatch
-
 
 _TICK_MS = 100
 _TERM_ECHO_S = 0.5
@@ -66,7 +57,7 @@ class AttemptRun:
         stage: How far it came.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", watch: "EndWatch") -> None:
         self.job = job
         self.attempt = attempt
         self.watch = watch
@@ -74,9 +65,10 @@ class AttemptRun:
         self.notes: "list[str]" = []
         self._done: "Optional[dict[str, Any]]" = None
         self._status: "Optional[int]" = None
-        self._own: "dict[int, str]" = {}
+        self._ended: "Optional[Any]" = None  # what the worker's own process used, once it has ended
+        self._own_signals: "dict[int, str]" = {}
         self._cpu_s = 0.0
-        self._said = b""
+        self._partial_line = b""
         self._limit: "Optional[int]" = job.spec["resources"]["memory_bytes"]
         self._sampler = memory.Sampler(self._limit)
         self._killer = memory.Killer()
@@ -84,14 +76,14 @@ class AttemptRun:
         self._quiet, self._is_quiet = stall.Stall(job.spec.get("quiet_s")), False
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
-        self._gauge = gpus.GpuMonitor([], self.notes)
+        self._gpus = gpus.GpuMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
         self._child: "Optional[worker_process.WorkerProcess]" = None
         self._pumps: "list[Pump]" = []
         self._value = os.open(attempt.path(VALUE), os.O_RDWR | os.O_CREAT, 0o600)
         self._started = time.monotonic()
-        self._last_use = UsageFile(attempt)
+        self._usage_file = UsageFile(attempt.path(USAGE))
 
     def start(self) -> None:
         """Take what it needs and start the worker."""
@@ -102,27 +94,29 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
         self._see_kernel_run(env)
-        self._gauge = gpus.GpuMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
+        self._gpus = gpus.GpuMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
         argv = [spec["python"], os.path.join(spec["bridge"], WORKER), *self.attempt.call()]
-        self._started = time.monotonic()
+        # Variables and ~ in cwd= are the host's.
+        cwd = os.path.expanduser(os.path.expandvars(spec["cwd"])) if spec["cwd"] else self.attempt.path(WORK)
         keep = self.job.held.worker_fds() if self.job.held else []
-        self._child = worker_process.start(worker_process.Start(argv, env, self._folder(), cpus, keep, spec))
+        self._started = time.monotonic()
+        self._attach(worker_process.start(worker_process.Start(argv, env, cwd, cpus, keep, spec)))
         if self.watch.time_s is not None:
             self.watch.deadline = self._started + self.watch.time_s
-        self._pumps = [
-            Pump(fd, self.attempt.path(name), spec["log_limit_bytes"])
-            for fd, name in ((self._child.out, STDOUT), (self._child.err, STDERR))
-        ]
-        self.attempt.event("starting", pid=self._child.pid, gpus=cards or [], **describe_place(self.job))
+        pid = self._child.pid if self._child else 0
+        self.attempt.event("starting", pid=pid, gpus=cards or [], **describe_place(self.job))
         self.attempt.beat()  # only now: it waits for the disk, while the worker starts
 
-    def _folder(self) -> str:
-        """Where the function runs; variables and ~ are the host's."""
-        asked: "Optional[str]" = self.job.spec["cwd"]
-        return os.path.expanduser(os.path.expandvars(asked)) if asked else self.attempt.path(WORK)
+    def _attach(self, child: "worker_process.WorkerProcess") -> None:
+        """Watch over a worker that was started, and keep what it prints."""
+        self._child = child
+        self._pumps = [
+            Pump(fd, self.attempt.path(name), self.job.spec["log_limit_bytes"])
+            for fd, name in ((child.out, STDOUT), (child.err, STDERR))
+        ]
 
     def _have_environment(self) -> None:
         if self.job.spec.get("building"):
@@ -159,7 +153,7 @@ class AttemptRun:
         return self._cores.chosen
 
     def cards(self) -> "list[str]":
-        """The cards that it took."""
+        """The GPUs that it took."""
         return self.job.held.uuids if self.job.held else []
 
     def where(self) -> str:
@@ -167,7 +161,7 @@ class AttemptRun:
         return self.job.held.in_words() if self.job.held and self.job.held.uuids else self.job.node
 
     def result(self) -> Verdict:
-        """Listen to the worker until it has said its last word, or is gone.
+        """Wait until the worker has reported its end, or is gone.
 
         Raises:
             Verdict: Something else ended the job.
@@ -176,7 +170,7 @@ class AttemptRun:
             self._turn()
             self.watch.look()
             if self._status is not None:
-                self._hear()
+                self._read_report()
                 break
         self._drain()
         if self._done is not None:
@@ -195,42 +189,34 @@ class AttemptRun:
         for fd, _ in poll.poll(_TICK_MS):
             if fd in live:
                 live[fd].move()
-        self._hear()
+        self._read_report()
         self._reap()
         self._sample()
-        self._gauge.look()
+        self._gpus.look()
 
-    def _hear(self) -> None:
-        """Take the worker's lines."""
-        data = self._read_report()
-        while data:
-            lines = (self._said + data).split(b"\n")
-            self._said = lines.pop()[-_LINE_LIMIT:]  # no line of the worker's is as long
+    def _read_report(self) -> None:
+        """Take what the worker has reported."""
+        while self._child is not None and self._child.report >= 0:
+            try:
+                data = os.read(self._child.report, 65536)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self._child.report)
+                self._child.report = -1
+            lines = (self._partial_line + data).split(b"\n")
+            self._partial_line = lines.pop()[-_LINE_LIMIT:]  # no line of the worker's is as long
             for line in lines:
-                self._heard(line)
-            data = self._read_report()
+                self._take_line(classify_exit.parse_report_line(line))
 
-    def _read_report(self) -> bytes:
-        if self._child is None or self._child.report < 0:
-            return b""
-        try:
-            data = os.read(self._child.report, 65536)
-        except BlockingIOError:
-            return b""
-        if not data:
-            os.close(self._child.report)
-            self._child.report = -1
-        return data
-
-    def _heard(self, line: bytes) -> None:
-        said = classify_exit.parse_report_line(line)
+    def _take_line(self, said: "dict[str, Any]") -> None:
         if "done" in said and self._done is None:
             self._done = said
         elif "note" in said:
             self.notes.append(said["note"])
             self.attempt.event("note", message=said["note"])
         elif "own_signal" in said:
-            self._own[said["own_signal"]] = said.get("sender", "")
+            self._own_signals[said["own_signal"]] = said.get("sender", "")
         elif "stage" in said:
             self.stage = said["stage"]
             self.attempt.event("running" if self.stage == "function" else "stage", stage=self.stage)
@@ -248,7 +234,7 @@ class AttemptRun:
                 continue
             self._cpu_s += usage.ru_utime + usage.ru_stime
             if self._child is not None and pid == self._child.pid:
-                self._status = status
+                self._status, self._ended = status, usage
 
     def _sample(self) -> None:
         if self._child is None or not self._sampler.due():
@@ -262,12 +248,12 @@ class AttemptRun:
         printed = sum(pump.seen for pump in self._pumps)
         if self._done is None and self._stall.over(pids, self._cpu_s, printed):
             raise self._stall.verdict(self._stacks.lines(pids))
-        self._tell_quiet(pids, printed)
-        if self._done is None and self._last_use.due():
-            self._last_use.keep(self._usage(pids))
+        self._note_quiet(pids, printed)
+        if self._done is None and self._usage_file.due():
+            self._usage_file.keep(self._usage(pids))
 
-    def _tell_quiet(self, pids: "list[int]", printed: int) -> None:
-        """Say when it has done nothing for long, and when it does something again."""
+    def _note_quiet(self, pids: "list[int]", printed: int) -> None:
+        """Add an event when it has done nothing for long, and when it does something again."""
         self._quiet.over(pids, self._cpu_s, printed)
         quiet = self._quiet.is_over and self._done is None
         if quiet != self._is_quiet:
@@ -282,19 +268,15 @@ class AttemptRun:
         status = self._status or 0
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGTERM:
             self._await_own_sigterm()
-        if self.stage == "start":
-            self._look_at_bridge(status)
+        if self.stage == "start" and os.WIFEXITED(status):
+            look_at_bridge(self.job)
         verdict = classify_exit.classify_silence(
-            status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own
+            status, self.stage, self._sampler.peak, self._limit, self._oom(), self._own_signals
         )
         if verdict.kind in (EXITED, SIGNAL) and self._disk_is_full():
             verdict.facts["message"] += ", and the disk is full"
             verdict.kind = DISK
         return verdict
-
-    def _look_at_bridge(self, status: int) -> None:
-        if os.WIFEXITED(status):
-            look_at_bridge(self.job)
 
     def _await_own_sigterm(self) -> None:
         """The worker was told to end: perhaps all of us were."""
@@ -321,11 +303,12 @@ class AttemptRun:
         return any(pump.full for pump in self._pumps) or classify_exit.disk_is_full(self.job.folder)
 
     def end_tree(self) -> None:
-        """Kill every descendant, and note what would not go."""
+        """Kill every descendant, and note what could not be killed."""
         left = process_tree.end(self._living, self._reap)
-        self._turn_once()
+        self._reap()
+        self._drain()
         if self._done is None and self._child is not None:
-            self._last_use.keep(self._usage([]))
+            self._usage_file.keep(self._usage([]))
         self.notes += ["could not be ended: %s" % name for name in left]
 
     def _tree(self) -> "list[int]":
@@ -338,12 +321,8 @@ class AttemptRun:
             found.append(self._child.pid)
         return found
 
-    def _turn_once(self) -> None:
-        self._reap()
-        self._drain()
-
     def publish(self, verdict: Verdict) -> bool:
-        """Publish; False if another's outcome stands. Tries for half a minute where the disk refuses."""
+        """Publish; False if another outcome is there. Tries for half a minute where the disk refuses."""
         let_in(self.job.folder)
         facts = self._facts(verdict)
         self._restore()
@@ -365,7 +344,7 @@ class AttemptRun:
         if verdict.kind in (RAISED, SIGNAL, EXITED):
             facts["hint"] = rank or facts.get("hint")
         facts["notes"] = self.notes + [line for line in closing if line] + daemons
-        facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self.evidence())
+        facts["evidence"] = facts.get("evidence") or ([] if "value" in facts else self._last_output())
         if verdict.kind == RETURNED and not self.job.spec["outputs"] and not self.job.spec["cwd"]:
             facts["left"] = list_files_left(self.attempt.path(WORK))
         facts["usage"] = self._usage([])
@@ -375,11 +354,12 @@ class AttemptRun:
         """So far; `living`: processes whose time counts though they have not ended."""
         worker = self._child.pid if self._child else 0
         cpu_s = self._cpu_s + sum(map(process_tree.cpu_s, living))
+        said = (self._done or {}).get("usage") or {}
         return {
             "wall_s": round(time.monotonic() - self._started, 3),
-            "cpu_s": round((self._done or {}).get("usage", {}).get("cpu_s", cpu_s), 3),
+            "cpu_s": round(said.get("cpu_s", cpu_s), 3),
             "peak_memory_bytes": max(self._sampler.peak, memory.peak_of(worker) if self._status is None else 0),
-            "gpus": self._gauge.usage(),
+            "gpus": self._gpus.usage(),
         }
 
     def _daemons(self) -> "list[str]":
@@ -389,7 +369,7 @@ class AttemptRun:
         left = [pid for pid in self._tree() if pid != worker and process_tree.parent_of(pid) == own]
         return ["left behind by the function, ended with the job: %s" % process_tree.name_of(pid) for pid in left]
 
-    def evidence(self) -> "list[str]":
+    def _last_output(self) -> "list[str]":
         """The last lines of stderr, or of stdout where there are none."""
         for pump in reversed(self._pumps):
             lines = masked(last_lines(pump.tail), self._secrets)
@@ -408,14 +388,17 @@ class AttemptRun:
         self.notes.append("the function removed the job's folder; it was written again")
 
     def finish(self) -> None:
-        """After the outcome stands: give threads and atexit their time, then end what is left, and say what it was."""
-        until = time.monotonic() + self.job.spec["grace_s"]
-        while self._status is None and time.monotonic() < until and not self._asked_to_stop():
-            self._turn()
+        """Once the outcome is published: give threads and atexit their time, then end what is left, and report it."""
+        self._await_exit()
         left = [process_tree.name_of(pid) for pid in self._tree()]
         if left:
             self.attempt.event("note", message="still there after the function's end, ended now: %s" % ", ".join(left))
         self.end_tree()
+
+    def _await_exit(self) -> None:
+        until = time.monotonic() + self.job.spec["grace_s"]
+        while self._status is None and time.monotonic() < until and not self._asked_to_stop():
+            self._turn()
 
     def _asked_to_stop(self) -> bool:
         self.watch.signals.swallow()
@@ -431,7 +414,7 @@ class AttemptRun:
 
     def release(self) -> None:
         """Give back what was the worker's alone."""
-        self._gauge.close()
+        self._gpus.close()
         if self._cores is not None:
             self._cores.release()
 
@@ -445,7 +428,7 @@ def look_at_bridge(job: "JobFolder") -> None:
 
 
 def run_through(work: "AttemptRun") -> "tuple[Verdict, bool]":
-    """The verdict, and whether that is the worker's own last word; after any other its tree has been ended."""
+    """The verdict, and whether it is the worker's own report; after any other its processes have been ended."""
     try:
         work.start()
         return work.result(), True

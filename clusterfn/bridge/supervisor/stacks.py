@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Optional
 
-    from .attempt import Attempt
+    from .attempt import RunnableAttempt
     from .job import JobFolder
 
 _SIGNAL = getattr(signal, STACK_SIGNAL)
@@ -37,7 +37,7 @@ _STATES = {"R": "running", "S": "sleeping", "D": "waiting for a disk or a device
 class Stacks:
     """The stacks of one attempt's processes."""
 
-    def __init__(self, job: "JobFolder", attempt: "Attempt") -> None:
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt") -> None:
         self._job = job
         self._file = attempt.path(STACKS)
         self._secrets = list(job.secrets().values())

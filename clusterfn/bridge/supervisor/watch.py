@@ -15,9 +15,9 @@ from .verdict import Fenced, Verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Optional
+    from typing import Any, Iterable, Optional
 
-    from .attempt import Attempt
+    from .attempt import RunnableAttempt
     from .job import JobFolder
 
 _CANCEL_EVERY_S = 0.2
@@ -27,17 +27,18 @@ _LOG_TAIL = 4096
 _ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
 _STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
 
 class Signals:
     """Signals as bytes in a pipe, and which of them have come."""
 
-    def __init__(self) -> None:
+    def __init__(self, numbers: "Iterable[int]" = _ENDING) -> None:
         self.fd, writer = os.pipe()
         for end in (self.fd, writer):
             os.set_blocking(end, False)
         self.came: "dict[int, float]" = {}
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD):
+        for number in numbers:
             signal.signal(number, self._note)
         signal.set_wakeup_fd(writer)
 
@@ -65,7 +66,7 @@ class EndWatch:
         time_s: What the function has of it when it starts; None without a limit.
     """
 
-    def __init__(self, job: "JobFolder", attempt: "Attempt", signals: Signals) -> None:
+    def __init__(self, job: "JobFolder", attempt: "RunnableAttempt", signals: Signals) -> None:
         self.signals = signals
         self.deadline: "Optional[float]" = None
         self.time_s: "Optional[float]" = job.spec["resources"]["time_s"]
@@ -74,7 +75,7 @@ class EndWatch:
         self._script_dead = False
         self._next = {"beat": time.monotonic() + HEARTBEAT_S, "fence": 0.0, "cancel": 0.0}
 
-    def of(self, attempt: "Attempt") -> "EndWatch":
+    def of(self, attempt: "RunnableAttempt") -> "EndWatch":
         """The same for the attempt after this one, whose function has the time that is left."""
         self.stop_clock()
         following = EndWatch(self._job, attempt, self.signals)
@@ -100,7 +101,7 @@ class EndWatch:
             if self._job.held is not None:
                 self._job.held.touch()
         if self._due("cancel", _CANCEL_EVERY_S) and self._job.cancelled():
-            raise cancelled()
+            raise self.cancelled()
         if self._due("fence", _FENCE_EVERY_S) and publish.stands(self._attempt.folder, OUTCOME):
             raise Fenced()
         if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -132,6 +133,10 @@ class EndWatch:
         """Whether such a signal has come."""
         return self._ended_at() is not None
 
+    def cancelled(self) -> Verdict:
+        """What a request for its end means."""
+        return cancelled()
+
     def _too_long(self) -> Verdict:
         limit = self._job.spec["resources"]["time_s"]
         return Verdict(
@@ -143,7 +148,7 @@ class EndWatch:
     def terminated(self) -> Verdict:
         """What a SIGTERM to this process meant."""
         if self._job.cancelled():
-            return cancelled()
+            return self.cancelled()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return self._too_long()
         return scheduler_verdict(self._job) or Verdict(None, "the supervisor was told to end, and not why")
