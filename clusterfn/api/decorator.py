@@ -53,9 +53,9 @@ class ClusterFunction(Generic[P, R]):
             return self.__wrapped__(*args, **kwargs)
         if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is `public_api`
             raise _awaited(self.__name__)
-        from clusterfn.calls import dispatch
+        from clusterfn.calls import call
 
-        return dispatch.call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
+        return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         call: Callable[..., R] = self
@@ -79,9 +79,9 @@ class ClusterFunction(Generic[P, R]):
         """
         if inside_job():
             raise RuntimeError(f"{self.__name__}.submit() inside a job: call the function directly, it runs here")
-        from clusterfn.calls import dispatch
+        from clusterfn.calls import call
 
-        return dispatch.submit(self.__wrapped__, args, kwargs, self.options)
+        return call.submit_call(self.__wrapped__, args, kwargs, self.options)
 
     @overload
     def map(
@@ -160,9 +160,9 @@ class ClusterFunction(Generic[P, R]):
     @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
-        from clusterfn.calls import dispatch
+        from clusterfn.calls import call
 
-        return dispatch.script(self.__wrapped__, args, kwargs, self.options)
+        return call.describe_call(self.__wrapped__, args, kwargs, self.options)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...] | str:
         """Pickle as the plain function would: by name; by value where a pickler such as cloudpickle does that."""

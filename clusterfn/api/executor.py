@@ -1,4 +1,4 @@
-"""A concurrent.futures.Executor whose work runs on a host: that interface of `dispatch` and `mapping`, nothing else."""
+"""A concurrent.futures.Executor whose work runs on a host: that interface of `call` and `mapping`, nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
-from clusterfn.calls import dispatch, mapping
+from clusterfn.calls import call, mapping
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.config.options import JobOptions, Options, changed, parse_options
@@ -70,7 +70,7 @@ class Executor(concurrent.futures.Executor):
         """
         self._check()
         plain, options = self._with_options(fn)
-        job: Job[R] = dispatch.submit(plain, args, kwargs, options)
+        job: Job[R] = call.submit_call(plain, args, kwargs, options)
         with self._lock:
             self._sent += 1
             self._jobs.add(job)

@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.api.decorator import inside_job, undecorated
-from clusterfn.calls import dispatch, job_display
+from clusterfn.calls import job_display
 from clusterfn.calls import payload as payloads
+from clusterfn.calls.call import prepare_packed
 from clusterfn.calls.job import Job
 from clusterfn.calls.session_job import SessionCallJob, SessionJob
 from clusterfn.config.options import JobOptions, Options, Time, keyword_of, parse_options
@@ -119,10 +120,10 @@ class Session(concurrent.futures.Executor):
         if holding is not None and not holding.job.done():
             _refuse_what_it_lacks(wanted, self._options, holding.spec)
             return holding
-        prepared = dispatch.prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
+        prepared = prepare_packed(len, lambda target: payloads.pack(len, ((),), {}, target), self._options)
         _refuse_what_it_lacks(wanted, self._options, prepared.job)
         if holding is not None:
-            dispatch.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
+            job_display.tell(f"the session on {holding.job.host} has ended ({holding.why_over}): starting another")
         serving = SessionSpec(self._idle_s, CALLER)
         job = replace(prepared.job, name="session", serving=serving)
         self._holding = SessionJob(replace(prepared, job=job), self._again)

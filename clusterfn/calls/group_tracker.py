@@ -14,16 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import chunking, group_conclusion, job_display, remote_state
-from clusterfn.calls.array_tasks import ArrayTask
+from clusterfn.calls import chunking, group_conclusion, job_display, remote_state, submit
+from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.calls.liveness import LOOKS, LOOKS_UNSEEN
 from clusterfn.calls.remote_state import RemoteGroupState
-from clusterfn.calls.submit_group import GroupSubmitter
 from clusterfn.config.spec import Group, JobSpec
-from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError, Unreachable
+from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, HostConnection, Reply
 from clusterfn.hosts.host_state import HostState
@@ -32,6 +31,7 @@ from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
+_LARGEST_ARRAY = 1000  # of a scheduler that does not say
 _TIMEOUT_S = 60.0
 _DROP_S = 15.0
 _AGAIN, _AGAIN_S = 6, 5.0
@@ -58,9 +58,7 @@ class GroupTracker:
         self.limits = limits
         self.sending: Sending | None = None
         self._elements: dict[int, ArrayTask] = {}
-        self._submitter = GroupSubmitter(
-            session, job, lambda number: self._elements[number].tracker, self._refused, self.queued
-        )
+        self._submissions: list[Reply[Any]] = []
         self._lock = threading.RLock()
         self._before = -1
         self._stopping = self._failing_rest = False
@@ -96,30 +94,39 @@ class GroupTracker:
     def start(self, numbers: range, after: Sequence[Reply[Any]] = ()) -> None:
         """Start these elements and follow them."""
         self.follow(numbers)
-        self._submitter.start(numbers, self.limits.array, after)
-        if self.session.scheduler.knows_all:
+        scheduler, largest = self.session.scheduler, self.limits.array or _LARGEST_ARRAY
+        for some, request in scheduler.elements(self.job, numbers, largest):
+            on = _ElementsSubmission(self, some, numbers, after)
+            self._submissions.append(submit.start(self.session, request, after, on))
+        if scheduler.knows_all:
             self.queued()
+
+    def _await_submissions(self) -> None:
+        """Wait until each submission has its answer: a scheduler cannot cancel what it does not know yet."""
+        for reply in list(self._submissions):
+            reply.exception(_TIMEOUT_S)
 
     def queued(self) -> None:
         """Watch the elements that wait in the scheduler's queue."""
         self.session.watch.add(self.scheduler_name, self.on_scheduler)
 
-    def _refused(self, numbers: Iterable[int], error: BaseException) -> None:
-        """These elements never were; the group ends if none was."""
+    def tracker_of(self, number: int) -> ArrayTaskTracker:
+        """Return the tracker of an element."""
+        return self._elements[number].tracker
+
+    def refused(self, numbers: Iterable[int], error: BaseException) -> None:
+        """Drop these elements, which were not started; the group ends if none is left."""
         numbers = [number for number in numbers if number in self._elements]
         if not numbers:
             return
-        refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error))
-        if self.sending is not None and self.sending.dropped:
-            refused = Cancelled(f"the group was stopped while it was sent: nothing of it ran on {self.group.host}")
-        refused.host, refused.stage = self.session.host.name, refused.stage or "submit"
+        refused = submit.refusal_of(error, self.session.host.name, self.sending, "group")
         for number in numbers:
             self._elements.pop(number).tracker.end()
         if self._elements:
             job_display.say(f"clusterfn: {refused.message}; {len(self._elements)} elements do the work of all\n")
             self._check()
             return
-        if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
+        if submit.is_from_host(error):
             job_display.forget_going(self.group)
             exit_flush.remove_folder(self.connection, self.folder)
         self.group.on_refused(refused)
@@ -343,7 +350,7 @@ class GroupTracker:
         self._stopping = True
         if self._drop():
             return
-        self._submitter.wait(_TIMEOUT_S)
+        self._await_submissions()
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self._cancel_at_scheduler()
         with contextlib.suppress(Unreachable):  # it continues without an answer
@@ -353,7 +360,7 @@ class GroupTracker:
         """Keep items from ever starting that no element has taken."""
         if self._drop():
             return
-        self._submitter.wait(_TIMEOUT_S)
+        self._await_submissions()
         self._fail_unfinished(group_conclusion.WITHDRAWN).result(_TIMEOUT_S)
 
     def _drop(self) -> bool:
@@ -375,3 +382,30 @@ class GroupTracker:
             self._complete.cancel()
         for element in list(self._elements.values()):
             element.tracker.end()
+
+
+class _ElementsSubmission:
+    """The `SubmissionListener` of elements that are started by one request: a task array, or one process.
+
+    Args:
+        some: These elements.
+        numbers: All that were started together with them.
+        after: What all of them need.
+    """
+
+    def __init__(self, group: GroupTracker, some: range, numbers: range, after: Sequence[Reply[Any]]) -> None:
+        self._group, self._some, self._numbers, self._after = group, some, numbers, after
+
+    def on_started(self, scheduler_id: str, _: SubmitError | None) -> None:
+        if not self._group.session.scheduler.knows_all:  # else each task has an id of its own, in its claim
+            self._group.tracker_of(self._some[0]).scheduler_id = scheduler_id
+
+    def on_not_started(self, error: BaseException) -> None:
+        none = any(reply.done() and reply.exception(0) is not None for reply in self._after)
+        self._group.refused(self._numbers if none else self._some, error)
+
+    def on_queued(self) -> None:
+        self._group.queued()
+
+    def on_script_ended(self) -> None:
+        self._group.tracker_of(self._some[0]).liveness.process_ended()

@@ -313,6 +313,11 @@ def say(text: str) -> None:
     _write(sys.stderr, printable(text))
 
 
+def tell(sentence: str) -> None:
+    """Print a sentence of ours on stderr."""
+    say(f"clusterfn: {sentence}\n")
+
+
 def redraw(line: str) -> None:
     """Put a line of ours in the place of the one that is there; the cursor stays in it."""
     _write(sys.stderr, f"\r\x1b[K{fitting(line)}")

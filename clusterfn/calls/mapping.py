@@ -1,4 +1,4 @@
-"""Runs a map, from top to bottom, as `dispatch` does for one call; attaches to a group, and retries items of one.
+"""Runs a map, from top to bottom, as `call` does for one call; attaches to a group, and retries items of one.
 
 function, arguments of each item -> host, environment -> bytes -> who gets how many -> one write -> a group
 """
@@ -15,13 +15,13 @@ from typing import Any, Literal, TypeVar, cast
 
 from clusterfn import config
 from clusterfn.bridge import layout
-from clusterfn.calls import chunking, dispatch, history, job_display, payload_items, remote_state, submit
+from clusterfn.calls import chunking, history, job_display, payload_items, remote_state, submit
+from clusterfn.calls.call import Prepared, job_name, prepare_packed, secret_values
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import SHORT
-from clusterfn.calls.job_display import remember_going
 from clusterfn.calls.payload import Payload
 from clusterfn.config import units
 from clusterfn.config.options import Options
@@ -30,7 +30,6 @@ from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
 
@@ -108,7 +107,7 @@ def _run(
     function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, how: MapOptions, on_error: OnError,
     caller: Caller,
 ) -> JobGroup[R, Any]:  # fmt: skip
-    name = dispatch.job_name(options.name or str(getattr(function, "__name__", "function")))
+    name = job_name(options.name or str(getattr(function, "__name__", "function")))
     labels = caller.labels or [payload_items.label(args) for args in calls]
     if not calls:
         return JobGroup(GroupState("", name, "", "", 0))
@@ -140,7 +139,7 @@ def _track(session: HostState, job: JobSpec, made: GroupState, limits: Scheduler
 
 def _prepare(
     function: Callable[..., Any], calls: list[tuple[Any, ...]], options: Options
-) -> tuple[dispatch.Prepared, payload_items.Items]:
+) -> tuple[Prepared, payload_items.Items]:
     """Where it runs is found as for one call; what is sent is the function with all items."""
     kept: list[payload_items.Items] = []
 
@@ -148,7 +147,7 @@ def _prepare(
         kept[:] = [payload_items.pack(function, calls, target)]
         return kept[0].payload
 
-    prepared = dispatch.prepare_packed(function, pack, options)
+    prepared = prepare_packed(function, pack, options)
     blobs = {digest: memoryview(bytes(view)) for digest, view in kept[0].payload.blobs.items()}
     return replace(prepared, payload=replace(prepared.payload, blobs=blobs)), kept[0]
 
@@ -185,8 +184,8 @@ def _machine(session: HostState, asked: Resources) -> chunking.MachineCapacity:
     return chunking.MachineCapacity(min(cores, limits.jobs or cores), by_memory, by_cards, local)
 
 
-def _tell(one: dispatch.Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
-    dispatch.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
+def _tell(one: Prepared, group: Group, how: MapOptions, limits: SchedulerLimits) -> None:
+    job_display.tell(f"{one.job.id[:SHORT]} {one.where}: {_counted(group)}")
     gpus, scheduler = one.job.resources.gpus, scheduler_for(one.job.host)
     if how.sequential_up_to is not None or (gpus and not scheduler.has_nodes):
         place = "on GPUs of its own, waiting while others have them" if gpus else "in a process of its own"
@@ -194,37 +193,28 @@ def _tell(one: dispatch.Prepared, group: Group, how: MapOptions, limits: Schedul
         if group.at_once == 1 and group.count > 1:
             asked = f", as sequential_up_to={how.sequential_up_to} asks"
             mode = f"SEQUENTIAL processing{' to avoid GPU deadlock' if gpus and not scheduler.has_nodes else asked}"
-        dispatch.tell(f"Using {mode} ({one.job.name}: {group.count})")
+        job_display.tell(f"Using {mode} ({one.job.name}: {group.count})")
     if scheduler.has_nodes:
         load = chunking.load_on_controller(group, how, one.job.resources.time_s, limits, scheduler.title)
         if load:
-            dispatch.tell(load)
+            job_display.tell(load)
 
 
 def _counted(group: Group) -> str:
     return f"{group.count} item{'s' if group.count > 1 else ''}, {group.at_once} at a time"
 
 
-def _send(one: dispatch.Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
+def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
-    session, job = one.session, one.job
-    shipped = None
+    session = one.session
     with job_display.nothing_runs():
-        if one.ready.made is not None:
-            from clusterfn.calls import environment_upload  # takes time to import
-
-            shipped = environment_upload.upload_for(session, one.ready.made, made, dispatch.tell)
-        before = [*submit.lay_out(session, one.ready), *submit.contents(session, one.payload)]
-        before += shipped.before if shipped else ()
-        sent = [*submit.job_files(job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
-    queued = session.scheduler.has_nodes
-    folder = session.connection.put_tree(tracker.folder, sent, sync=queued, after=before)
-    tracker.sending = Sending([*before, folder])
-    made.on_transfer(tracker.sending)
-    remember_going(made)
+        before, environment = submit.send_needs(session, one.payload, one.ready, made)
+        sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    folder = submit.send_folder(session, tracker, made, sent, before)
+    job_display.remember_going(made)
     tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])
-    if shipped and queued:
-        shipped.report_to(tracker.waits_for, tracker.cannot_have)
+    if environment and session.scheduler.has_nodes:
+        environment.report_to(tracker.waits_for, tracker.cannot_have)
 
 
 # groups that were sent before
@@ -271,8 +261,12 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
     made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
     history.remember(made, config.load().path)
     counted = _counted(cast(Group, job.group))
-    dispatch.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
-    _send_again(_track(old.session, job, made, old.limits), files)
+    job_display.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
+    tracker = _track(old.session, job, made, old.limits)
+    sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
+    folder = submit.send_folder(old.session, tracker, made, sent, [])
+    tracker.start(range(1, tracker.spec.elements + 1), [folder])
+    job_display.remember_going(made)
     return made
 
 
@@ -290,7 +284,7 @@ def _share_again(group: Group, count: int, of: int) -> Group:
 
 def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:
     """The values, from this process: the host has deleted its own."""
-    return dispatch.secret_values(Options(secrets=tuple(spec["secrets"])))
+    return secret_values(Options(secrets=tuple(spec["secrets"])))
 
 
 def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:
@@ -300,13 +294,3 @@ def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str
         total += len(part)
         new.append(total)
     return {layout.ITEMS: b"".join(parts), layout.ITEMS_INDEX: json.dumps(new).encode()}
-
-
-def _send_again(tracker: GroupTracker, files: Mapping[str, bytes]) -> None:
-    session = tracker.session
-    sent = [TreeFile(name, data, 0o700 if name == layout.SCRIPT else 0o600) for name, data in files.items()]
-    folder = session.connection.put_tree(tracker.folder, sent, sync=session.scheduler.has_nodes)
-    tracker.sending = Sending([folder])
-    tracker.group.on_transfer(tracker.sending)
-    tracker.start(range(1, tracker.spec.elements + 1), [folder])
-    remember_going(tracker.group)

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import dispatch, job_display, submit
+from clusterfn.calls import job_display, submit
 from clusterfn.calls import payload as payloads
+from clusterfn.calls.call import Prepared, job_name, send_call, tell_left_out
 from clusterfn.calls.job import PENDING, RETURNED, STARTING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
-from clusterfn.errors import Cancelled, ClusterfnError, WorkerLost
+from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
-from clusterfn.hosts.transfer import Sending
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0
@@ -112,7 +112,7 @@ class SessionJob:
         again: Called with calls that the job has not served when it ends.
     """
 
-    def __init__(self, prepared: dispatch.Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
+    def __init__(self, prepared: Prepared, again: Callable[[list[SessionCallJob[Any]]], None]) -> None:
         self.spec = prepared.job
         self._version = prepared.ready.interpreter.version
         self._session = prepared.session
@@ -122,7 +122,7 @@ class SessionJob:
         self._sending: set[Reply[bool]] = set()
         self._unsent: set[str] = set()
         self._settling = threading.Lock()
-        self.job, self._tracker = dispatch.send(prepared)
+        self.job, self._tracker = send_call(prepared)
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
         job_display.remember_going(
             self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now"
@@ -144,8 +144,8 @@ class SessionJob:
         """Send one call."""
         with job_display.nothing_runs(), job_display.preparing(name or str(getattr(fn, "__name__", "function"))):
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
-        dispatch.tell_left_out(payload)
-        tracker = self._next(dispatch.job_name(name or str(getattr(fn, "__name__", "function"))), follow)
+        tell_left_out(payload)
+        tracker = self._next(job_name(name or str(getattr(fn, "__name__", "function"))), follow)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
@@ -177,16 +177,14 @@ class SessionJob:
     def _send(self, call: SessionCallJob[Any], payload: Payload) -> None:
         self._await_folder()
         self._send_skipped()
-        before = submit.contents(self._session, payload)
+        before = submit.send_contents(self._session, payload)
         sources = payload.sources
         own = {"sys_path": [layout.sources_dir(self.spec.root, sources.digest)] if sources else []}
         files = [
             TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
             TreeFile(layout.CALL, json.dumps(own).encode(), _PRIVATE),
         ]
-        sent = self._session.connection.put_tree(call.folder, files, sync=False, after=before)
-        call.tracker.sending = Sending([*before, sent])
-        call.on_transfer(call.tracker.sending)
+        sent = submit.send_folder(self._session, call.tracker, call, files, before, durable=False)
         self._sending.add(sent)
         sent.add_done_callback(self._sending.discard)
         sent.add_done_callback(lambda reply: self._refused(call, reply))
@@ -203,9 +201,7 @@ class SessionJob:
         error = reply.exception()
         if error is not None and not self.job.done():
             self._skip_number(call)
-            if call.tracker.sending is not None and call.tracker.sending.dropped:
-                error = Cancelled(f"the call was stopped while it was sent: nothing of it ran on {call.host}")
-            call.on_refused(error if isinstance(error, ClusterfnError) else ClusterfnError(str(error)))
+            call.on_refused(submit.refusal_of(error, call.host, call.tracker.sending, "call"))
 
     def _skip_number(self, call: SessionCallJob[Any]) -> None:
         """Have the session skip the call's number: calls are served in order."""

@@ -1,6 +1,7 @@
-"""One call's files and commands, put on the stream in one write: what the host lacks, the job's folder, the start.
+"""Sends what a job needs, and starts it: what the host lacks, the job's folder, and its start, in one write.
 
-The agent starts each request when those that it names have succeeded, so nothing waits for an answer here.
+The agent starts each request when those that it names have succeeded, so nothing here waits for an answer. Single
+calls, the elements of a group and the calls of a session all go this way. `describe` shows it without sending.
 """
 
 from __future__ import annotations
@@ -8,146 +9,240 @@ from __future__ import annotations
 import json
 import posixpath
 import stat
-from collections.abc import Callable
-from pathlib import Path, PurePath
+from collections.abc import Sequence
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display
 from clusterfn.calls.files import FileUpload
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
 from clusterfn.calls.payload import Payload
-from clusterfn.config.spec import JobSpec
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import bridge_bundle
-from clusterfn.hosts.connection import Completed, HostConnection, Reply, SpawnReply, TreeFile
-from clusterfn.hosts.environment_choice import ResolvedEnvironment
+from clusterfn.hosts.connection import HostConnection, Reply, TreeFile
 from clusterfn.hosts.exit_flush import await_at_exit, remove_folder
-from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.transfer import Sending
+from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import job_script
-from clusterfn.scheduler.base import Answer
+from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
+    from clusterfn.calls.job import Job
+    from clusterfn.calls.job_tracker import Tracker
+    from clusterfn.config.spec import JobSpec
+    from clusterfn.hosts.connection import SpawnReply
+    from clusterfn.hosts.environment_choice import ResolvedEnvironment
+    from clusterfn.hosts.host_state import HostState
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
 _EXECUTABLE, _READABLE, _PRIVATE = 0o700, 0o400, 0o600
 
 
-def send(
-    session: HostState, job: JobSpec, payload: Payload, ready: ResolvedEnvironment, made: Job[Any], tracker: Tracker,
-    say: Callable[[str], None],
-) -> None:  # fmt: skip
-    """Put everything on the stream; `made` hears of a refusal later, and `say` now of an environment to be made."""
-    connection = session.connection
+class Sent(Protocol):
+    """A job or a group, whose state shows how far it has been sent."""
+
+    @property
+    def state(self) -> str:
+        """As `Job.state`."""
+
+    def on_state(self, state: str, reason: str = "") -> None:
+        """It is now in this state."""
+
+    def on_transfer(self, transfer: Transfer) -> None:
+        """Files of it are being sent."""
+
+
+class SubmissionListener(Protocol):
+    """What `start` reports to: one job, or elements of a group that are started together."""
+
+    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
+        """It was started; with `doubt` the scheduler's answer may mean that it was not."""
+
+    def on_not_started(self, error: BaseException) -> None:
+        """It was refused, or not all that it needs has arrived."""
+
+    def on_queued(self) -> None:
+        """It waits in the host's own queue."""
+
+    def on_script_ended(self) -> None:
+        """Its script has ended."""
+
+
+def submit_job(
+    session: HostState, spec: JobSpec, payload: Payload, ready: ResolvedEnvironment, job: Job[Any], tracker: Tracker
+) -> None:
+    """Put everything on the stream; `job` gets a refusal later."""
     with job_display.nothing_runs():
-        shipped = _environment(session, ready, made, say)
-        before = [*lay_out(session, ready), *contents(session, payload), *(shipped.before if shipped else ())]
-    queued = session.scheduler.has_nodes  # outlives a power cut, so its files must; elsewhere nothing would read them
-    place, files = layout.job_dir(job.root, job.id), job_files(job, payload)
-    folder = tracker.laid_out = connection.put_tree(place, files, sync=queued, after=before)
-    tracker.sending = Sending([*before, folder])
-    made.on_transfer(tracker.sending)
-    start = session.scheduler.submission(job)
-    if start.do == "spawn":
-        spawned = connection.spawn(start.argv, start.cwd, start.log, unset=start.unset, after=[folder])
-        spawned.add_done_callback(lambda reply: _spawned(tracker, made, reply))
-        finish_before_exit(spawned, tracker)
+        before, environment = send_needs(session, payload, ready, job)
+    folder = tracker.laid_out = send_folder(session, tracker, job, job_files(spec, payload), before)
+    tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
+    if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
+        environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
+
+
+class JobSubmission:
+    """The `SubmissionListener` of a single job."""
+
+    def __init__(self, tracker: Tracker, job: Job[Any]) -> None:
+        self._tracker, self._job = tracker, job
+
+    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
+        self._tracker.submission, self._tracker.doubt = None, doubt
+        self._tracker.started(self._job, scheduler_id)
+
+    def on_not_started(self, error: BaseException) -> None:
+        tracker = self._tracker
+        tracker.submission = None
+        refused = refusal_of(error, tracker.session.host.name, tracker.sending, "job")
+        if is_from_host(error) and not isinstance(refused, Cancelled):
+            remove_folder(tracker.connection, tracker.folder)
+        self._job.on_refused(refused)
+        tracker.end()
+
+    def on_queued(self) -> None:
+        self._tracker.queued(self._job)
+
+    def on_script_ended(self) -> None:
+        self._tracker.liveness.process_ended()
+
+
+def start(session: HostState, request: Submission, after: Sequence[Reply[Any]], on: SubmissionListener) -> Reply[Any]:
+    """Submit to the scheduler, or spawn on a host without one, once `after` has succeeded.
+
+    A script may end right after this: Python waits at its exit until the host has answered.
+    """
+    started: Reply[Any]
+    if request.do == "spawn":
+        spawned = session.connection.spawn(request.argv, request.cwd, request.log, unset=request.unset, after=after)
+        spawned.add_done_callback(lambda reply: _on_spawned(session, reply, on))
+        started = spawned
     else:
-        ran = connection.run(start.argv, cwd=start.cwd, unset=start.unset, timeout_s=start.timeout_s, after=[folder])
-        ran.add_done_callback(lambda reply: _submitted(tracker, made, reply))
-        finish_before_exit(ran, tracker)
-        if shipped:  # elsewhere the job begins at once, and follows its builder itself
-            shipped.report_to(lambda what: tracker.waits_for(made, what), tracker.cannot_have)
+        started = session.connection.run(
+            request.argv, cwd=request.cwd, unset=request.unset, timeout_s=request.timeout_s, after=after
+        )
+        started.add_done_callback(lambda reply: _on_answer(session, reply, on))
+    await_at_exit(started)
+    return started
 
 
-class SubmittedJob(Protocol):
-    """What knows the request that starts it."""
+def _on_spawned(session: HostState, reply: SpawnReply, on: SubmissionListener) -> None:
+    error = reply.exception()
+    if error is not None:
+        on.on_not_started(error)
+        return
+    process = reply.result(0)
 
-    submission: Reply[Any] | None
+    def ended(exited: Reply[int | None]) -> None:
+        if exited.exception() is not None:  # a connection that was closed on purpose must not be opened again to ask
+            return
+        if session.scheduler.waits(exited.result(0)):
+            on.on_queued()
+        else:
+            on.on_script_ended()
+
+    on.on_started(session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime)), None)
+    reply.exited.add_done_callback(ended)
 
 
-def finish_before_exit(start: Reply[Any], tracker: SubmittedJob) -> None:
-    """A script may end right after `submit()`: its jobs must have been started by then."""
-    tracker.submission = start
-    await_at_exit(start)
+def _on_answer(session: HostState, reply: Reply[Any], on: SubmissionListener) -> None:
+    scheduler = session.scheduler
+    try:
+        answer = _answer_of(reply)
+        scheduler_id, doubt = scheduler.submitted(answer), None
+    except SubmitError as refusal:
+        if not scheduler.ambiguous(answer):
+            on.on_not_started(refusal)
+            return
+        scheduler_id, doubt = "", refusal
+    except ClusterfnError as error:
+        on.on_not_started(error)
+        return
+    on.on_started(scheduler_id, doubt)
 
 
-def lay_out(session: HostState, ready: ResolvedEnvironment) -> list[Reply[bool]]:
-    """The bridge, and folders that the environment wants."""
-    replies = session.lay_out_bridge()
+def _answer_of(reply: Reply[Any]) -> Answer:
+    """Return what the command said; one that was killed because it took too long may have submitted all the same."""
+    try:
+        ran = reply.result(0)
+    except HostError as error:
+        if error.kind != "timeout":
+            raise
+        return Answer(None, "", error.message)
+    return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
+
+
+def refusal_of(error: BaseException, host: str, sending: Sending | None, what: str) -> ClusterfnError:
+    """Return the error of what was not started, with its place; `Cancelled` if it was stopped while it was sent."""
+    if sending is not None and sending.dropped:
+        message = f"the {what} was stopped while it was sent: nothing of it ran on {host}"
+        return Cancelled(message, host=host, stage="submit")
+    refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
+    refused.host, refused.stage = host, refused.stage or "submit"
+    return refused
+
+
+def is_from_host(error: BaseException) -> bool:
+    """Whether the host itself refused: one that can no longer be asked may have started the job."""
+    return isinstance(error, SubmitError) or (isinstance(error, HostError) and bool(error.kind))
+
+
+# what is sent
+
+
+def send_needs(
+    session: HostState, payload: Payload, ready: ResolvedEnvironment, job: Sent
+) -> tuple[list[Reply[Any]], EnvironmentUpload | None]:
+    """Send all that the host lacks: the bridge, folders and packages of the environment, modules, files, buffers.
+
+    Returns:
+        The requests that must succeed before the job is started, and the upload of an environment that is made.
+    """
+    environment = None
+    if ready.made is not None:
+        from clusterfn.calls import environment_upload  # takes time to import
+
+        environment = environment_upload.upload_for(session, ready.made, job, job_display.tell)
+    before: list[Reply[Any]] = [*session.lay_out_bridge()]
     for path, folder in ready.folders.items():
         if path not in session.there:
             files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
-            replies.append(session.remember(path, session.connection.put_tree(path, files)))
-    return replies
+            before.append(session.remember(path, session.connection.put_tree(path, files)))
+    return [*before, *send_contents(session, payload), *(environment.before if environment else ())], environment
 
 
-def _environment(
-    session: HostState, ready: ResolvedEnvironment, made: Job[Any], say: Callable[[str], None]
-) -> EnvironmentUpload | None:
-    """Packages that the environment still needs, and the start of its builder; None if it need not be made."""
-    if ready.made is None:
-        return None
-    from clusterfn.calls import environment_upload  # takes time to import
-
-    return environment_upload.upload_for(session, ready.made, made, say)
-
-
-def contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
-    """Modules, files and large buffers that the host lacks: all of them named by their content."""
-    wanted = dict(named_by_content(session.root, payload))
-    asked = [path for path, what in wanted.items() if size_of(what) > _WORTH_ASKING]
+def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:
+    """Send the modules, files and large buffers that the host lacks: all of them are named by their content."""
+    wanted = dict(_named_by_content(session.root, payload))
+    asked = [path for path, what in wanted.items() if _size_of(what) > _WORTH_ASKING]
     missing = session.missing(asked) | (wanted.keys() - session.there - set(asked))
     return [session.remember(path, _put(session.connection, path, wanted[path])) for path in missing]
 
 
-def named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
-    """What is sent once, by its path there: modules, files, folders and large buffers."""
-    named: list[tuple[str, Any]] = [
-        (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
-    ]
-    if payload.sources:
-        named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
-    named += [(shipment_path(root, item), item) for item in payload.shipments]
-    return named
+class SendingTracker(Protocol):
+    """The tracker of a job or a group, which can stop the sending of it."""
+
+    folder: str
+    sending: Sending | None
 
 
-def shipment_path(root: str, item: FileUpload) -> str:
-    """Where a File or Directory lies on the host."""
-    return posixpath.join(root, layout.FILES, item.digest, item.name)
+def send_folder(
+    session: HostState, tracker: SendingTracker, job: Sent, files: Sequence[TreeFile], before: Sequence[Reply[Any]],
+    *, durable: bool | None = None,
+) -> Reply[bool]:  # fmt: skip
+    """Send the job's own folder, which appears as a whole after `before`, and show how far all of that is.
 
-
-def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
-    """Path on the host -> the caller's own, of each File and Directory."""
-    return {posixpath.join(root, layout.FILES, name): path for name, path in payload.given.items()}
-
-
-def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
-    if isinstance(what, bridge_bundle.FileBundle):
-        return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
-    if isinstance(what, FileUpload):
-        return _put_shipment(connection, path, what)
-    digest, data = what
-    return connection.put(path, data, mode=_READABLE, sha256=digest)
-
-
-def _put_shipment(connection: HostConnection, path: str, item: FileUpload) -> Reply[bool]:
-    if item.is_directory:
-        return connection.put_tree(path, [TreeFile(name, source, _read_mode(source)) for name, source in item.members])
-    source = item.members[0][1]
-    return connection.put(path, source, mode=_read_mode(source), sha256=item.digest)
-
-
-def _read_mode(source: Path) -> int:
-    """Files shared by their content are read-only; a program stays executable."""
-    return _READABLE | (stat.S_IXUSR & source.stat().st_mode)
+    Args:
+        durable: Whether it must survive a power cut; by default if the scheduler's queue does.
+    """
+    sync = session.scheduler.has_nodes if durable is None else durable
+    folder = session.connection.put_tree(tracker.folder, files, sync=sync, after=before)
+    tracker.sending = Sending([*before, folder])
+    job.on_transfer(tracker.sending)
+    return folder
 
 
 def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
-    """The job's own folder as it is sent."""
+    """Return the files of the job's own folder."""
     files = [
         TreeFile(layout.SPEC, job.to_json(), _PRIVATE),
         TreeFile(layout.PAYLOAD, payload.data, _PRIVATE),
@@ -158,76 +253,84 @@ def job_files(job: JobSpec, payload: Payload) -> list[TreeFile]:
     return files
 
 
-def _spawned(tracker: Tracker, made: Job[Any], reply: SpawnReply) -> None:
-    tracker.submission = None
-    error = reply.exception()
-    if error is not None:
-        made.on_refused(_refused(error, tracker))
-        tracker.end()
-        return
-    process = reply.result(0)
-    scheduler_id = tracker.session.scheduler.submitted(Answer(pid=process.pid, starttime=process.starttime))
-    tracker.started(made, scheduler_id)
-    reply.exited.add_done_callback(lambda exited: _script_ended(tracker, made, exited))
+def given_paths(root: str, payload: Payload) -> dict[str, PurePath]:
+    """Return, by the path on the host, the caller's own path of each File and Directory."""
+    return {posixpath.join(root, layout.FILES, name): path for name, path in payload.given.items()}
 
 
-def _script_ended(tracker: Tracker, made: Job[Any], exited: Reply[int | None]) -> None:
-    """Ignore the end of a connection that was closed on purpose: it must not be opened again to ask."""
-    if exited.exception() is not None:
-        return
-    if tracker.session.scheduler.waits(exited.result(0)):
-        tracker.queued(made)
-    else:
-        tracker.liveness.process_ended()
+def _named_by_content(root: str, payload: Payload) -> list[tuple[str, Any]]:
+    """What is sent once, by its path on the host: large buffers, modules, files and folders."""
+    named: list[tuple[str, Any]] = [
+        (layout.blob(root, digest), (digest, data)) for digest, data in payload.blobs.items()
+    ]
+    if payload.sources:
+        named.append((layout.sources_dir(root, payload.sources.digest), payload.sources))
+    return named + [(posixpath.join(root, layout.FILES, each.digest, each.name), each) for each in payload.shipments]
 
 
-def _submitted(tracker: Tracker, made: Job[Any], reply: Reply[Completed]) -> None:
-    tracker.submission = None
-    scheduler, scheduler_id = tracker.session.scheduler, ""
-    try:
-        answer = answer_of(reply)
-        scheduler_id = scheduler.submitted(answer)
-    except SubmitError as refusal:
-        if not scheduler.ambiguous(answer):
-            made.on_refused(_refused(refusal, tracker))
-            tracker.end()
-            return
-        tracker.doubt = refusal
-    except ClusterfnError as error:
-        made.on_refused(_refused(error, tracker))
-        tracker.end()
-        return
-    tracker.started(made, scheduler_id)
+def _put(connection: HostConnection, path: str, what: Any) -> Reply[bool]:
+    if isinstance(what, bridge_bundle.FileBundle):
+        return connection.put_tree(path, [TreeFile(name, data, _PRIVATE) for name, data in what.files.items()])
+    if not isinstance(what, FileUpload):
+        digest, data = what
+        return connection.put(path, data, mode=_READABLE, sha256=digest)
+    # Files shared by their content are read-only; a program stays executable.
+    files = [
+        TreeFile(name, source, _READABLE | (stat.S_IXUSR & source.stat().st_mode)) for name, source in what.members
+    ]
+    if what.is_directory:
+        return connection.put_tree(path, files)
+    return connection.put(path, files[0].data, mode=files[0].mode, sha256=what.digest)
 
 
-def answer_of(reply: Reply[Completed]) -> Answer:
-    """What sbatch said; one that was killed because it took too long may have submitted all the same."""
-    try:
-        ran = reply.result(0)
-    except HostError as error:
-        if getattr(error, "kind", "") != "timeout":
-            raise
-        return Answer(None, "", error.message)
-    return Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
-
-
-def _refused(error: BaseException, tracker: Tracker) -> ClusterfnError:
-    """The refusal with its place; the folder of a job that never was is removed.
-
-    Only on the host's own word: one that can no longer be asked may have started the job.
-    """
-    if tracker.sending is not None and tracker.sending.dropped:
-        message = f"the job was stopped while it was sent: nothing of it ran on {tracker.session.host.name}"
-        return Cancelled(message, host=tracker.session.host.name, stage="submit")
-    refused = error if isinstance(error, ClusterfnError) else SubmitError(str(error), stage="submit")
-    refused.host, refused.stage = tracker.session.host.name, refused.stage or "submit"
-    if isinstance(error, SubmitError) or (isinstance(error, HostError) and error.kind):
-        remove_folder(tracker.connection, tracker.folder)
-    return refused
-
-
-def size_of(what: Any) -> int:
-    """Bytes of one thing of `named_by_content`."""
+def _size_of(what: Any) -> int:
     if isinstance(what, bridge_bundle.FileBundle):
         return sum(map(len, what.files.values()))
     return what.size if isinstance(what, FileUpload) else len(what[1])
+
+
+# the same as text
+
+
+def describe(session: HostState, job: JobSpec, payload: Payload) -> str:
+    """Describe for a person what would be sent and run: the script, the commands, the files and their sizes."""
+    request = session.scheduler.submission(job)
+    wanted = dict(_named_by_content(job.root, payload))
+    missing = session.missing(list(wanted)) if wanted else set()
+    lines = [
+        f"# job {job.name} on {job.host.name} ({job.host.scheduler}), in {layout.job_dir(job.root, job.id)}",
+        f"# environment: {job.interpreter.path} (Python {job.interpreter.version[0]}.{job.interpreter.version[1]})",
+        "",
+        "# files sent with the job",
+        *(
+            f"#   {_shown(len(file.data))}  {file.name}"
+            for file in job_files(job, payload)
+            if isinstance(file.data, bytes)
+        ),
+        "# sent once, named by their content" if wanted else "# nothing else",
+        *(f"#   {_described(path, what, path in missing)}" for path, what in wanted.items()),
+        ""
+        if session.has_bridge
+        else f"#   {_shown(_size_of(bridge_bundle.bridge()))}  {session.bridge} (not there yet)",
+        f"# started by: {job_script.command_line(request.argv)}",
+        "",
+        job_script.job_script(job),
+    ]
+    return "\n".join(lines)
+
+
+def _described(path: str, what: Any, missing: bool) -> str:
+    parts = (
+        f" ({', '.join(sorted({name.partition('/')[0] for name in what.files}))})"
+        if isinstance(what, bridge_bundle.FileBundle)
+        else ""
+    )
+    return f"{_shown(_size_of(what))}  {path}{parts}{'' if missing else ' (there already)'}"
+
+
+def _shown(size: float) -> str:
+    for unit in ("B ", "KB", "MB"):
+        if size < 1024:
+            return f"{size:7.{0 if unit == 'B ' else 1}f} {unit}"
+        size /= 1024
+    return f"{size:7.1f} GB"

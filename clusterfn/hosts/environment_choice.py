@@ -63,23 +63,40 @@ class EnvironmentResolver:
     def __init__(self, session: ConnectedHost) -> None:
         self._session = session
         self._known: dict[str, ResolvedEnvironment] = {}
+        self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
         self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
+    def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
+        """Return the Python of an environment that lies on the host, or was resolved before; else None."""
+        text = self._text(wanted)
+        if not wanted.packages and existing.is_existing(text):
+            spec = existing.parse_existing(text, self._session.host.scheduler)
+            if spec.kind != "found":
+                return self.find(wanted, lambda _: None).interpreter.version
+        return self._pythons.get((text, wanted.packages))
+
     def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
-        """As `Session.environment`."""
-        host = self._session.host
-        text = wanted.text or (None if wanted.packages else host.environment)
+        """As `HostState.environment`."""
         with self._finding:
             self._drop_outdated()
-            if wanted.packages or not existing.is_existing(text):
-                from clusterfn.environment import resolve  # it, and what it needs, takes time to import
+            found = self._find(wanted, say)
+            self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
+            return found
 
-                return self._made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
-            spec = existing.parse_existing(text, host.scheduler)
-            if spec.kind == "found":
-                return self._found_or_made(wanted, say)
-            return self._remembered(ExistingEnvironment(spec))
+    def _text(self, wanted: EnvironmentRequest) -> str | None:
+        return wanted.text or (None if wanted.packages else self._session.host.environment)
+
+    def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
+        text = self._text(wanted)
+        if wanted.packages or not existing.is_existing(text):
+            from clusterfn.environment import resolve  # it, and what it needs, takes time to import
+
+            return self._made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
+        spec = existing.parse_existing(text, self._session.host.scheduler)
+        if spec.kind == "found":
+            return self._found_or_made(wanted, say)
+        return self._remembered(ExistingEnvironment(spec))
 
     def forget(self) -> None:
         """What is made for the cards is to be chosen again: they are known now. Does not block."""

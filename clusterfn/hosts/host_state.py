@@ -197,6 +197,10 @@ class HostState:
         """
         return self._environments.find(wanted, say)
 
+    def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
+        """Return the Python of an environment that lies on the host, or was resolved before; else None."""
+        return self._environments.expected_python(wanted)
+
     def forget_environments(self) -> None:
         """Those that are made are to be chosen again: more is known of the cards."""
         self._environments.forget()

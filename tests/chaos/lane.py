@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import clusterfn
-from clusterfn.calls import dispatch
+from clusterfn.calls import call
 from clusterfn.config.options import parse_options
 
 _lock = threading.Lock()
@@ -41,11 +41,11 @@ def submit(calls, order):
     if "loading" in arguments:
         arguments["loading"] = calls["SlowToLoad"](arguments["loading"])
     options = parse_options({"host": order["host"], **order.get("options", {})})
-    dispatch.secrets = SimpleNamespace(token_hex=lambda _: order["id"])  # the test knows the id before we do
-    prepared = dispatch.prepare(calls[order["call"]], (), arguments, options)
+    call.secrets = SimpleNamespace(token_hex=lambda _: order["id"])  # the test knows the id before we do
+    prepared = call.prepare(calls[order["call"]], (), arguments, options)
     prepared.session.connection.ping().result(60)  # an agent that was killed a moment ago has a successor now
     say(id=order["id"], ready=True, agent=prepared.session.connection.facts.pid)
-    job = dispatch.start(prepared)
+    job = call.send_call(prepared)[0]
     job.add_done_callback(ended)
     return job
 

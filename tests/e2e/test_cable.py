@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn.calls import attach, dispatch
+from clusterfn.calls import attach, call
 from clusterfn.config.options import parse_options
 from tests.e2e.conftest import MINOR, wait_until
 from tests.lab import Cable
@@ -63,8 +63,8 @@ class Talk:
 
     def begin(self, every: float) -> Talk:
         options = parse_options({"host": "far"})
-        prepared = dispatch.prepare(speaker(self.runs, self.lines, every), (), {}, options)
-        self.job = dispatch.start(prepared, live=True)
+        prepared = call.prepare(speaker(self.runs, self.lines, every), (), {}, options)
+        self.job = call.send_call(prepared, live=True)[0]
         self.job.listen(self._hear)
         return self
 

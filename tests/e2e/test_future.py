@@ -342,8 +342,8 @@ def test_another_process_finds_the_job_by_its_id_or_the_beginning_of_it(hosts, r
 
 def test_a_job_is_found_by_whoever_has_its_id_even_if_it_is_still_on_its_way(here, monkeypatch):
     """Its folder comes after somebody has looked for it."""
-    late, really_send, really_look = [], sending.send, finding._named
-    monkeypatch.setattr(sending, "send", lambda *given: late.append(given))
+    late, really_send, really_look = [], sending.submit_job, finding._named
+    monkeypatch.setattr(sending, "submit_job", lambda *given: late.append(given))
 
     def look(session, job_id):
         found = really_look(session, job_id)

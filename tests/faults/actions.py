@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import clusterfn
 from clusterfn.bridge import layout
-from clusterfn.calls import dispatch
+from clusterfn.calls import call
 
 if TYPE_CHECKING:
     from clusterfn.calls.job import Job
@@ -275,9 +275,9 @@ def damaged_payload(change: Callable[[bytearray], bytearray]) -> Callable[[Case]
     """Send a call whose bytes were altered after they were made."""
 
     def send(case: Case) -> Job[Any]:
-        prepared = dispatch.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
+        prepared = call.prepare(case.row.call, tuple(case.row.args), {}, case.function.options)
         data = bytes(change(bytearray(prepared.payload.data)))
-        return dispatch.start(replace(prepared, payload=replace(prepared.payload, data=data)))
+        return call.send_call(replace(prepared, payload=replace(prepared.payload, data=data)))[0]
 
     return send
 
@@ -306,10 +306,10 @@ def interpreter(change: Callable[[Path], None]) -> Callable[[Case], Job[Any]]:
         link = folder / "bin" / "python"
         link.symlink_to(case.world.lab.python("3.11"))
         function = case.function.with_options(environment=f"python:{link}")
-        prepared = dispatch.prepare(case.row.call, tuple(case.row.args), {}, function.options)
+        prepared = call.prepare(case.row.call, tuple(case.row.args), {}, function.options)
         link.unlink()
         change(link)
-        return dispatch.start(prepared)
+        return call.send_call(prepared)[0]
 
     return send
 

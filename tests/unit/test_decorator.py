@@ -125,7 +125,7 @@ async def slowly(x: int) -> int:
 
 
 def test_a_call_that_is_awaited_in_place_of_its_job_is_refused_before_anything_is_sent(monkeypatch) -> None:
-    monkeypatch.setattr("clusterfn.calls.dispatch.call", lambda function, args, kwargs, options: args[0])
+    monkeypatch.setattr("clusterfn.calls.call.run_call", lambda function, args, kwargs, options: args[0])
 
     async def awaits() -> int:
         return await slowly(1)

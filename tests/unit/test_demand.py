@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from clusterfn import cluster
-from clusterfn.calls.host_defaults import resources_of
+from clusterfn.calls.call import resources_of
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host, Resources
 from clusterfn.errors import ConfigError, Unsatisfiable

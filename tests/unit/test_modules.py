@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.calls import dispatch, user_modules
+from clusterfn.calls import call, user_modules
 from clusterfn.calls.files import Directory, shipment
 from clusterfn.calls.payload import Payload
 from clusterfn.errors import PayloadError
@@ -157,8 +157,8 @@ def test_a_key_or_a_password_in_a_package_does_not_travel_and_is_named_once(proj
     (project / "mine" / name).write_text(content)
 
     assert sent("mine") == {"mine/__init__.py"}
-    dispatch.tell_left_out(PAYLOAD)
-    dispatch.tell_left_out(PAYLOAD)
+    call.tell_left_out(PAYLOAD)
+    call.tell_left_out(PAYLOAD)
     told = capsys.readouterr().err
     assert told.count("not sent, because they look like keys or passwords") == 1 and f"{project}/mine/{name}. " in told
 
@@ -169,8 +169,8 @@ def test_a_large_data_file_of_a_package_does_not_travel_and_is_named_once(projec
     (project / "mine" / "small.bin").write_bytes(bytes(1 << 20))
 
     assert sent("mine") == {"mine/__init__.py", "mine/small.bin"}
-    dispatch.tell_left_out(PAYLOAD)
-    dispatch.tell_left_out(PAYLOAD)
+    call.tell_left_out(PAYLOAD)
+    call.tell_left_out(PAYLOAD)
     told = capsys.readouterr().err
     assert told.count("travel only up to 1 MB") == 1 and f"{project}/mine/table.bin. To send one, pass" in told
 
@@ -188,8 +188,8 @@ def test_a_key_in_a_directory_argument_is_sent_and_named_once(project, capsys):
     (project / "data" / ".env").touch()
     payload = replace(PAYLOAD, shipments=(shipment(Directory(project / "data")),))
 
-    dispatch.tell_left_out(payload)
-    dispatch.tell_left_out(payload)
+    call.tell_left_out(payload)
+    call.tell_left_out(payload)
     assert capsys.readouterr().err == (
         f"clusterfn: {project}/data/.env looks like a key or a password, and is sent with its Directory\n"
     )

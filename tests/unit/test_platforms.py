@@ -72,7 +72,7 @@ def test_every_module_of_a_client_is_imported(run: Run, platform: str) -> None:
     names = run(platform, IMPORT_ALL)
 
     assert {
-        "clusterfn.calls.dispatch",
+        "clusterfn.calls.call",
         "clusterfn.hosts.transports.paramiko",
         "clusterfn.hosts.transports.openssh",
     } <= set(names)

@@ -115,7 +115,7 @@ def test_debug_shows_the_frames_of_ours(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(TypeError) as whole:
         there.submit(1, 2)  # type: ignore[call-arg]
 
-    assert "dispatch.py" in files_of(whole.value)
+    assert "call.py" in files_of(whole.value)
 
 
 OF_OURS = """
@@ -130,7 +130,7 @@ def prepare(*given):
 def test_what_we_met_on_the_way_is_not_shown_and_what_the_user_met_is(monkeypatch: pytest.MonkeyPatch) -> None:
     scope: dict[str, Any] = {}
     exec(compile(OF_OURS, public_api.__file__, "exec"), scope)
-    monkeypatch.setattr("clusterfn.calls.dispatch.prepare", scope["prepare"])
+    monkeypatch.setattr("clusterfn.calls.call.prepare", scope["prepare"])
 
     with pytest.raises(KeyboardInterrupt) as interrupted:
         try:

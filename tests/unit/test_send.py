@@ -22,16 +22,21 @@ class Request(Future):
         self.set_result(None)
 
 
+def refuse(tracker):
+    submit.JobSubmission(tracker, SimpleNamespace(on_refused=print)).on_not_started(SubmitError("sbatch refused"))
+
+
 @pytest.fixture
 def tracker():
     removal = Request()
     connection = SimpleNamespace(run=lambda argv: removal)
     session = SimpleNamespace(host=SimpleNamespace(name="cluster"))
-    return SimpleNamespace(connection=connection, session=session, folder="/root/jobs/x", removal=removal, sending=None)
+    known = {"connection": connection, "session": session, "folder": "/root/jobs/x", "sending": None}
+    return SimpleNamespace(**known, removal=removal, end=lambda: None)
 
 
 def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
-    submit._refused(SubmitError("sbatch refused"), tracker)
+    refuse(tracker)
 
     exit_flush.finish_all()
 
@@ -41,7 +46,7 @@ def test_the_folder_of_a_refused_job_is_gone_before_the_program_ends(tracker):
 
 def test_so_is_that_of_one_that_is_refused_while_the_program_ends(tracker):
     submission = Request()
-    submission.add_done_callback(lambda _: submit._refused(SubmitError("sbatch refused"), tracker))
+    submission.add_done_callback(lambda _: refuse(tracker))
     exit_flush.await_at_exit(submission)
 
     exit_flush.finish_all()

@@ -10,7 +10,7 @@ from clusterfn.api.sweep import sampling, study
 from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import Trial
 from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid, read
-from clusterfn.calls import dispatch
+from clusterfn.calls import job_display
 from clusterfn.errors import ConfigError
 
 
@@ -48,7 +48,7 @@ class SweepSelection:
         if known and isinstance(known[0], int):
             return known[0]
         seed = secrets.randbelow(1 << 32)
-        dispatch.tell(f"seed={seed} chooses the same configurations again")
+        job_display.tell(f"seed={seed} chooses the same configurations again")
         return seed
 
     def minimize(self, wanted: bool) -> bool:

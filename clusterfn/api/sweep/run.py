@@ -22,7 +22,7 @@ from clusterfn.api.sweep.report import CACHE, JOURNAL, Trial, cause, label
 from clusterfn.api.sweep.scoring import Scoring, sequence
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Kept, Store
-from clusterfn.calls import attach, dispatch, job_display, mapping
+from clusterfn.calls import attach, job_display, mapping
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup, state_of_group
 from clusterfn.calls.group_state import GroupState, ItemOutcome
@@ -54,7 +54,7 @@ class ResultStore:
         try:
             return fingerprint(self.code, sorted(config.items(), key=lambda item: item[0]))
         except Unstable as unstable:
-            dispatch.tell(f"this configuration is not cached: {unstable} ({label(config)})")
+            job_display.tell(f"this configuration is not cached: {unstable} ({label(config)})")
             return None
 
     def look_up(self, config: Configuration) -> Kept | None:
@@ -135,7 +135,7 @@ class Runner:
         for trial in taken.values():
             self._progress.known(trial)
         if taken:
-            dispatch.tell(f"{len(taken)} of {sweep_progress.counted(len(batch))}: {what}")
+            job_display.tell(f"{len(taken)} of {sweep_progress.counted(len(batch))}: {what}")
 
     def _known(self, config: Configuration) -> Trial[Any] | None:
         told = self._ended.get(config.name)
@@ -163,9 +163,9 @@ class Runner:
         try:
             group = attach.attach(record["group"], record["host"])
         except ConfigError as gone:
-            dispatch.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
+            job_display.tell(f"{record['group'][:SHORT]} is sent again: {gone.message}")
             return None
-        dispatch.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
+        job_display.tell(f"{group.id[:SHORT]} on {group.host} is followed again")
         return state_of_group(group) if isinstance(group, JobGroup) else None
 
     def _send(self, batch: Sequence[Configuration]) -> GroupState:
@@ -293,7 +293,7 @@ class _FollowingAgain(_Following):
 
 def _tell_stopped(stopped: int, count: int) -> None:
     if stopped:
-        dispatch.tell(f"{stopped} of {sweep_progress.counted(count)}: had been stopped, and run again")
+        job_display.tell(f"{stopped} of {sweep_progress.counted(count)}: had been stopped, and run again")
 
 
 def _history(journal: SweepJournal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

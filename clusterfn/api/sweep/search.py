@@ -25,7 +25,8 @@ from clusterfn.api.sweep.run import ResultStore, Runner
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
-from clusterfn.calls import dispatch, payload
+from clusterfn.calls import job_display, payload
+from clusterfn.calls.call import job_name
 from clusterfn.config import places
 from clusterfn.errors import ConfigError, SweepError
 from clusterfn.public_api import public_api
@@ -160,7 +161,7 @@ def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Pa
     folder = places.state_folder() / "sweeps"
     store.forget_old(folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    return folder / f"{dispatch.job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
+    return folder / f"{job_name(function.__name__)}-{now}-{secrets.token_hex(2)}.jsonl"
 
 
 def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal, seed: int | None) -> SweepResult[R]:
@@ -181,7 +182,7 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
         if any(each.score is not None for each in trials):
             sweep_progress.line(f"Phase {phase} complete: {sweep_progress.counted(len(batch))} tested")
     if shelf.cache is not None:
-        dispatch.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed again, delete that folder")
+        job_display.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed again, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
     _conclude(journal, result)
     if not result.ranking:
@@ -194,7 +195,7 @@ def _cache(function: ClusterFunction[..., Any], asked: _Asked, code: str | None)
     """A folder for this function as it is, which can be deleted by itself."""
     if asked.cache is None or code is None:
         return None
-    return Store(asked.cache / f"{dispatch.job_name(function.__name__)}-{code[:_DIGITS]}")
+    return Store(asked.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
 
 
 def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None, code: str | None) -> dict[str, Any]:
@@ -220,7 +221,7 @@ def _begin(journal: SweepJournal, facts: dict[str, Any]) -> None:
     known = journal.told("begin")
     if not known:
         journal.add("begin", **facts, versions=versions)
-        dispatch.tell(f"journal {journal.path}")
+        job_display.tell(f"journal {journal.path}")
         return
     unlike = identity.differences(known[0], facts)
     if unlike:
@@ -230,16 +231,16 @@ def _begin(journal: SweepJournal, facts: dict[str, Any]) -> None:
             hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
         )
     journal.add("resumed", versions=versions)
-    dispatch.tell(f"going on with {journal.path}")
+    job_display.tell(f"going on with {journal.path}")
 
 
 def _tell_what_cannot_be_compared(journal: SweepJournal, facts: Mapping[str, Any], asked: _Asked) -> None:
     without = [key for key, digest in facts["digests"].items() if digest is None]
     without += [facts["function"]] if facts["code"] is None else []
     if without and journal.told("begin"):
-        dispatch.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
+        job_display.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
     if facts["code"] is None and asked.cache is not None:
-        dispatch.tell(f"nothing is cached: {facts['function']} has no content to compare")
+        job_display.tell(f"nothing is cached: {facts['function']} has no content to compare")
 
 
 def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:

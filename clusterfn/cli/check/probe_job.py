@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.calls import dispatch
+from clusterfn.calls import call
 from clusterfn.calls.job import PENDING, Job
 from clusterfn.config.options import Options, parse_options
 from clusterfn.config.spec import Host
@@ -88,7 +88,7 @@ def send_probe(
     """What a function returned there; arguments and exceptions as those of `run_probe`."""
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(1, "clusterfn-check") as pool:  # Ctrl-C must not lose a job half sent
-        sending = pool.submit(dispatch.submit, function, (), {}, options)
+        sending = pool.submit(call.submit_call, function, (), {}, options)
         try:
             job: Job[T] = sending.result()
             return _result(job, session.scheduler, progress, timeout_s, began)

@@ -16,7 +16,7 @@ from typing import Any
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
-from clusterfn.calls import dispatch
+from clusterfn.calls import call
 from clusterfn.cli import screen
 from clusterfn.cli.env import selection
 from clusterfn.config.options import parse_options
@@ -251,7 +251,7 @@ def _modules(found: dict[str, Any]) -> list[str]:
 def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
     """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
-    told = dispatch.call(gpu_kernel(), (), {}, parse_options(where))
+    told = call.run_call(gpu_kernel(), (), {}, parse_options(where))
     node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
     if not available:
         raise EnvironmentBuildError(

@@ -1,0 +1,283 @@
+"""The story of a call, from top to bottom.
+
+    resources -> environment -> payload -> upload -> submit -> follow -> result
+
+Nothing is sent before all of it is known to be right. The other modules do each step; this one has their order.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from clusterfn import config
+from clusterfn.bridge import layout
+from clusterfn.calls import checkpoint, files, history, job_display, user_modules
+from clusterfn.calls import payload as payloads
+from clusterfn.calls import submit as submission
+from clusterfn.calls.job import Job
+from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config.options import Options
+from clusterfn.config.spec import Host, JobSpec, Resources
+from clusterfn.errors import ConfigError, EnvironmentBuildError
+from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
+from clusterfn.hosts.host_state import CALLER, HostState, open_session
+from clusterfn.scheduler import scheduler_for
+
+R = TypeVar("R")
+Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
+_told: set[str] = set()
+_NAMED = 5  # large files
+
+
+def run_call(function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options) -> R:
+    """Run the call on its host, show what it prints, and return its value or raise its exception."""
+    prepared = prepare(function, args, kwargs, options)
+    try:
+        value: R = _run_live(prepared, options)
+    except EnvironmentBuildError as error:
+        if error.stage != layout.CARDS_STAGE:
+            raise
+        job_display.tell(f"{error.message} ({'; '.join(error.evidence)}): choosing again")
+        before, prepared = prepared.ready.made, prepare(function, args, kwargs, options)
+        again = prepared.ready.made
+        if before and again and before.id == again.id:  # what does not run on these GPUs is not sent to them again
+            error.hint = (
+                "ask for a build that has code for these cards: pin cuda-version=…, or take torch from PyPI (pip:)"
+            )
+            raise
+        value = _run_live(prepared, options)
+    return value
+
+
+def _run_live(prepared: Prepared, options: Options) -> Any:
+    job, _ = send_call(prepared, live=True)
+    try:
+        return job_display.result(job, prepared.where, options.on_interrupt)
+    finally:
+        _learn_gpus(prepared.session, job)
+
+
+def _learn_gpus(session: HostState, job: Future[Any]) -> None:
+    """Choose the environment of the next call again if this one was made for other GPUs than its job has seen."""
+    error = job.exception() if job.done() and not job.cancelled() else None
+    if isinstance(error, EnvironmentBuildError) and error.stage == layout.CARDS_STAGE:
+        session.forget_environments()
+
+
+def submit_call(
+    function: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> Job[R]:
+    """Send the call and return its Job. Large buffers are copied: afterwards the caller may change his arrays."""
+    prepared = prepare(function, args, kwargs, options)
+    blobs = {digest: memoryview(bytes(view)) for digest, view in prepared.payload.blobs.items()}
+    return send_call(replace(prepared, payload=replace(prepared.payload, blobs=blobs)))[0]
+
+
+def describe_call(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> str:
+    """Return as text what `submit_call` would send and run; only the questions that find the environment are sent."""
+    prepared = prepare(function, args, kwargs, options)
+    return submission.describe(prepared.session, prepared.job, prepared.payload)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A call of which everything is known, and nothing sent.
+
+    Attributes:
+        where: The sentence that says where it runs and what decided that.
+        config: The file that defines the host, if any.
+    """
+
+    session: HostState
+    job: JobSpec
+    payload: payloads.Payload
+    ready: ResolvedEnvironment
+    where: str
+    config: Path | None
+
+
+def prepare(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+) -> Prepared:
+    """Find the host and the environment, pack the call, and check all of it; raises as `prepare_packed`."""
+    payloads.check_arguments(function, args, kwargs)
+    return prepare_packed(function, lambda target: payloads.pack(function, args, kwargs, target), options)
+
+
+def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -> Prepared:
+    """Prepare a call whose bytes `pack` makes for a Python (None for this one's).
+
+    Raises:
+        ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
+    """
+    with job_display.nothing_runs():
+        known = config.load()
+        host, because = known.resolve(options.host)
+        resources = resources_of(options, host)
+        name = job_name(options.name or str(getattr(function, "__name__", "function")))
+        secret = secret_values(options)
+        session = open_session(host)
+        session.enough(resources)  # before an environment for it is solved, which takes minutes
+        payload, ready = _pack_for_environment(session, pack, options, resources, name)
+        if warning := session.warning():
+            job_display.tell(warning)
+        job = JobSpec(
+            id=secrets.token_hex(8),
+            name=name,
+            host=host,
+            root=session.root,
+            bridge=session.bridge,
+            host_python=session.connection.facts.python,
+            resources=resources,
+            interpreter=ready.interpreter,
+            sys_path=(layout.sources_dir(session.root, payload.sources.digest),) if payload.sources else (),
+            modules=options.modules,
+            env={**host.env, **options.env, "CLUSTERFN_FILES": f"{session.root}/{layout.FILES}"},
+            secrets=secret,
+            outputs=options.outputs,
+            cwd=options.cwd,
+            stall_s=options.stall_s,
+            retries=options.retries,
+            umask=session.connection.facts.umask,
+            resume=checkpoint.to_resume(session, options.resume) if options.resume else None,
+            building=ready.made.building if ready.made else None,
+        )
+        return Prepared(session, job, payload, ready, f"{name} on {host.name} ({because})", known.path)
+
+
+def _pack_for_environment(
+    session: HostState, pack: Pack, options: Options, resources: Resources, name: str
+) -> tuple[payloads.Payload, ResolvedEnvironment]:
+    """Pack the call for the Python of its environment, and find that environment.
+
+    The Python is known first where the environment lies on the host, or was resolved before. Else the call is packed
+    for this one: what it imports decides which environment is used, and what cannot travel is found before an
+    environment is solved. If that has another Python, the call is packed again, as code goes there as text.
+    """
+
+    @functools.cache
+    def pack_for(version: tuple[int, int]) -> payloads.Payload:
+        with job_display.preparing(name):
+            payload = pack(None if version == CALLER else version)
+        tell_left_out(payload)
+        return payload
+
+    request = EnvironmentRequest(
+        options.environment, options.packages, resources.gpus, lambda: payloads.imports_of(pack_for(expected))
+    )
+    expected = session.expected_python(request) or CALLER
+    payload = pack_for(expected)
+    ready = session.environment(request, job_display.tell)
+    for sentence in payload.decided_here:
+        if sentence not in _told:  # once is enough for a function that is called often
+            _told.add(sentence)
+            job_display.tell(sentence)
+    if ready.interpreter.version != expected:
+        payload = replace(pack_for(ready.interpreter.version), edited=payload.edited)
+    return payload, ready
+
+
+def resources_of(options: Options, host: Host) -> Resources:
+    """Return what the decorator asked for, completed by the host's defaults.
+
+    Raises:
+        ConfigError: A type or size of GPUs without GPUs, or such as the host's scheduler cannot be asked for; nodes of
+            a host that has none.
+        Unsatisfiable: clusterfn.yml says that no GPU of the host is as large.
+    """
+    defaults = host.defaults
+    gpus = defaults.gpus if options.gpus is None else options.gpus
+    asked = Resources(
+        cores=options.cores or defaults.cores,
+        memory_bytes=options.memory_bytes or defaults.memory_bytes,
+        gpus=gpus,
+        time_s=options.time_s or defaults.time_s,
+        nodes=options.nodes or 1,
+        allow_cpu=bool(options.allow_cpu),
+    )
+    if gpus:
+        asked = replace(
+            asked,
+            gpu_memory_bytes=options.gpu_memory_bytes or defaults.gpu_memory_bytes,
+            gpu_type=options.gpu_type or defaults.gpu_type,
+        )
+    for word, given in (("gpu_type", options.gpu_type), ("gpu_memory", options.gpu_memory_bytes)):
+        if given is not None and not gpus:
+            message = f"{word}= says which cards, and the call asks for none"
+            raise ConfigError(message, hint=f"add gpus=1, or remove {word}=")
+    return scheduler_for(host).resolve_resources(asked)
+
+
+def tell_left_out(payload: payloads.Payload) -> None:
+    """Name once the files of modules that do not travel: large data, and what looks like keys or passwords.
+
+    Such files that the user passed are sent, and named too.
+    """
+    large = files.not_told(sorted(user_modules.too_large))
+    if large:
+        more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
+        job_display.tell(
+            f"not sent, because data files of your packages travel only up to {user_modules.MAX_DATA_FILE >> 20} MB: "
+            f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
+        )
+    withheld = files.not_told(sorted(user_modules.withheld))
+    if withheld:
+        job_display.tell(
+            f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
+            "To send one, pass clusterfn.File(PATH); for a variable of this process use secrets=[NAME]"
+        )
+    folders = [each for each in payload.shipments if each.is_directory]
+    sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
+    for path in files.not_told(sent):
+        job_display.tell(f"{path} looks like a key or a password, and is sent with its Directory")
+
+
+def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker]:
+    """Send a prepared call, start it, and follow it; return its Job and what follows it."""
+    session, spec = prepared.session, prepared.job
+    tracker = Tracker(session, spec.id, spec.name, live)
+    job: Job[Any] = Job(spec.id, spec.name, spec.host.name, tracker.folder, tracker)
+    job.fetch_when_done(spec.outputs)
+    job.given = submission.given_paths(session.root, prepared.payload)
+    for name in prepared.payload.edited:
+        job_display.tell(f"{name} was changed since it was imported here; the job gets the file as it is now")
+    for note in prepared.payload.notes:
+        job_display.tell(f"in the arguments {note}")
+    history.remember(job, prepared.config)
+    job.add_done_callback(functools.partial(_learn_gpus, session))
+    submission.submit_job(session, spec, prepared.payload, prepared.ready, job, tracker)
+    tracker.follow(job, 1)
+    job_display.remember_going(job)
+    return job, tracker
+
+
+def secret_values(options: Options) -> dict[str, str]:
+    """Return the values, in this process, of the variables that `secrets=` names.
+
+    Raises:
+        ConfigError: One of them is not set here.
+    """
+    missing = [name for name in options.secrets if name not in os.environ]
+    if missing:
+        raise ConfigError(f"secrets names {missing[0]}, which is not set here", hint=f"export {missing[0]}=…")
+    return {name: os.environ[name] for name in options.secrets}
+
+
+def job_name(name: str) -> str:
+    """Return a name that every scheduler takes: letters, digits, dot, dash, underscore; at most 40.
+
+    Example:
+        >>> job_name("<lambda>")
+        'lambda'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_")[:40] or "function"
