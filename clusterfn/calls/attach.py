@@ -94,7 +94,7 @@ def attach(job_id: str, host: str | None = None, live: bool = False) -> Job[Any]
     tracker.attach(job, claim or b"", started or b"")
     if not live:
         sizes = remote_state.read_sizes(attempts, asked)
-        remote_state.wait_until_caught_up(lambda: remote_state.is_job_caught_up(job, tracker, sizes))
+        remote_state.wait_until_caught_up(lambda: tracker.is_caught_up(job, sizes))
     return job
 
 

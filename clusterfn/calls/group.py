@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from clusterfn.bridge.supervisor.text import printable
-from clusterfn.calls import map_display, outcome, stack_dump
+from clusterfn.calls import map_display, remote_state
 from clusterfn.calls.group_state import GroupBackend, GroupState
 from clusterfn.calls.job import RUNNING
 from clusterfn.errors import ClusterfnError
@@ -189,7 +188,7 @@ class JobGroup(Generic[R, E]):
         said, index = None, self._known.at(index)
         if self.states[index] == RUNNING:
             backend = self._backend
-            said = stack_dump.request_stack_dump(
+            said = remote_state.request_stack_dump(
                 backend.connection, backend.element_folder(index), lambda waited_s: self._may_answer(index, waited_s)
             )
         if said is None:
@@ -197,7 +196,7 @@ class JobGroup(Generic[R, E]):
                 f"there are no stacks of {self.label(index)}: it is {self.states[index]}", host=self.host, job=self.id,
                 hint="ask while it runs",
             )  # fmt: skip
-        return printable(outcome.own_files(said))
+        return said
 
     def _may_answer(self, index: int, waited_s: float) -> bool:
         return self.states[index] == RUNNING and waited_s < _ANSWER_S

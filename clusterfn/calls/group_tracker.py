@@ -1,7 +1,7 @@
 """Follows the elements of a group on its host, starts new ones while items are left, and has the rest concluded.
 
 `array_tasks` follows each element, `submit_group` starts them, `item_results` collects what they report about items,
-and `group_conclusion` has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
+and `liveness` has the host conclude. Callbacks run on the connection's reader thread, so they never wait.
 """
 
 from __future__ import annotations
@@ -14,30 +14,28 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from clusterfn.bridge import layout
-from clusterfn.calls import chunking, group_conclusion, job_display, remote_state, submit
+from clusterfn.calls import chunking, job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
-from clusterfn.calls.liveness import LOOKS, LOOKS_UNSEEN
+from clusterfn.calls.job_tracker import BaseTracker
 from clusterfn.calls.remote_state import RemoteGroupState
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connection import Completed, HostConnection, Reply
+from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
-from clusterfn.hosts.transfer import Sending
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
 _LARGEST_ARRAY = 1000  # of a scheduler that does not say
 _TIMEOUT_S = 60.0
-_DROP_S = 15.0
 _AGAIN, _AGAIN_S = 6, 5.0
 
 
-class GroupTracker:
+class GroupTracker(BaseTracker):
     """Follows one group: the `GroupBackend` of its state, and the `ArrayTaskOwner` of its elements.
 
     Args:
@@ -48,15 +46,12 @@ class GroupTracker:
     """
 
     def __init__(self, session: HostState, job: JobSpec, group: GroupState, limits: SchedulerLimits) -> None:
-        self.session = session
+        super().__init__(session, layout.job_dir(job.root, job.id), layout.job_name(job.name, job.id))
         self.job = job
         self.spec = cast(Group, job.group)
         self.group = group
-        self.folder = layout.job_dir(job.root, job.id)
-        self.scheduler_name = layout.job_name(job.name, job.id)
         self.item_results = ItemResults(group, self.folder, self._all_items_ended)
         self.limits = limits
-        self.sending: Sending | None = None
         self._elements: dict[int, ArrayTask] = {}
         self._submissions: list[Reply[Any]] = []
         self._lock = threading.RLock()
@@ -65,15 +60,9 @@ class GroupTracker:
         self._last: Mapping[str, Any] = {}
         self._bridge_is_damaged = False
         self._looks = self._again = 0
-        self._turn = self._besides = ""
         self._complete: Reply[bytes] | None = None
         self._over = self._said_quiet = False
         group.backend = self
-
-    @property
-    def connection(self) -> HostConnection:
-        """The connection to the group's host."""
-        return self.session.connection
 
     # where an item is
 
@@ -175,10 +164,10 @@ class GroupTracker:
         self.queued()
         if not left.is_complete:
             for number in left.given_up:
-                self._conclude(self._elements[number], group_conclusion.STOPPED)
+                self._conclude(self._elements[number], liveness.STOPPED)
             if left.is_stopped and not left.given_up:
-                self._cancel_at_scheduler()
-                self._fail_unfinished(group_conclusion.STOPPED)
+                self.cancel_at_scheduler()
+                self._fail_unfinished(liveness.STOPPED)
 
     def is_caught_up(self, left: RemoteGroupState) -> bool:
         """Whether what the elements had reported by then has been received, or nothing more will be."""
@@ -199,18 +188,18 @@ class GroupTracker:
             return
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
-        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
+        self.group.on_state(PENDING, self.waiting_reason)
         verdict = None if seen is None else self.session.scheduler.hopeless(seen)
         gone = seen is None or seen.phase == base.FINAL
         self._looks = self._looks + 1 if verdict is not None or gone else 0
         if not self.session.scheduler.knows_all:
             self._without_scheduler()
-        elif self._looks == LOOKS and self._unbegun():
+        elif self._looks == liveness.LOOKS and self._unbegun():
             if verdict is not None:
                 self._fail_unfinished(verdict)
-                self._cancel_at_scheduler()
+                self.cancel_at_scheduler()
             else:
-                group_conclusion.explain_unstarted(
+                liveness.explain_unstarted(
                     self.session, seen.scheduler_id if seen is not None else "", self._fail_unfinished
                 )
 
@@ -219,18 +208,18 @@ class GroupTracker:
         unbegun = self._unbegun()
         if not any(element.waits for element in self._elements.values()):
             self.session.unwatch(self.scheduler_name)
-        elif self._looks == LOOKS_UNSEEN and len(unbegun) == len(self._elements):
-            self._fail_unfinished(group_conclusion.NEVER_BEGAN)
+        elif self._looks == liveness.LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+            self._fail_unfinished(liveness.NEVER_BEGAN)
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for besides its turn; "" for nothing any more."""
         self._besides = what
-        self.group.on_state(PENDING, "; ".join(filter(None, [self._turn, what])))
+        self.group.on_state(PENDING, self.waiting_reason)
 
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the group: there will be no environment."""
         self._fail_unfinished(SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment"))
-        self._cancel_at_scheduler()
+        self.cancel_at_scheduler()
 
     # ends
 
@@ -290,9 +279,7 @@ class GroupTracker:
         self._again += 1
         if self._again > _AGAIN:
             self.group.on_refused(
-                group_conclusion.cannot_conclude_error(
-                    self.group, "the host could not conclude the items that are left"
-                )
+                liveness.cannot_conclude_error(self.group, "the host could not conclude the items that are left")
             )
             return
         later = threading.Timer(_AGAIN_S, self._continue_or_conclude)
@@ -322,7 +309,7 @@ class GroupTracker:
         self.group.on_refused(error)
 
     def _verdict(self) -> SchedulerVerdict:
-        return group_conclusion.STOPPED if self._stopping else group_conclusion.verdict_of(self._last)
+        return liveness.STOPPED if self._stopping else liveness.verdict_of(self._last)
 
     def _fail_unfinished(self, verdict: SchedulerVerdict) -> Reply[Completed]:
         """Have every item without an element concluded so; elements that have not begun never will."""
@@ -335,7 +322,7 @@ class GroupTracker:
 
     def _conclude(self, element: ArrayTask, verdict: SchedulerVerdict) -> Reply[Completed]:
         """Ask the host to conclude; the first verdict asked for an element is final."""
-        return group_conclusion.fail_unfinished_items(
+        return liveness.fail_unfinished_items(
             self.session, self.group, element.tracker.folder, self.job.bridge, verdict
         )
 
@@ -348,31 +335,20 @@ class GroupTracker:
     def stop(self) -> None:
         """End what runs, and keep the rest from ever starting."""
         self._stopping = True
-        if self._drop():
+        if self._stop_sending():
             return
         self._await_submissions()
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
-        self._cancel_at_scheduler()
+        self.cancel_at_scheduler()
         with contextlib.suppress(Unreachable):  # it continues without an answer
             self._fail_unfinished(self._verdict()).result(_TIMEOUT_S)
 
     def withdraw(self) -> None:
         """Keep items from ever starting that no element has taken."""
-        if self._drop():
+        if self._stop_sending():
             return
         self._await_submissions()
-        self._fail_unfinished(group_conclusion.WITHDRAWN).result(_TIMEOUT_S)
-
-    def _drop(self) -> bool:
-        """Stop sending it; false if all of it is there."""
-        last = posixpath.join(self.folder, layout.PAYLOAD)
-        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
-
-    def _cancel_at_scheduler(self) -> None:
-        scheduler = self.session.scheduler
-        argv = scheduler.cancel_command(self.scheduler_name)
-        if argv:
-            self.connection.run(argv, unset=scheduler.unset)
+        self._fail_unfinished(liveness.WITHDRAWN).result(_TIMEOUT_S)
 
     def _end(self) -> None:
         self._over = True

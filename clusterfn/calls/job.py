@@ -15,8 +15,8 @@ from pathlib import Path, PurePath
 from typing import Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.text import in_one_line, printable
-from clusterfn.calls import files, outcome, stack_dump
+from clusterfn.bridge.supervisor.text import in_one_line
+from clusterfn.calls import files, outcome, remote_state
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
 from clusterfn.hosts.connection import HostConnection
@@ -181,14 +181,14 @@ class Job(concurrent.futures.Future[R]):
         Raises:
             ClusterfnError: The job does not run, or does not answer.
         """
-        said = stack_dump.request_stack_dump(self._tracker.connection, self.folder, self._may_answer)
+        said = remote_state.request_stack_dump(self._tracker.connection, self.folder, self._may_answer)
         if said is None:
             not_now = self.done() or self.state == PENDING
             raise ClusterfnError(
                 f"there are no stacks of job {self.id}: it is {self.status}", host=self.host, job=self.id,
                 hint="ask while it runs" if not_now else "try again; then look at its machine",
             )  # fmt: skip
-        return printable(outcome.own_files(said))
+        return said
 
     def _may_answer(self, waited_s: float) -> bool:
         return not self.done() and waited_s < (_MOMENT_S if self.state == PENDING else _ANSWER_S)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
-from clusterfn.calls.job import PENDING, RUNNING, STARTING
+from clusterfn.calls.job import PENDING, RUNNING, STARTING, Job
 from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
 from clusterfn.hosts import exit_flush
@@ -81,7 +81,47 @@ class JobListener(Protocol):
         """The job was not accepted, or its outcome cannot be read."""
 
 
-class Tracker:
+class BaseTracker:
+    """What the trackers of jobs and groups have in common: their sending, and their place in the scheduler's queue.
+
+    Args:
+        session: The host.
+        folder: The job's or the group's on the host.
+        scheduler_name: Its name in the scheduler's queue.
+
+    Attributes:
+        sending: All that is sent for it, if this process does so.
+    """
+
+    def __init__(self, session: HostState, folder: str, scheduler_name: str) -> None:
+        self.session = session
+        self.folder = folder
+        self.scheduler_name = scheduler_name
+        self.sending: Sending | None = None
+        self._turn = self._besides = ""
+
+    @property
+    def connection(self) -> HostConnection:
+        """The connection to its host."""
+        return self.session.connection
+
+    @property
+    def waiting_reason(self) -> str:
+        """Why it waits: its place in the queue, and what it waits for besides its turn."""
+        return "; ".join(filter(None, [self._turn, self._besides]))
+
+    def cancel_at_scheduler(self) -> Reply[Completed] | None:
+        """Take it out of the scheduler's queue, or have it send its signal; does not wait."""
+        argv = self.session.scheduler.cancel_command(self.scheduler_name)
+        return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
+
+    def _stop_sending(self) -> bool:
+        """Stop sending it; false if all of it is on the host."""
+        last = posixpath.join(self.folder, layout.PAYLOAD)
+        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
+
+
+class Tracker(BaseTracker):
     """Follows one job.
 
     Args:
@@ -93,16 +133,13 @@ class Tracker:
 
     Attributes:
         laid_out: The answer to the sending of its folder, if this process has sent it.
-        sending: All that is sent for it, if this process does so.
         heard: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
     def __init__(self, session: HostState, job_id: str, name: str, live: bool = False, bridge: str = "") -> None:
-        self.session = session
+        super().__init__(session, layout.job_dir(session.root, job_id), layout.job_name(name, job_id))
         self.bridge = bridge
-        self.folder = layout.job_dir(session.root, job_id)
-        self.scheduler_name = layout.job_name(name, job_id)
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
         self.attempt = 1
@@ -110,20 +147,13 @@ class Tracker:
         self.live = live
         self.submission: Reply[Any] | None = None
         self.laid_out: Reply[bool] | None = None
-        self.sending: Sending | None = None
         self.liveness = LivenessMonitor(self)
         self._follows: list[Reply[Any]] = []
         self._unwatch: Callable[[], None] | None = None
         self._arriving: outcome.Arriving | None = None
         self._partial = b""
-        self._turn = self._besides = ""
         self._ended: set[int] = set()
         self._receiving: Transfer
-
-    @property
-    def connection(self) -> HostConnection:
-        """The connection to the job's host."""
-        return self.session.connection
 
     @property
     def attempt_folder(self) -> str:
@@ -237,7 +267,7 @@ class Tracker:
 
     def _waits(self, job: JobListener) -> None:
         if job.state == PENDING:
-            job.on_state(PENDING, "; ".join(filter(None, [self._turn, self._besides])))
+            job.on_state(PENDING, self.waiting_reason)
 
     def waits_for(self, job: JobListener, what: str) -> None:
         """Show what it waits for besides its turn, and how far that is; "" for nothing any more."""
@@ -326,6 +356,15 @@ class Tracker:
         self.follow(job, following)
         self.liveness.watch_heartbeat()
 
+    def is_caught_up(self, job: Job[Any], sizes: Mapping[str, int]) -> bool:
+        """Whether the job is known to have ended, or all events of its present attempt have been read.
+
+        Args:
+            sizes: The sizes of files that the host had, by their names below the folder of attempts.
+        """
+        ended, events = (f"{self.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
+        return job.done() or (ended not in sizes and self.heard >= sizes.get(events, 0))
+
     def end(self) -> None:
         """Stop following the job."""
         self._follows = []
@@ -337,39 +376,24 @@ class Tracker:
 
     def withdraw(self) -> bool:
         """Keep the job from ever starting; false if it has started."""
-        if self._drop():
+        if self._stop_sending():
             return True
         verdict = SchedulerVerdict(
             layout.CANCELLED, "the job was withdrawn before it started", stage="queue", withdraw=True
         )
-        self._await_submission()
+        if self.submission is not None:  # before that the scheduler cannot cancel it
+            self.submission.exception(_TIMEOUT_S)
         answer = self.liveness.conclude(verdict).result(_TIMEOUT_S)
         won = self.liveness.parse_conclusion(answer).get("won") is True
         if won:
             self._leave_queue()
         return won
 
-    def _drop(self) -> bool:
-        """Stop sending it; false if all of it is there."""
-        last = posixpath.join(self.folder, layout.PAYLOAD)
-        return self.sending is not None and self.sending.drop(self.connection, last, _DROP_S)
-
-    def _await_submission(self) -> None:
-        """Wait until the scheduler knows the job: before that it cannot cancel it."""
-        submission = self.submission
-        if submission is not None:
-            submission.exception(_TIMEOUT_S)
-
     def stop(self) -> None:
         """Withdraw the job, or end it with its whole tree."""
         if not self.withdraw():
             self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
             self._leave_queue()
-
-    def cancel_at_scheduler(self) -> Reply[Completed] | None:
-        """Take the job out of the scheduler's queue, or have it send its signal; does not wait."""
-        argv = self.session.scheduler.cancel_command(self.scheduler_name)
-        return self.connection.run(argv, unset=self.session.scheduler.unset) if argv else None
 
     def _leave_queue(self) -> None:
         """Take the job out of the queue, and wait until it is: a program that ends now must not leave a job waiting."""

@@ -1,5 +1,6 @@
-"""Notices that a job died without an outcome, and asks the host to publish one: a killed node, a restarted host, an
-impossible request.
+"""Notices that a job or elements of a group died without an outcome, and asks the host to publish one.
+
+Reasons are a killed node, a restarted host, an impossible request.
 
 A job is given up only on two signs: the scheduler (or the process table) says that it is gone, and its heartbeat has
 stopped or never began. Even then the host publishes the outcome, by the same link as the job itself would, or finds
@@ -11,8 +12,8 @@ from __future__ import annotations
 import json
 import posixpath
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.config.spec import Host
@@ -24,12 +25,23 @@ from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 LOOKS = 2
 LOOKS_UNSEEN = 4  # of a job that another process may be submitting at this moment: for more than a minute
 _LOG_TAIL = 4000
 _BEGIN_S = 15.0
 _ROOM_S = 5.0  # between two tries on a full disk
+_GROUP_TIMEOUT_S = 600.0  # thousands of items
+STOPPED = SchedulerVerdict(layout.CANCELLED, "the group was stopped on request", stage="queue")
+WITHDRAWN = SchedulerVerdict(layout.CANCELLED, "the item was withdrawn before it started", stage="queue")
+NEVER_BEGAN = SchedulerVerdict(layout.LOST, "the items were sent and never began", hint="group.retry_failed()")
+_FORGOTTEN = SchedulerVerdict(
+    layout.LOST, "the scheduler does not know the elements of the group any more, and they never began",
+    hint="group.retry_failed()", stage="submit",
+)  # fmt: skip
 
 
 class MonitoredJob(Protocol):
@@ -245,3 +257,55 @@ def parse_conclusion(answer: Completed, host: Host, folder: str, what: str = "jo
     if "full" in told:
         raise error_of(host, told["full"])
     return told
+
+
+# of a group
+
+
+def verdict_of(last: Mapping[str, Any]) -> SchedulerVerdict:
+    """The verdict on items that no element will run, from the outcome of the last element that died."""
+    if not last:
+        return SchedulerVerdict(layout.LOST, "the elements of the group ended before the item began")
+    evidence, hint = tuple(last.get("evidence") or ()), last.get("hint") or ""
+    return SchedulerVerdict(last["kind"], last.get("message") or "", evidence, hint, last.get("stage") or "start")
+
+
+def fail_unfinished_items(
+    session: HostState, group: GroupState, folder: str, bridge: str, verdict: SchedulerVerdict
+) -> Reply[Completed]:
+    """Give every item without an element this verdict, in the journal of the element in that folder; does not wait."""
+    asked = json.dumps(verdict.as_dict()).encode()
+    reply = session.supervise("bury", folder, bridge=bridge, stdin=asked, timeout_s=_GROUP_TIMEOUT_S)
+    reply.add_done_callback(lambda answer: _on_answer(session, group, answer))
+    return reply
+
+
+def _on_answer(session: HostState, group: GroupState, reply: Reply[Completed]) -> None:
+    error = reply.exception()
+    if error is None and reply.result(0).rc != 0:
+        try:
+            parse_conclusion(reply.result(0), session.host, group.folder, "group")
+        except ClusterfnError as unable:
+            error, unable.job = unable, group.id
+    if error is not None:
+        group.on_refused(error if isinstance(error, ClusterfnError) else cannot_conclude_error(group, str(error)))
+
+
+def cannot_conclude_error(group: GroupState, message: str) -> ClusterfnError:
+    """The error of a group whose host cannot conclude it."""
+    return ClusterfnError(message, host=group.host, job=group.id, stage="supervisor")
+
+
+def explain_unstarted(session: HostState, scheduler_id: str, then: Callable[[SchedulerVerdict], object]) -> None:
+    """Find out from the scheduler why elements that have not begun never will, and pass the verdict on."""
+    if not scheduler_id:
+        then(_FORGOTTEN)
+        return
+    scheduler = session.scheduler
+    command = scheduler.evidence_command(scheduler_id.partition("_")[0])
+
+    def answered(reply: Reply[Completed]) -> None:
+        said = b"" if reply.exception() else reply.result(0).out + reply.result(0).err
+        then(scheduler.explain(Evidence(said.decode("utf-8", "replace"), "", scheduler_id)) or _FORGOTTEN)
+
+    session.connection.run(command, unset=scheduler.unset).add_done_callback(answered)

@@ -1,25 +1,29 @@
-"""What the host already has of a job or group that another process sent, for `attach`.
+"""Asks a host for the state of a job or group: what it has of one that another process sent, and the stacks of one.
 
-The sizes of the files that report progress are asked for beside the other questions; `wait_until_caught_up` waits
-until as many bytes have been read. Concludes nothing.
+For `attach`, the sizes of the files that report progress are asked for beside the other questions;
+`wait_until_caught_up` waits until as many bytes have been read. Concludes nothing.
 """
 
 from __future__ import annotations
 
 import posixpath
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.calls.job import Job
-from clusterfn.calls.job_tracker import Tracker
-from clusterfn.hosts.connection import Completed, HostConnection, Reply
+from clusterfn.bridge.supervisor.text import printable
+from clusterfn.calls.outcome import own_files
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
 
 _TIMEOUT_S = 60.0
 _CATCH_UP_S = 15.0  # large values may take longer, and come afterwards
 _LOOK_S = 0.01
+_STACK_LOOK_S = 0.1
 
 
 def ask_sizes(connection: HostConnection, folder: str, depth: int, *names: str) -> Reply[Completed]:
@@ -40,12 +44,6 @@ def wait_until_caught_up(is_caught_up: Callable[[], bool]) -> None:
     end = time.monotonic() + _CATCH_UP_S
     while not is_caught_up() and time.monotonic() < end:
         time.sleep(_LOOK_S)
-
-
-def is_job_caught_up(job: Job[Any], tracker: Tracker, sizes: Mapping[str, int]) -> bool:
-    """Whether a job is known to have ended, or else all events of its present attempt have been read."""
-    outcome, events = (f"{tracker.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
-    return job.done() or (outcome not in sizes and tracker.heard >= sizes.get(events, 0))
 
 
 @dataclass(frozen=True)
@@ -104,3 +102,28 @@ def list_elements(connection: HostConnection, folder: str) -> Reply[Completed]:
 def read_elements(answer: Completed) -> list[int]:
     """Return the numbers of the elements that `list_elements` found."""
     return [int(name) for name in answer.out.decode().split() if name.isdecimal()]
+
+
+def request_stack_dump(connection: HostConnection, folder: str, keep_waiting: Callable[[float], bool]) -> str | None:
+    """Request the stacks of all threads of the job in that folder, for a person to read; None if there is no answer.
+
+    The job's supervisor answers a file in the job's folder by one beside it: on every node that sees the folder.
+
+    Args:
+        connection: Its host.
+        folder: The job's folder.
+        keep_waiting: Whether to wait longer, given the seconds since the question.
+    """
+    token, began = secrets.token_hex(8), time.monotonic()
+    question = posixpath.join(folder, layout.STACK)
+    place = posixpath.join(folder, layout.stack_answer(token))
+    answer = connection.wait(place)
+    connection.put(question, token.encode(), sync=False).result(_TIMEOUT_S)
+    try:
+        while not answer.done() and keep_waiting(time.monotonic() - began):
+            time.sleep(_STACK_LOOK_S)
+        return printable(own_files(answer.result(0).decode("utf-8", "replace"))) if answer.done() else None
+    finally:
+        left = [place] if answer.done() else [place, question]
+        answer.cancel()
+        connection.run(["rm", "-f", "--", *left])

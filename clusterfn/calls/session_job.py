@@ -88,7 +88,7 @@ class SessionCallTracker(Tracker):
 
     def withdraw(self) -> bool:
         """Keep it from ever starting; false if it has started."""
-        if self._drop():
+        if self._stop_sending():
             return True
         won = self.connection.run(["mkdir", "--", self.taken]).result(_TIMEOUT_S).rc == 0
         if won:

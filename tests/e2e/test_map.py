@@ -647,7 +647,7 @@ print(json.dumps(group.id))
 DIES = """
 import json, os
 from clusterfn import cluster
-from clusterfn.calls import group_conclusion
+from clusterfn.calls import liveness
 
 CUT = (  # who writes more than so many bytes dies
     "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (70000,) * 2);"
@@ -669,7 +669,7 @@ def dies(session, group, folder, bridge, verdict):
         session.connection.run(argv, stdin=asked).result(60)
     os._exit(0)
 
-group_conclusion.fail_unfinished_items = dies
+liveness.fail_unfinished_items = dies
 group = wait.map(range(60), max_parallel=2, chunksize=1)
 next(iter(group))
 group.stop()
