@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.item_results import ItemResults, ItemStream
 from clusterfn.calls.job import PENDING
 from clusterfn.calls.job_tracker import JobListener, Tracker
-from clusterfn.config.spec import JobSpec
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError
-from clusterfn.hosts.connection import HostConnection, Reply
-from clusterfn.hosts.host_state import HostState
-from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+    from clusterfn.config.spec import JobSpec
+    from clusterfn.hosts.connection import HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
+    from clusterfn.hosts.transfer import Transfer
 
 
 class ArrayTaskOwner(Protocol):

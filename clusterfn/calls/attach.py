@@ -20,7 +20,6 @@ from clusterfn.bridge import layout
 from clusterfn.calls import history, job_display, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
@@ -28,6 +27,7 @@ from clusterfn.public_api import public_api
 
 if TYPE_CHECKING:
     from clusterfn.calls.group import JobGroup
+    from clusterfn.config.spec import Host
 
 _HEX = frozenset("0123456789abcdef")
 _PART = re.compile(r"\.part-\d+-\d+$")  # as the agent names what is on its way

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn import config
 from clusterfn.bridge import layout
@@ -24,12 +24,14 @@ from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.config.options import Options
 from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.scheduler import scheduler_for
+
+if TYPE_CHECKING:
+    from clusterfn.config.options import Options
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None"], payloads.Payload]

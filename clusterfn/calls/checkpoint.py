@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import posixpath
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from clusterfn.bridge import layout
 from clusterfn.calls import history
 from clusterfn.errors import ConfigError
-from clusterfn.hosts.host_state import HostState
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.host_state import HostState
 
 _TIMEOUT_S = 60.0
 _STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from clusterfn.config.spec import Group
-from clusterfn.scheduler.base import SchedulerLimits
+
+if TYPE_CHECKING:
+    from clusterfn.scheduler.base import SchedulerLimits
 
 SEQUENTIAL_UP_TO = 2
 LOCAL_AT_ONCE = 4

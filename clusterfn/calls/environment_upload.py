@@ -14,21 +14,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.environment import download
-from clusterfn.environment.lock import LockedPackage
-from clusterfn.environment.resolve import LockedEnvironment
 from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
 from clusterfn.hosts import environment_builder
-from clusterfn.hosts.connection import Completed, Reply
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc.requests import Data, FilePart
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer
+
+if TYPE_CHECKING:
+    from clusterfn.environment.lock import LockedPackage
+    from clusterfn.environment.resolve import LockedEnvironment
+    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.host_state import HostState
 
 Say = Callable[[str], None]
 Progress = Callable[[BuildProgress], None]

@@ -16,15 +16,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.job import CANCELLED, DIED, FINAL, PENDING, RETURNED, RUNNING, UNKNOWN
-from clusterfn.config.spec import Group
-from clusterfn.errors import ClusterfnError
-from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.transfer import Transfer
+
+if TYPE_CHECKING:
+    from clusterfn.config.spec import Group
+    from clusterfn.errors import ClusterfnError
+    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.transfer import Transfer
 
 _TURN_S = 1.0
 

@@ -11,24 +11,26 @@ import posixpath
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from clusterfn.bridge import layout
 from clusterfn.calls import chunking, job_display, liveness, remote_state, submit
 from clusterfn.calls.array_tasks import ArrayTask, ArrayTaskTracker
-from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.item_results import ItemResults
 from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.calls.job_tracker import BaseTracker
-from clusterfn.calls.remote_state import RemoteGroupState
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connection import Completed, Reply
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState
+    from clusterfn.calls.remote_state import RemoteGroupState
+    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.host_state import HostState
 
 _LARGEST_ARRAY = 1000  # of a scheduler that does not say
 _TIMEOUT_S = 60.0

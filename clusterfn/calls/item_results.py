@@ -12,7 +12,7 @@ import posixpath
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.calls import files, job_display, outcome
@@ -20,7 +20,9 @@ from clusterfn.calls.group_state import GroupState, ItemOutcome, state_of
 from clusterfn.calls.job import DIED, RETURNED
 from clusterfn.errors import JobError, ResultError
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.connection import HostConnection
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection
 
 
 class ItemRecord:

@@ -12,16 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path, PurePath
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls import files, outcome, remote_state
 from clusterfn.errors import Cancelled, ClusterfnError, ResultError
 from clusterfn.hosts import exit_flush, remote_files
-from clusterfn.hosts.connection import HostConnection
-from clusterfn.hosts.transfer import Transfer
 from clusterfn.public_api import public_api
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.hosts.transfer import Transfer
 
 R = TypeVar("R")
 

@@ -11,7 +11,7 @@ import json
 import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
 from clusterfn.calls import outcome
@@ -19,12 +19,14 @@ from clusterfn.calls.job import PENDING, RUNNING, STARTING, Job
 from clusterfn.calls.liveness import LivenessMonitor
 from clusterfn.errors import ClusterfnError, HostDiskFull, HostError, JobError, ResultError, SubmitError
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.hosts.transfer import Sending, Transfer
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerVerdict
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Completed, ConnectionState, HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
 
 _STATES = {"pending": PENDING, "starting": STARTING, "running": RUNNING}
 _UNREACHABLE = "the scheduler is unreachable"

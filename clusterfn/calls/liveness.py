@@ -16,10 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
-from clusterfn.hosts.connection import Completed, HostConnection, Reply
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler import base
@@ -27,6 +24,9 @@ from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
     from clusterfn.calls.group_state import GroupState
+    from clusterfn.config.spec import Host
+    from clusterfn.hosts.connection import Completed, HostConnection, Reply
+    from clusterfn.hosts.host_state import HostState
 
 SILENT_AFTER_S = 2 * layout.HEARTBEAT_S + 2
 LOOKS = 2

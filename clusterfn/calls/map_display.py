@@ -10,14 +10,16 @@ import concurrent.futures
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.bridge.supervisor.text import shortened
 from clusterfn.calls import job_display, outcome
-from clusterfn.calls.group_state import GroupState, ItemOutcome
 from clusterfn.calls.job import PENDING, SHORT
 from clusterfn.errors import MapError
+
+if TYPE_CHECKING:
+    from clusterfn.calls.group_state import GroupState, ItemOutcome
 
 T = TypeVar("T")
 _TICK_S = 1.0

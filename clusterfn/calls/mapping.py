@@ -11,7 +11,7 @@ import posixpath
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from clusterfn import config
 from clusterfn.bridge import layout
@@ -22,16 +22,18 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import SHORT
-from clusterfn.calls.payload import Payload
 from clusterfn.config import units
 from clusterfn.config.options import Options
 from clusterfn.config.spec import Group, JobSpec, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.connection import Reply, TreeFile
-from clusterfn.hosts.host_state import HostState
 from clusterfn.scheduler import scheduler_for
 from clusterfn.scheduler.base import SchedulerLimits
+
+if TYPE_CHECKING:
+    from clusterfn.calls.payload import Payload
+    from clusterfn.hosts.host_state import HostState
 
 R = TypeVar("R")
 OnError = Literal["collect", "raise"]

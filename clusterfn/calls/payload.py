@@ -17,13 +17,15 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.calls import user_modules
 from clusterfn.calls.files import Directory, File, FileUpload, shipment
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
-from clusterfn.hosts.bridge_bundle import FileBundle
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.bridge_bundle import FileBundle
 
 _LARGE = 1 << 20
 _MAX_SOURCE = 1 << 20

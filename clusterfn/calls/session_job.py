@@ -11,7 +11,7 @@ import json
 import posixpath
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display, submit
@@ -19,11 +19,13 @@ from clusterfn.calls import payload as payloads
 from clusterfn.calls.call import Prepared, job_name, send_call, tell_left_out
 from clusterfn.calls.job import PENDING, RETURNED, STARTING, UNKNOWN, Job
 from clusterfn.calls.job_tracker import Tracker
-from clusterfn.calls.payload import Payload
 from clusterfn.errors import ClusterfnError, WorkerLost
 from clusterfn.hosts import exit_flush
 from clusterfn.hosts.connection import Completed, Reply, TreeFile
 from clusterfn.hosts.host_state import CALLER
+
+if TYPE_CHECKING:
+    from clusterfn.calls.payload import Payload
 
 R = TypeVar("R")
 _TIMEOUT_S = 60.0

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display
 from clusterfn.calls.files import FileUpload
-from clusterfn.calls.payload import Payload
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import bridge_bundle
 from clusterfn.hosts.connection import HostConnection, Reply, TreeFile
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.calls.job import Job
     from clusterfn.calls.job_tracker import Tracker
+    from clusterfn.calls.payload import Payload
     from clusterfn.config.spec import JobSpec
     from clusterfn.hosts.connection import SpawnReply
     from clusterfn.hosts.environment_choice import ResolvedEnvironment

@@ -12,18 +12,20 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from clusterfn.config.spec import Host
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot
-from clusterfn.hosts.rpc.frames import AgentStream, Header
 from clusterfn.hosts.rpc.link import Link
 from clusterfn.hosts.rpc.link_state import ConnectionState
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Data, RepeatReply, Sink, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for
+
+if TYPE_CHECKING:
+    from clusterfn.config.spec import Host
+    from clusterfn.hosts.rpc.frames import AgentStream, Header
 
 __all__ = [
     "CommandLook", "Completed", "ConnectionState", "HostConnection", "HostFacts", "ListedFile", "RepeatReply", "Reply",

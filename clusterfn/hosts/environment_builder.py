@@ -11,15 +11,17 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.environment import cuda, torch_build
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError, HostError
-from clusterfn.hosts.connection import Reply
-from clusterfn.hosts.host_state import HostState
 from clusterfn.hosts.scheduler_watch import Seen, Silent
 from clusterfn.scheduler.base import FINAL, PENDING
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import Reply
+    from clusterfn.hosts.host_state import HostState
 
 BuildProgress = Mapping[str, Any]
 """One line of the builder's, as decision 14 has it: stage, done, of, bytes, text; the last is "done" or "failed"."""

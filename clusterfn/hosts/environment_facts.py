@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.environment import resolve, torch_build
 from clusterfn.environment.cuda import GpuCapabilities
-from clusterfn.environment.resolve import LockedEnvironment, Say
-from clusterfn.environment.specification import Specification
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts import gpus as host_gpus
 from clusterfn.hosts import remote_files
-from clusterfn.hosts.connection import ConnectedHost
 from clusterfn.scheduler import scheduler_for
+
+if TYPE_CHECKING:
+    from clusterfn.environment.resolve import LockedEnvironment, Say
+    from clusterfn.environment.specification import Specification
+    from clusterfn.hosts.connection import ConnectedHost
 
 _TIMEOUT_S = 60.0
 _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[1])))"

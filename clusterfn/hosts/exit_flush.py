@@ -8,11 +8,13 @@ import posixpath
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostError
-from clusterfn.hosts.connection import HostConnection, Reply
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
 
 _EXIT_TIMEOUT_S = 60.0
 _REMOVAL_TIMEOUT_S = 5.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge.supervisor.eligible_gpus import (
     GpuInfo,
@@ -18,10 +19,12 @@ from clusterfn.bridge.supervisor.eligible_gpus import (
     suggest_gpus,
 )
 from clusterfn.bridge.supervisor.text import number
-from clusterfn.config.spec import Resources
 from clusterfn.errors import HostError, Unsatisfiable
-from clusterfn.hosts.connection import HostConnection
-from clusterfn.scheduler.base import Scheduler
+
+if TYPE_CHECKING:
+    from clusterfn.config.spec import Resources
+    from clusterfn.hosts.connection import HostConnection
+    from clusterfn.scheduler.base import Scheduler
 
 _PATIENCE_S = 20.0
 _FIELDS = ("index", "uuid", "memory.total", "name")

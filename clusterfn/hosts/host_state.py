@@ -12,10 +12,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from clusterfn.bridge import layout
-from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
-from clusterfn.config.spec import Host, Resources
 from clusterfn.config.units import shown_memory
 from clusterfn.environment import existing
 from clusterfn.errors import HostError, Unsatisfiable
@@ -25,7 +24,11 @@ from clusterfn.hosts.connection import Reply, TreeFile
 from clusterfn.hosts.environment_choice import EnvironmentRequest, EnvironmentResolver, ResolvedEnvironment
 from clusterfn.hosts.scheduler_watch import SchedulerWatch
 from clusterfn.scheduler import scheduler_for
-from clusterfn.scheduler.base import Scheduler
+
+if TYPE_CHECKING:
+    from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
+    from clusterfn.config.spec import Host, Resources
+    from clusterfn.scheduler.base import Scheduler
 
 CALLER = existing.CALLER
 _PROBE_TIMEOUT_S = 60.0

@@ -9,10 +9,12 @@ import collections
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.errors import HostError
-from clusterfn.hosts.connection import HostConnection, Reply
+
+if TYPE_CHECKING:
+    from clusterfn.hosts.connection import HostConnection, Reply
 
 TELL_EVERY_S = 15.0  # where each word is a line that stays
 _LARGE = 10 << 20
