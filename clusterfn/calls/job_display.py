@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import codecs
 import contextlib
+import functools
 import os
 import queue
 import shutil
@@ -162,6 +163,7 @@ _PARTING = "clusterfn result ID gets its value, clusterfn cancel ID ends it"
 
 def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
     """Print at exit, if it has not ended, how to get back to it; `parting` replaces the usual words."""
+    _tell_at_exit()
     _going.add(job)
     if parting:
         _parting[job] = parting
@@ -172,7 +174,12 @@ def forget_going(job: Job[Any] | GroupState) -> None:
     _going.discard(job)
 
 
-@atexit.register
+@functools.cache
+def _tell_at_exit() -> None:
+    exit_flush.finish_at_exit()  # runs after it, as what is registered last runs first
+    atexit.register(_tell_what_goes_on)
+
+
 def _tell_what_goes_on() -> None:
     """Who leaves while jobs run should know how to find them; what is refused at the last moment does not."""
     _finish_sending()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import posixpath
 import threading
 import time
@@ -26,6 +27,7 @@ _unanswered: dict[Reply[Any], tuple[float, threading.Event]] = {}
 
 def await_at_exit(reply: Reply[Any], timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     """Let Python end only when this has its answer, or after so long; to be called after its other callbacks are."""
+    finish_at_exit()
     told = threading.Event()
 
     def answered(reply: Reply[Any]) -> None:
@@ -60,7 +62,15 @@ def run_in_thread(work: Callable[[], None], name: str) -> None:
         work()
 
 
-@atexit.register
+@functools.cache
+def finish_at_exit() -> None:
+    """Have Python call `finish_all` when it ends.
+
+    Registered when it is needed first, and so after the end of the connections: what is registered last runs first.
+    """
+    atexit.register(finish_all)
+
+
 def finish_all() -> bool:
     """Wait for all of it, until Ctrl-C; whether nothing is left of it."""
     with contextlib.suppress(KeyboardInterrupt):

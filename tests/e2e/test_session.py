@@ -346,7 +346,7 @@ def test_a_call_whose_sending_was_interrupted_does_not_hold_up_the_next(here: Pa
     with Session(idle="1min") as session:
         assert session.call(abs, -1) == 1
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-            patched.setattr(submit, "contents", interrupted)
+            patched.setattr(submit, "send_contents", interrupted)
             session.call(abs, -2)
         assert session.submit(abs, -3).result(60) == 3
 
