@@ -43,7 +43,8 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
         asked = _authenticated(host, settings, path, asker)
         pid = _pid(path)
         if pid is None:
-            raise ssh_errors.ended(host, settings, "the connection ended right after the login", [])
+            how = "the connection ended right after the login"
+            raise ssh_errors.unreachable("ended", host, settings, [], how=how)
         place = f"{settings.user}@{settings.place}"
         made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
         held_connections.write_record(made)
@@ -116,7 +117,7 @@ def open_session(host: Host, settings: Settings, master: HeldConnection, command
     except HostError as error:
         refused = [line for line in stream.before().splitlines() if _REFUSED.fullmatch(line)]
         if refused:
-            raise ssh_errors.no_more_sessions(host, settings.place, refused) from error
+            raise ssh_errors.unreachable("no more sessions", host, settings, refused) from error
         return None
 
 

@@ -53,36 +53,37 @@ class OpensshTransport:
                 hint="install OpenSSH's client, or use transport: paramiko",
             )
         settings = resolve(self.host)
-        return base.open_with_retries(lambda: self._open(settings, command, asker), _was_dropped, base.PAUSES_S)
 
-    def _open(self, settings: Settings, command: str, asker: Asker | None) -> Stream:
-        if asker is None or sys.platform == "win32":
-            return started(self.host, settings, OpensshStream(argv(settings, command)))
-        with AskPass(asker, self.host.name) as asking:
-            return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
+        def open_once() -> Stream:
+            if asker is None or sys.platform == "win32":
+                return started(self.host, settings, OpensshStream(argv(settings, command)))
+            with AskPass(asker, self.host.name) as asking:
+                return started(self.host, settings, OpensshStream(argv(settings, command, asks=True), asking))
+
+        def was_dropped(error: BaseException) -> bool:
+            return isinstance(error.__cause__, ssh_errors.SshEnded) and error.__cause__.dropped
+
+        return base.open_with_retries(open_once, was_dropped, base.PAUSES_S)
 
 
 def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStream:
-    """The stream, once its session is open.
+    """Return the stream once its session is open.
 
     Raises:
-        HostError, ConfigError: It is not, for the reason that ssh told.
+        HostError, ConfigError: It is not, for the reason that ssh gave.
     """
+    patience = patience_s(settings)
     try:
-        if stream.wait_open(patience_s(settings)):
+        if stream.wait_open(patience):
             return stream
-        raise _error(host, settings, stream)
+        code = stream.code()
+        if code is not None:
+            raise ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asked)
+        evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
+        raise ssh_errors.unreachable("ended", host, settings, evidence, how=f"not within {patience:g} s")
     except BaseException:  # Ctrl-C too: no caller has the stream yet
         stream.close()
         raise
-
-
-def _error(host: Host, settings: Settings, stream: OpensshStream) -> Exception:
-    code = stream.code()
-    if code is not None:
-        return ssh_errors.error_of(host, settings, stream.before(), code, asked=stream.asked)
-    evidence = [line.rstrip() for line in stream.before().splitlines()][-ssh_errors.EVIDENCE_LINES :]
-    return ssh_errors.ended(host, settings, f"not within {patience_s(settings):g} s", evidence)
 
 
 class OpensshStream(ProcessStream):
@@ -105,11 +106,16 @@ class OpensshStream(ProcessStream):
 
     def wait_open(self, timeout_s: float) -> bool:
         """Whether the session was opened; False if ssh ended before, or after `timeout_s` without a person's time."""
-        deadline = time.monotonic() + timeout_s
-        while not self._decided_soon() and self._process.poll() is None and time.monotonic() < deadline + self._spent_s:
-            pass
-        if self._process.poll() is not None:  # its words may be under way; or a child of it holds the pipe
-            self._decided.wait(LOOK_S)
+        began = time.monotonic()
+        while not self._decided.is_set() and self._process.poll() is None:
+            if time.monotonic() > began + timeout_s + (self._asking.spent_s if self._asking else 0.0):
+                break
+            if self._asking is None:
+                self._decided.wait(LOOK_S)
+            else:
+                self._asking.serve(LOOK_S)
+        if self._process.poll() is not None:  # its last words may be under way; or a child of it holds the pipe
+            self._decided.wait(2 * LOOK_S)
         return self._opened
 
     def _said_lately(self) -> str:
@@ -117,16 +123,6 @@ class OpensshStream(ProcessStream):
         lines = self.before().splitlines()
         new, self._shown = lines[self._shown :], len(lines)
         return "\n".join(line for line in new if line.strip() and not ssh_errors.CHATTER.match(line))
-
-    @property
-    def _spent_s(self) -> float:
-        return self._asking.spent_s if self._asking else 0.0
-
-    def _decided_soon(self) -> bool:
-        if self._asking is None:
-            return self._decided.wait(LOOK_S)
-        self._asking.serve(LOOK_S)
-        return self._decided.is_set()
 
     def _decide(self) -> None:
         self._decided.set()
@@ -234,7 +230,3 @@ def has_master(settings: Settings) -> bool:
     except subprocess.TimeoutExpired:  # it is there and does not answer: no use
         return False
     return ran.returncode == 0
-
-
-def _was_dropped(error: BaseException) -> bool:
-    return isinstance(error.__cause__, ssh_errors.SshEnded) and error.__cause__.dropped

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import paramiko
@@ -313,10 +313,16 @@ def _translated(host: Host, settings: Settings) -> Iterator[None]:
     except ClusterfnError:
         raise
     except BROKEN as error:
-        for kind, make in _TABLE:
-            if isinstance(error, kind):
-                raise make(host, settings, settings.place, [str(error)] if str(error) else []) from error
-        raise
+        evidence = [str(error)] if str(error) else []
+        if isinstance(error, socket.gaierror):
+            raise ssh_errors.unresolved(host, settings, settings.hostname, evidence) from error
+        if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
+            hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's "
+            hint += "ssh), or let its administrator allow rsa-sha2-256 and aes-ctr"
+            ours = f"paramiko {paramiko.__version__}"
+            raise ssh_errors.no_common(host, settings.place, ours, evidence, hint) from error
+        kind = next(kind for met, kind in _TABLE if isinstance(error, met))
+        raise ssh_errors.unreachable(kind, host, settings, evidence) from error
 
 
 def is_mismatch(error: HostError) -> bool:
@@ -324,32 +330,13 @@ def is_mismatch(error: HostError) -> bool:
     return isinstance(error.__cause__, paramiko.ssh_exception.IncompatiblePeer)
 
 
-_Make = Callable[[Host, Settings, str, list[str]], HostError]
-
-
-def _unresolved(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
-    return ssh_errors.unresolved(host, settings, settings.hostname, evidence)
-
-
-def _no_common(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
-    hint = "the host's sshd is too old or too narrow for paramiko; use transport: openssh (needs the system's ssh), or "
-    hint += "let its administrator allow rsa-sha2-256 and aes-ctr"
-    return ssh_errors.no_common(host, place, f"paramiko {paramiko.__version__}", evidence, hint)
-
-
-def _no_session(host: Host, settings: Settings, place: str, evidence: list[str]) -> HostError:
-    return ssh_errors.no_session(host, settings, evidence)
-
-
-_TABLE: tuple[tuple[type[BaseException], _Make], ...] = (
-    (socket.gaierror, _unresolved),
-    (ConnectionRefusedError, ssh_errors.refused),
-    (_Mute, ssh_errors.mute),
-    (TimeoutError, ssh_errors.silent),
-    (socket.timeout, ssh_errors.silent),
-    (paramiko.ssh_exception.IncompatiblePeer, _no_common),
-    (paramiko.ChannelException, _no_session),
-    (EOFError, ssh_errors.hung_up),
-    (OSError, ssh_errors.not_reached),
-    (paramiko.SSHException, ssh_errors.no_server),
+_TABLE: tuple[tuple[type[BaseException], str], ...] = (
+    (ConnectionRefusedError, "refused"),
+    (_Mute, "mute"),
+    (TimeoutError, "silent"),
+    (socket.timeout, "silent"),
+    (paramiko.ChannelException, "no session"),
+    (EOFError, "hung up"),
+    (OSError, "not reached"),
+    (paramiko.SSHException, "no server"),
 )

@@ -19,72 +19,79 @@ from clusterfn.hosts.transports.ssh_config import DEFAULTS, Settings, jumps
 INTERACTIVE = ("keyboard-interactive", "password")
 
 
-def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> HostError:
-    written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
-    return Unreachable(
-        f"The name {name} of host {host.name} cannot be resolved",
-        host=host.name,
-        evidence=evidence,
-        hint=f"check {written} and your network or VPN{_other_file(settings)}",
-        retryable=True,
-    )
-
-
-def _other_file(settings: Settings) -> str:
-    """What to do about a configuration in $HOME that ssh does not read: it looks in the home of the user database."""
-    file = Path("~/.ssh/config").expanduser()
-    if settings.config_file or file == ssh_config_file.config_file() or not file.is_file():
-        return ""
-    return (
-        f"; ssh reads {ssh_config_file.config_file()}, not {file}: to use that file, add ssh_config: {file} to the host"
-    )
-
-
-def refused(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    hint = f"is sshd running there, and is {place.rpartition(':')[2]} its port? try: {settings.ssh}"
-    return _unreachable(host, f"{place} refused the connection", evidence, hint)
-
-
-def silent(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    message = f"{place} did not answer within {settings.timeout_s:g} s"
-    return _unreachable(host, message, evidence, f"check network and VPN; try: {settings.ssh}")
-
-
-def mute(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    message = f"{place} took the connection, but did not answer within {settings.timeout_s:g} s"
-    hint = f"its sshd may be stopped or overloaded; if nobody knows of it, try: {settings.ssh}"
-    return _unreachable(host, message, evidence, hint)
-
-
-def not_reached(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    return _unreachable(host, f"{place} cannot be reached", evidence, f"check network and VPN; try: {settings.ssh}")
-
-
-def hung_up(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    hint = f"it may have too many logins under way (MaxStartups): wait; or see what this prints: {settings.ssh}"
-    return _unreachable(host, f"{place} closed the connection at once", evidence, hint)
-
-
-def no_server(host: Host, settings: Settings, place: str, evidence: Sequence[str]) -> HostError:
-    hint = f"see what this prints: {settings.ssh}"
-    return _unreachable(host, f"{place} does not answer as an SSH server does", evidence, hint)
-
-
-def no_session(host: Host, settings: Settings, evidence: Sequence[str]) -> HostError:
-    return _unreachable(
-        host,
-        f"{settings.place} let {settings.user} in but refused what came next",
-        evidence,
+# Kind -> message and hint.
+_UNREACHABLE = {
+    "refused": (
+        "{place} refused the connection",
+        "is sshd running there, and is {port} its port? try: {ssh}",
+    ),
+    "silent": (
+        "{place} did not answer within {timeout} s",
+        "check network and VPN; try: {ssh}",
+    ),
+    "mute": (
+        "{place} took the connection, but did not answer within {timeout} s",
+        "its sshd may be stopped or overloaded; if nobody knows of it, try: {ssh}",
+    ),
+    "not reached": (
+        "{place} cannot be reached",
+        "check network and VPN; try: {ssh}",
+    ),
+    "hung up": (
+        "{place} closed the connection at once",
+        "it may have too many logins under way (MaxStartups): wait; or see what this prints: {ssh}",
+    ),
+    "no server": (
+        "{place} does not answer as an SSH server does",
+        "see what this prints: {ssh}",
+    ),
+    "no session": (
+        "{place} let {user} in but refused what came next",
         "MaxSessions or forwarding may be limited there, or a jump host cannot reach the next one",
-    )
+    ),
+    "no more sessions": (
+        "The held connection to {place} takes no further session (MaxSessions)",
+        "end a program that uses it, or ask the administrator for a higher MaxSessions",
+    ),
+    "ended": (
+        "ssh has opened no session on {place}: {how}",
+        "see what this prints: {batch} true",
+    ),
+}
 
 
-def ended(host: Host, settings: Settings, how: str, evidence: Sequence[str]) -> HostError:
-    hint = f"see what this prints: {_batch(settings)} true"
-    return _unreachable(host, f"ssh has opened no session on {settings.place}: {how}", evidence, hint)
+def unreachable(
+    kind: str, host: Host, settings: Settings, evidence: Sequence[str], *, place: str | None = None, how: str = ""
+) -> Unreachable:
+    """Make the error of that kind, a key of `_UNREACHABLE`.
+
+    Args:
+        place: host:port, where it is not that of `settings`.
+        how: In which way an ssh ended.
+    """
+    place = place or settings.place
+    words = {
+        "place": place,
+        "port": place.rpartition(":")[2],
+        "timeout": f"{settings.timeout_s:g}",
+        "user": settings.user,
+        "ssh": settings.ssh,
+        "batch": _batch(settings),
+        "how": how,
+    }
+    message, hint = (text.format(**words) for text in _UNREACHABLE[kind])
+    return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
 
-def _unreachable(host: Host, message: str, evidence: Sequence[str], hint: str) -> HostError:
+def unresolved(host: Host, settings: Settings, name: str, evidence: Sequence[str]) -> Unreachable:
+    """The error for a name that DNS does not know."""
+    written = settings.named_in(host) if name == settings.hostname else f"{name}, which is on the way to it,"
+    hint = f"check {written} and your network or VPN"
+    mine, read = Path("~/.ssh/config").expanduser(), ssh_config_file.config_file()
+    if not settings.config_file and mine != read and mine.is_file():
+        # ssh looks in the home of the user database, not in $HOME
+        hint += f"; ssh reads {read}, not {mine}: to use that file, add ssh_config: {mine} to the host"
+    message = f"The name {name} of host {host.name} cannot be resolved"
     return Unreachable(message, host=host.name, evidence=evidence, hint=hint, retryable=True)
 
 
@@ -123,9 +130,10 @@ def login_refused(
     if allowed and not set(allowed) & set(INTERACTIVE):  # ssh-copy-id would not get in either
         how = "ssh-add, IdentityFile in ~/.ssh/config, or your .pub sent to the administrator"
     hint = f"make `{_batch(settings)} true` work, say with {how}"
-    return AuthenticationError(
-        message, host=host_name, evidence=evidence, hint=_by_login(host_name, asked) if by_person else hint
-    )
+    if by_person:
+        hint = f"{'try again, or ' if asked else ''}log in once for all programs: clusterfn login {host_name}"
+        hint += f' (in a notebook: clusterfn.login("{host_name}"))'
+    return AuthenticationError(message, host=host_name, evidence=evidence, hint=hint)
 
 
 def _keys_not_there(settings: Settings) -> list[str]:
@@ -136,19 +144,6 @@ def _keys_not_there(settings: Settings) -> list[str]:
     missing = [path for path in settings.identity_files if not path.exists()]
     public = {path for path in missing if path.with_name(f"{path.name}.pub").exists()}  # an agent may hold the rest
     return [f"{path}: no such file (IdentityFile in your ssh configuration)" for path in missing if path not in public]
-
-
-def _by_login(host_name: str, asked: bool) -> str:
-    again = "try again, or " if asked else ""
-    return (
-        f"{again}log in once for all programs: clusterfn login {host_name} (in a notebook: "
-        f'clusterfn.login("{host_name}"))'
-    )
-
-
-def no_more_sessions(host: Host, place: str, evidence: Sequence[str]) -> HostError:
-    hint = "end a program that uses it, or ask the administrator for a higher MaxSessions"
-    return _unreachable(host, f"The held connection to {place} takes no further session (MaxSessions)", evidence, hint)
 
 
 def _batch(settings: Settings) -> str:
@@ -210,18 +205,17 @@ class SshOutput:
 def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: bool = False) -> HostError | ConfigError:
     """The error for an ssh that ended before the session was open; its `__cause__` is an `SshEnded`."""
     said = SshOutput(host, settings, [line.rstrip() for line in text.splitlines()], asked)
-    error, line = _first(said) or (ended(host, settings, f"it ended with status {code}", said.evidence), "")
+    rows = ((line, pattern.fullmatch(line), make) for pattern, make in _TABLE for line in said.told)
+    line, match, make = next((row for row in rows if row[1]), ("", None, ""))
+    error: HostError | ConfigError
+    if match is None:
+        error = unreachable("ended", host, settings, said.evidence, how=f"it ended with status {code}")
+    elif isinstance(make, str):
+        error = unreachable(make, host, settings, said.evidence)
+    else:
+        error = make(said, match)
     error.__cause__ = SshEnded(line or f"exit status {code}", dropped=bool(_DROPPED.fullmatch(line)))
     return error
-
-
-def _first(said: SshOutput) -> tuple[HostError | ConfigError, str] | None:
-    for pattern, make in _TABLE:
-        for line in said.told:
-            match = pattern.fullmatch(line)
-            if match:
-                return make(said, match), line
-    return None
 
 
 def lost(text: str) -> str | None:
@@ -245,16 +239,8 @@ def _unresolved_name(said: SshOutput, match: re.Match[str]) -> HostError:
 
 def _not_connected(said: SshOutput, match: re.Match[str]) -> HostError:
     why, place = match["why"], f"{match['name']}:{match['port']}"
-    make = refused if why == "Connection refused" else not_reached
-    return (silent if "timed out" in why else make)(said.host, said.settings, place, [match[0]])
-
-
-def _mute(said: SshOutput, match: re.Match[str]) -> HostError:
-    return mute(said.host, said.settings, said.settings.place, said.evidence)
-
-
-def _silent(said: SshOutput, match: re.Match[str]) -> HostError:
-    return silent(said.host, said.settings, said.settings.place, said.evidence)
+    kind = "refused" if why == "Connection refused" else "silent" if "timed out" in why else "not reached"
+    return unreachable(kind, said.host, said.settings, [match[0]], place=place)
 
 
 def _no_common_algorithm(said: SshOutput, match: re.Match[str]) -> HostError:
@@ -269,18 +255,12 @@ def _denied(said: SshOutput, match: re.Match[str]) -> HostError:
     who = match["who"]
     at = next((hop for hop in said.hops() if who == f"{hop.user}@{hop.hostname}"), said.settings)
     allowed = [method for method in match["methods"].split(",") if method]
-    offered = [f"tried {key[1]}: {_fate(said)}" for key in map(_OFFERED.fullmatch, said.lines) if key]
+    partly = any(_PARTLY.fullmatch(line.removeprefix("debug1: ")) for line in said.lines)
+    fate = "accepted" if partly else "refused"
+    offered = [f"tried {key[1]}: {fate}" for key in map(_OFFERED.fullmatch, said.lines) if key]
     complaints = [line for line in said.told if line != match[0]][-EVIDENCE_LINES:]
     evidence = [*(offered or ["tried no key: none was found"]), *complaints, f"the host allows: {', '.join(allowed)}"]
-    return login_refused(said.host.name, at, evidence, allowed, partly=_partly(said), asked=said.asked)
-
-
-def _partly(said: SshOutput) -> bool:
-    return any(_PARTLY.fullmatch(line.removeprefix("debug1: ")) for line in said.lines)
-
-
-def _fate(said: SshOutput) -> str:
-    return "accepted" if _partly(said) else "refused"
+    return login_refused(said.host.name, at, evidence, allowed, partly=partly, asked=said.asked)
 
 
 def _too_many(said: SshOutput, match: re.Match[str]) -> HostError:
@@ -316,35 +296,26 @@ def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
     )
 
 
-def _no_session(said: SshOutput, match: re.Match[str]) -> HostError:
-    return no_session(said.host, said.settings, said.evidence)
-
-
-def _hung_up(said: SshOutput, match: re.Match[str]) -> HostError:
-    return hung_up(said.host, said.settings, said.settings.place, said.evidence)
-
-
-def _no_server(said: SshOutput, match: re.Match[str]) -> HostError:
-    return no_server(said.host, said.settings, said.settings.place, said.evidence)
-
-
 _DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)")
 # The first row counts of which any line is one: causes stand before consequences, for a jump host's ssh speaks too.
-_TABLE: tuple[tuple[re.Pattern[str], Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
+_TABLE: tuple[tuple[re.Pattern[str], str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
     (re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"), _unresolved_name),
     (re.compile(r"ssh: connect to host (?P<name>\S+) port (?P<port>\d+): (?P<why>.*)"), _not_connected),
-    (re.compile(r"Connection timed out during banner exchange"), _mute),
-    (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), _silent),
+    (re.compile(r"Connection timed out during banner exchange"), "mute"),
+    (re.compile(r"(?:ssh_dispatch_run_fatal: )?Connection to .+(?: |: \w+ )timed out"), "silent"),
     (re.compile(r"Unable to negotiate with (?P<name>\S+) port (?P<port>\d+): no matching .+"), _no_common_algorithm),
     (re.compile(r"Unable to negotiate with (?P<name>\S+): no matching .+"), _no_common_algorithm),
     (re.compile(r"no (?:matching|hostkey|kex) .*(?:found|alg).*"), _no_common_algorithm),
     (re.compile(r"(?:Host key verification failed\.|No \S+ host key is known for \S+ and .*)"), _host_key),
     (re.compile(r"(?:(?P<who>\S+@\S+): )?Permission denied \((?P<methods>[\w,@.-]*)\)\."), _denied),
     (re.compile(r"(?:Received disconnect from .*|Disconnect.*): ?Too many authentication failures.*"), _too_many),
-    (re.compile(r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*"), _no_session),
-    (_DROPPED, _hung_up),
-    (re.compile(r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format"), _no_server),
-    (re.compile(r"Protocol major versions differ: .*|Bad remote protocol version identification: .*"), _no_server),
-    (re.compile(r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*"), _hung_up),
+    (re.compile(r"channel \d+: open failed: .*|stdio forwarding failed|ssh: .*open failed.*"), "no session"),
+    (_DROPPED, "hung up"),
+    (re.compile(r"(?:kex|ssh)_exchange_identification: .*|.*: invalid format"), "no server"),
+    (re.compile(r"Protocol major versions differ: .*|Bad remote protocol version identification: .*"), "no server"),
+    (
+        re.compile(r"Connection (?:closed|reset) by .*|ssh_dispatch_run_fatal: .*|Received disconnect from .*"),
+        "hung up",
+    ),
 )

@@ -171,7 +171,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
         channel = ours.session(host, settings, hops[-1], f"exec /bin/sh -c '{_APPEND}'")
         said = _told(channel, line)
     except ours.BROKEN as error:
-        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
+        raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
     finally:
         ours.close(hops)
     if THERE not in said and ADDED not in said:
@@ -212,7 +212,7 @@ def takes_passwords(host: Host) -> bool:
     except paramiko.BadAuthenticationType as error:
         return bool(set(PASSWORDS) & set(error.allowed_types))
     except ours.BROKEN as error:
-        raise ssh_errors.not_reached(host, settings, settings.place, [str(error)]) from error
+        raise ssh_errors.unreachable("not reached", host, settings, [str(error)]) from error
     except HostError as error:
         if not ours.is_mismatch(error):
             raise
