@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _LINKERS = 4
 _LINKED_TOGETHER = 256
 _TRIES = 3  # to link, while a purging file system takes files away
-_REUSED = {"ok": True, "reused": True}
+REUSED = {"ok": True, "reused": True}
 
 
 class _LockLost(Exception):
@@ -54,8 +54,6 @@ def build_or_wait(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.
     Raises:
         BuildStopped: `stopping` was set.
     """
-    if is_ready(plan.root, plan.id) and not plan.purged:
-        return dict(_REUSED)
     while True:
         try:
             return _in_turn(plan, holder, stopping)
@@ -70,9 +68,9 @@ def _in_turn(plan: "BuildPlan", holder: "LockHolder", stopping: "threading.Event
     lock.wait(waited.look)
     try:
         if is_ready(plan.root, plan.id) and not plan.purged:
-            return dict(_REUSED)
+            return dict(REUSED)
         if is_ready(plan.root, plan.id) or repair.can_repair(environment_dir(plan.root, plan.id)):
-            return dict(_REUSED, mended=repair.repair_locked(plan, holder, stopping))
+            return dict(REUSED, mended=repair.repair_locked(plan, holder, stopping))
         failed = waited.outcome()
         return failed if failed is not None else _conclude(_Build(plan, holder, lock, stopping), folder, holder.token)
     finally:

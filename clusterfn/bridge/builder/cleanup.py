@@ -4,6 +4,7 @@ Nothing that a job uses is removed: an environment is renamed, its leases are ch
 if there is one.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,8 +26,8 @@ from ..layout import (
     environment_dir,
     package_dir,
 )
-from . import leases, locks
-from . import locks as holders
+from . import leases
+from .locks import FolderLock, beats_folder, current_holder, is_long_dead
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,10 +42,7 @@ _OLD_PART_S = 7 * _DAY_S
 
 def list_sizes(folder: str) -> "dict[str, int]":
     """Return the size of every file below a folder."""
-    found: "dict[str, int]" = {}
-    for path, entry in _walk(folder, ""):
-        found[path] = entry.stat(follow_symlinks=False).st_size
-    return found
+    return {path: entry.stat(follow_symlinks=False).st_size for path, entry in _walk(folder, "")}
 
 
 def _walk(folder: str, prefix: str) -> "Iterator[tuple[str, os.DirEntry[str]]]":
@@ -85,18 +83,22 @@ def sweep_leftovers(root: str, holder: "LockHolder") -> None:
         for name in _names(folder):
             path = os.path.join(folder, name)
             if name.startswith(_TRASH):
-                _sweep_trash(path, name, root, holder)
+                token = name[len(_TRASH) :].partition("-")[0]
+                if token == holder.token or is_long_dead(root, token, holder):
+                    empty_trash(path)
             elif name.startswith(".lock-"):
-                _sweep_lock(path, root, holder)
-            elif name.startswith(".") and holders.is_long_dead(root, name.rpartition("-")[2], holder):
+                token = current_holder(path)[1]
+                if not token or (token != holder.token and is_long_dead(root, token, holder)):
+                    shutil.rmtree(path, ignore_errors=True)
+            elif name.startswith(".") and is_long_dead(root, name.rpartition("-")[2], holder):
                 delete_folder(root, path, holder)
             elif os.path.islink(path) and not os.path.exists(path):
                 os.unlink(path)
             elif folder.endswith(ENVIRONMENTS) and _is_half_made(path, name, root, holder):
                 delete_folder(root, path, holder)
-    for token in _names(holders.beats_folder(root)):
-        if token != holder.token and holders.is_long_dead(root, token, holder):
-            _remove(os.path.join(holders.beats_folder(root), token))
+    for token in _names(beats_folder(root)):
+        if token != holder.token and is_long_dead(root, token, holder):
+            _remove(os.path.join(beats_folder(root), token))
 
 
 def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool:
@@ -105,18 +107,6 @@ def _is_half_made(path: str, name: str, root: str, holder: "LockHolder") -> bool
     if made or name.startswith(".") or os.path.islink(path) or not os.path.isdir(path) or leases.jobs_using(root, name):
         return False
     return not _is_held(os.path.join(build_dir(root, name), LOCK), root, holder)
-
-
-def _sweep_trash(path: str, name: str, root: str, holder: "LockHolder") -> None:
-    token = name[len(_TRASH) :].partition("-")[0]
-    if token == holder.token or holders.is_long_dead(root, token, holder):
-        empty_trash(path)
-
-
-def _sweep_lock(path: str, root: str, holder: "LockHolder") -> None:
-    _, token = locks.current_holder(path)
-    if not token or (token != holder.token and holders.is_long_dead(root, token, holder)):
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def list_environments(root: str) -> "list[str]":
@@ -138,7 +128,7 @@ def last_used(root: str, env_id: str) -> float:
 
 def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[str, Any]":
     """Remove an environment, unless a job uses it or a builder holds its lock."""
-    own = locks.FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
+    own = FolderLock(os.path.join(build_dir(root, env_id), LOCK), holder)
     if not own.take():
         return {"id": env_id, "removed": False, "why": "it is being built", "used_by": []}
     try:
@@ -153,35 +143,29 @@ def remove_environment(root: str, env_id: str, holder: "LockHolder") -> "dict[st
         if used_by:
             return {"id": env_id, "removed": False, "why": "jobs use it", "used_by": used_by}
         leases.sweep_ended_leases(root, env_id)
-        freed = _remove_link(aside) if os.path.islink(aside) else empty_trash(aside) if os.path.isdir(aside) else None
+        freed = None
+        if os.path.islink(aside):
+            os.unlink(aside)
+            freed = 0
+        elif os.path.isdir(aside):
+            freed = empty_trash(aside)
         _forget(root, env_id)
     finally:
         own.release()
-    return {
-        "id": env_id,
-        "removed": freed is not None,
-        "why": "" if freed is not None else "there is none",
-        "freed": freed,
-    }
+    why = "" if freed is not None else "there is none"
+    return {"id": env_id, "removed": freed is not None, "why": why, "freed": freed}
 
 
 def _forget(root: str, env_id: str) -> None:
     """Remove the files of its builds; the lock stays, as another process may wait for it."""
     folder = build_dir(root, env_id)
-    logs = [
-        name for name in _names(folder) if name.startswith("log-")
-    ]  # of builders whose clients disconnected before the end
-    for name in [PLAN, PROGRESS, OUTCOME] + logs:
+    logs = [name for name in _names(folder) if name.startswith("log-")]
+    for name in [PLAN, PROGRESS, OUTCOME] + logs:  # logs of builders whose clients disconnected before the end
         _remove(os.path.join(folder, name))
     leases.forget_leases(root, env_id)
     for name in _names(os.path.join(root, PACKED)):
         if name.startswith(env_id + "-"):
             _remove(os.path.join(root, PACKED, name))
-
-
-def _remove_link(path: str) -> int:
-    os.unlink(path)
-    return 0
 
 
 def remove_packages(root: str, holder: "LockHolder", unused_s: float = 0.0) -> "tuple[int, int]":
@@ -215,8 +199,8 @@ def packages_in_use(root: str, holder: "LockHolder") -> "set[str]":
 
 def _is_held(folder: str, root: str, holder: "LockHolder") -> bool:
     """Return whether another builder that may be alive holds this lock."""
-    token = locks.current_holder(folder)[1]
-    return token not in ("", holder.token) and not holders.is_long_dead(root, token, holder)
+    token = current_holder(folder)[1]
+    return token not in ("", holder.token) and not is_long_dead(root, token, holder)
 
 
 def remove_old_parts(root: str) -> int:
@@ -255,7 +239,5 @@ def _mtime(path: str) -> float:
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        return

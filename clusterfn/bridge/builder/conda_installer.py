@@ -53,9 +53,9 @@ class HostConda:
         self._path = path
         self._plan = plan
         self._scratch = os.path.join(plan.root, PACKAGES, ".conda-" + holder.token)
-        share = [
-            each for each in plan.packages if each.kind != WHEEL and not _is_too_new_for(each, plan, _version(said))
-        ]
+        version = _version(said)
+        too_old = bool(version and version < _KNOWS_3_10 and plan.python >= (3, 10))
+        share = [each for each in plan.packages if each.kind != WHEEL and not (too_old and _subdir(each) == "noarch")]
         self.share = plan._replace(packages=share)
         self.rest = plan._replace(packages=[each for each in plan.packages if each not in share])
 
@@ -80,9 +80,11 @@ class HostConda:
         os.makedirs(os.path.join(self._scratch, "home"), exist_ok=True)
         with open(listed, "w") as file:
             file.write("@EXPLICIT\n" + "".join(map(self._line, self.share.packages)))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
+        own = {"HOME": os.path.join(self._scratch, "home"), "CONDA_PKGS_DIRS": os.path.join(self._scratch, "packages")}
         argv = [self._path, "create", "-y", "--offline", "-p", prefix, "--file", listed]
         try:
-            run_program(argv, self._environ(), stopping, ProgramLimit(self._plan.timeout_s))
+            run_program(argv, dict(kept, **own), stopping, ProgramLimit(self._plan.timeout_s))
         except ProgramFailed as error:
             message = "%s (%s) could not make the environment: %s" % (self.said, self._path, error)
             raise BuildFailed(message, stage="conda", evidence=error.evidence, hint=_OURS) from error
@@ -106,13 +108,11 @@ class HostConda:
         return os.path.join(self._scratch, "channel", _subdir(package), _stem(package) + ".tar.bz2")
 
     def _line(self, package: "PlannedPackage") -> str:
-        place = self._place(package)
-        return "file://%s#%s\n" % (urllib.parse.quote(place), _md5(place))
-
-    def _environ(self) -> "dict[str, str]":
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}
-        own = {"HOME": os.path.join(self._scratch, "home"), "CONDA_PKGS_DIRS": os.path.join(self._scratch, "packages")}
-        return dict(kept, **own)
+        place, md5 = self._place(package), hashlib.md5()
+        with open(place, "rb") as file:
+            for block in iter(lambda: file.read(1 << 20), b""):
+                md5.update(block)
+        return "file://%s#%s\n" % (urllib.parse.quote(place), md5.hexdigest())
 
 
 def find_conda(plan: "BuildPlan", holder: "LockHolder", stopping: "Callable[[], None]") -> HostConda:
@@ -156,11 +156,6 @@ def _version(said: str) -> "Optional[tuple[int, int]]":
     return (int(match.group(1)), int(match.group(2))) if match else None
 
 
-def _is_too_new_for(package: "PlannedPackage", plan: "BuildPlan", version: "Optional[tuple[int, int]]") -> bool:
-    """Return whether a conda is too old to know where this package's files go."""
-    return bool(version and version < _KNOWS_3_10 and plan.python >= (3, 10) and _subdir(package) == "noarch")
-
-
 def _subdir(package: "PlannedPackage") -> str:
     folder = os.path.dirname(urllib.parse.urlsplit(package.url).path)
     return os.path.basename(folder) or "linux-64"
@@ -168,14 +163,6 @@ def _subdir(package: "PlannedPackage") -> str:
 
 def _stem(package: "PlannedPackage") -> str:
     return package.file[: -len(package.kind)]
-
-
-def _md5(path: str) -> str:
-    found = hashlib.md5()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            found.update(block)
-    return found.hexdigest()
 
 
 def convert_to_tar_bz2(archive: str, zstd: "Optional[Opener]", target: str) -> None:

@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
     from .plan import PlannedPackage
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 18  # of the network
 _TRIES = 7  # in a row without a byte
 _FIRST_PAUSE_S = 0.5  # doubled each time: half a minute in total
 _SILENT_S = 60.0
 _FINAL = (400, 401, 403, 404, 405, 407, 410, 451)  # asking again will not help
 _BROKEN = (OSError, http.client.HTTPException)
-_PIECE_BLOCK = 1 << 20
+_DISK_BLOCK = 1 << 20
 
 
-def hash_file(path: str, moved: "Callable[[int], None]") -> str:
-    """Compute the SHA-256 of a file; call `moved` with 0 after each block, which may raise to stop."""
+def _hash_file(path: str, moved: "Callable[[int], None]") -> str:
+    """Compute the SHA-256; call `moved` with 0 after each block, which may raise to stop."""
     found = hashlib.sha256()
     with open(path, "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+        for block in iter(lambda: file.read(_DISK_BLOCK), b""):
             found.update(block)
             moved(0)
     return found.hexdigest()
@@ -46,13 +46,12 @@ def hash_file(path: str, moved: "Callable[[int], None]") -> str:
 
 def check_archive(package: "PlannedPackage", path: str, moved: "Callable[[int], None]") -> None:
     """Raise unless an archive has the SHA-256 of the lock."""
-    found = hash_file(path, moved)
+    found = _hash_file(path, moved)
     if found != package.sha256:
-        raise wrong_hash(package, found, path)
+        raise _wrong_hash(package, found, path)
 
 
-def wrong_hash(package: "PlannedPackage", found: str, where: str) -> BuildFailed:
-    """Make the error that names the package and both hashes."""
+def _wrong_hash(package: "PlannedPackage", found: str, where: str) -> BuildFailed:
     return BuildFailed(
         "%s is damaged: %s has SHA-256 %s, the lock wants %s" % (package.label, masked(where), found, package.sha256),
         stage="fetch", hint="call again; if it stays, the channel serves another file: lock again",
@@ -78,14 +77,14 @@ def fetch_archive(package: "PlannedPackage", target: str, moved: "Callable[[int]
     for _ in range(2):  # what was resumed may have been another file: retry from the start
         resumed = _size(part) > 0
         _download(package, part, moved)
-        found = hash_file(part, moved)
+        found = _hash_file(part, moved)
         if found == package.sha256:
             os.rename(part, target)
             return
         os.unlink(part)
         if not resumed:
             break
-    raise wrong_hash(package, found, package.url)
+    raise _wrong_hash(package, found, package.url)
 
 
 def _download(package: "PlannedPackage", part: str, moved: "Callable[[int], None]") -> None:
@@ -241,6 +240,6 @@ def _concatenate(path: str, pieces: "list[str]", moved: "Callable[[int], None]")
     with open(path, "wb") as target:
         for piece in pieces:
             with open(piece, "rb") as source:
-                for block in iter(lambda: source.read(_PIECE_BLOCK), b""):
+                for block in iter(lambda: source.read(_DISK_BLOCK), b""):
                     target.write(block)
                     moved(0)

@@ -64,9 +64,8 @@ class Manifest(NamedTuple):
 
 def write_manifest(manifest: Manifest, path: str) -> None:
     """Write a manifest and flush it to the disk."""
-    document = dict(manifest._asdict(), format=FORMAT)
     with open(path, "w") as file:
-        json.dump(portable(document), file)
+        json.dump(portable(dict(manifest._asdict(), format=FORMAT)), file)
         file.flush()
         os.fsync(file.fileno())
 

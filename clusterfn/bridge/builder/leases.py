@@ -20,35 +20,21 @@ if TYPE_CHECKING:
 
 
 def add_lease(root: str, env_id: str, job: str) -> None:
-    """Record that a job uses an environment.
-
-    Args:
-        root: The root of environments.
-        env_id: The environment.
-        job: The job's folder.
-    """
+    """Record that a job, named by its folder, uses an environment."""
     os.makedirs(root, mode=0o700, exist_ok=True)
     with permissions.use_group_umask(root):
-        while not _added(uses_dir(root, env_id), job):
-            continue
-
-
-def _added(folder: str, job: str) -> bool:
-    """Write the lease; False if a removal that ends now has taken the empty folder."""
-    os.makedirs(folder, exist_ok=True)
-    try:
-        publish.replace(os.path.join(folder, os.path.basename(job)), os.fsencode(job + "\n"), sync=False, mode=0o666)
-    except FileNotFoundError:
-        return False
-    return True
+        path = os.path.join(uses_dir(root, env_id), os.path.basename(job))
+        while True:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # a removal that ends now has taken the empty folder
+                publish.replace(path, os.fsencode(job + "\n"), sync=False, mode=0o666)
+                return
 
 
 def forget_leases(root: str, env_id: str) -> None:
     """Remove the folder of leases, unless a job has added one meanwhile."""
-    try:
+    with contextlib.suppress(OSError):
         os.rmdir(uses_dir(root, env_id))
-    except OSError:
-        return
 
 
 def jobs_using(root: str, env_id: str) -> "list[str]":

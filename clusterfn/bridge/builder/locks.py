@@ -8,6 +8,7 @@ A builder keeps one heartbeat, `builds/.beats/<token>`: its identity, and a coun
 it measures on its own clock how long the count has not changed.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -50,8 +51,11 @@ class FolderLock:
         """Take the lock if it is free or its holder is dead."""
         os.makedirs(self._folder, exist_ok=True)
         number, token = current_holder(self._folder)
-        if token and not self._is_over(token):
-            return False
+        if token:
+            if self.held_by is None or self.held_by.token != token:
+                self.held_by = OtherHolder(self._holder.root, token)
+            if not self.held_by.is_dead():
+                return False
         try:
             if not publish.publish(self._folder, str(number + 1), self._holder.token.encode(), mode=0o666):
                 return False
@@ -61,7 +65,9 @@ class FolderLock:
         if not self.is_mine():
             _remove(os.path.join(self._folder, str(self._number)))
             return False
-        self._forget()
+        for old in _numbers(self._folder):
+            if old < self._number:
+                _remove(os.path.join(self._folder, str(old)))
         return True
 
     def wait(self, meanwhile: "Callable[[Optional[OtherHolder]], None]") -> None:
@@ -87,16 +93,6 @@ class FolderLock:
         """Remove the lock itself, once it is of no use any more."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _is_over(self, token: str) -> bool:
-        if self.held_by is None or self.held_by.token != token:
-            self.held_by = OtherHolder(self._holder.root, token)
-        return self.held_by.is_dead()
-
-    def _forget(self) -> None:
-        for number in _numbers(self._folder):
-            if number < self._number:
-                _remove(os.path.join(self._folder, str(number)))
-
 
 def current_holder(folder: str) -> "tuple[int, str]":
     """Return the highest number and its token; the token is empty if the lock is free."""
@@ -119,10 +115,8 @@ def _numbers(folder: str) -> "list[int]":
 
 
 def _remove(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        return
 
 
 def beats_folder(root: str) -> str:

@@ -16,7 +16,7 @@ from ..layout import BLOBS, READY, build_dir, environment_dir
 from ..supervisor.text import native
 from . import build as building
 from . import cleanup, leases, node_archive, packages, permissions, plan, progress, repair
-from .errors import BuildFailed, BuildStopped, from_os_error
+from .errors import BuildFailed, BuildStopped, from_os_error, stopper
 from .locks import LockHolder
 
 TYPE_CHECKING = False
@@ -58,23 +58,22 @@ def _failed(document: "dict[str, Any]") -> int:
 
 def build(path: str) -> int:
     """Build the environment of a plan, or wait for the process that does."""
-    return _stoppable(lambda stopping: _build(plan.read_plan(path), stopping))
 
+    def work(stopping: threading.Event) -> int:
+        what = plan.read_plan(path)
+        permissions.refuse_untrusted(what.root, what.owners, what.id)
+        if building.is_ready(what.root, what.id) and not what.purged:
+            outcome = dict(building.REUSED)
+        else:
+            _open_to_group(what.root)
+            with LockHolder(what.root) as holder:
+                outcome = building.build_or_wait(what, holder, stopping)
+        if not outcome["ok"]:
+            return _failed(outcome)
+        progress.print_line(dict(outcome, stage="done", done=1, of=1))
+        return 0
 
-def _build(what: "plan.BuildPlan", stopping: threading.Event) -> int:
-    permissions.refuse_untrusted(what.root, what.owners, what.id)
-    if building.is_ready(what.root, what.id) and not what.purged:
-        return _print_outcome({"ok": True, "reused": True})
-    _open_to_group(what.root)
-    with LockHolder(what.root) as holder:
-        return _print_outcome(building.build_or_wait(what, holder, stopping))
-
-
-def _print_outcome(outcome: "dict[str, Any]") -> int:
-    if not outcome["ok"]:
-        return _failed(outcome)
-    progress.print_line(dict(outcome, stage="done", done=1, of=1))
-    return 0
+    return _stoppable(work)
 
 
 def repair_files(root: str, env_id: str) -> int:
@@ -96,7 +95,7 @@ def pack(root: str, env_id: str, node_root: str) -> int:
     def work(stopping: threading.Event) -> int:
         with LockHolder(root) as holder:
             progress.print_line(
-                node_archive.pack_environment(root, plan.check_id(env_id), node_root, holder, _stopper(stopping))
+                node_archive.pack_environment(root, plan.check_id(env_id), node_root, holder, stopper(stopping))
             )
         return 0
 
@@ -110,19 +109,11 @@ def unpack(root: str, env_id: str, node_root: str) -> int:
     def work(stopping: threading.Event) -> int:
         with LockHolder(node_root) as holder:
             progress.print_line(
-                node_archive.unpack_environment(root, plan.check_id(env_id), node_root, holder, _stopper(stopping))
+                node_archive.unpack_environment(root, plan.check_id(env_id), node_root, holder, stopper(stopping))
             )
         return 0
 
     return _stoppable(work)
-
-
-def _stopper(stopping: threading.Event) -> "Callable[..., None]":
-    def stop(*_: object) -> None:
-        if stopping.is_set():
-            raise BuildStopped
-
-    return stop
 
 
 def _stoppable(work: "Callable[[threading.Event], int]") -> int:
@@ -147,17 +138,12 @@ def _open_to_group(root: str) -> None:
 def list_environments(root: str) -> int:
     """Print a line for each environment."""
     for env_id in cleanup.list_environments(root):
-        progress.print_line(_described(root, env_id))
+        with open(os.path.join(environment_dir(root, env_id), READY)) as file:
+            ready = dict(native(json.load(file)))
+        names = ("id", "about", "python", "torch_cuda", "bytes", "files", "built", "packages")
+        used, used_by = cleanup.last_used(root, env_id), leases.jobs_using(root, env_id)
+        progress.print_line(dict({name: ready[name] for name in names}, used=used, used_by=used_by))
     return 0
-
-
-def _described(root: str, env_id: str) -> "dict[str, Any]":
-    with open(os.path.join(environment_dir(root, env_id), READY)) as file:
-        ready = dict(native(json.load(file)))
-    told = {
-        name: ready[name] for name in ("id", "about", "python", "torch_cuda", "bytes", "files", "built", "packages")
-    }
-    return dict(told, used=cleanup.last_used(root, env_id), used_by=leases.jobs_using(root, env_id))
 
 
 def remove(root: str, env_id: str) -> int:

@@ -3,6 +3,7 @@
 Losing lines must not matter: the client may be gone, or the disk full.
 """
 
+import contextlib
 import json
 import os
 import threading
@@ -66,7 +67,10 @@ class ProgressFollower:
         """Copy what was added since the last call."""
         try:
             with open(self._path, "rb") as file:
-                self._seek(file)
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:
+                    self._inode, self._at = inode, 0
+                file.seek(self._at)
                 data = file.read()
         except OSError:
             return
@@ -75,12 +79,6 @@ class ProgressFollower:
         for line in whole.splitlines(True):
             if _stage(line) not in _LAST:
                 _write(1, line)
-
-    def _seek(self, file: "Any") -> None:
-        inode = os.fstat(file.fileno()).st_ino
-        if inode != self._inode:
-            self._inode, self._at = inode, 0
-        file.seek(self._at)
 
 
 def last_line(path: str) -> "dict[str, Any]":
@@ -109,7 +107,5 @@ def _stage(line: bytes) -> str:
 
 
 def _write(fd: int, data: bytes) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the client is gone, or the disk is full
         os.write(fd, data)
-    except OSError:  # the client is gone, or the disk is full
-        return

@@ -6,6 +6,7 @@ happens. The quota is what `quota` or `lfs quota` prints; without either none is
 """
 
 import os
+import pwd
 import subprocess
 import zipfile
 
@@ -22,21 +23,14 @@ if TYPE_CHECKING:
 
     Left = tuple[Optional[int], Optional[int]]
 
-_UNPACKED = {WHEEL: 1.6}
-_UNPACKED_CONDA = 2.5
+_UNPACKED_WHEEL, _UNPACKED_CONDA = 1.6, 2.5
 _BYTES_A_FILE = 100000
 _PATIENCE_S = 10.0
 _MOUNTS = "/proc/mounts"
-_NONE = (None, None)
 
 
 def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[int, int]":
-    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing.
-
-    Args:
-        package: A package that is not unpacked yet.
-        archive: Its archive, if it is there.
-    """
+    """Return how many bytes and files a package takes at least: unpacked, and its archive if that is missing."""
     if archive is not None and package.kind == WHEEL:
         try:
             return unpacked_zip_size(archive)
@@ -44,7 +38,7 @@ def space_needed(package: "PlannedPackage", archive: "Optional[str]") -> "tuple[
             return 0, 0
     there = os.stat(archive).st_size if archive is not None else 0
     total = there or package.size
-    unpacked = int(total * _UNPACKED.get(package.kind, _UNPACKED_CONDA))
+    unpacked = int(total * (_UNPACKED_WHEEL if package.kind == WHEEL else _UNPACKED_CONDA))
     return unpacked + total - there, total // _BYTES_A_FILE
 
 
@@ -64,19 +58,18 @@ def _refuse(
 ) -> None:
     for left, words in limits:
         if left is not None and wanted > left:
-            numbers = "it needs at least %s, and %s" % (shown(wanted), _clause(shown(left), words))
+            clause = "%s %s" % ((words, shown(left)) if words.endswith("leaves") else (shown(left), words))
+            numbers = "it needs at least %s, and %s" % (shown(wanted), clause)
             raise BuildFailed("%s has %s: %s" % (root, what, numbers), stage="space", hint=ROOM)
-
-
-def _clause(number: str, words: str) -> str:
-    return "%s %s" % ((words, number) if words.endswith("leaves") else (number, words))
 
 
 def quota_left(root: str) -> "Left":
     """Return how many bytes and files may still be written below `root`; None where no quota is known."""
     device, mount, kind = _mounted(root)
     if kind == "lustre":
-        return parse_quota(_run_quota(["lfs", "quota", "-q", "-u", _user(), mount]), (device, mount))
+        return parse_quota(
+            _run_quota(["lfs", "quota", "-q", "-u", pwd.getpwuid(os.geteuid()).pw_name, mount]), (device, mount)
+        )
     return parse_quota(_run_quota(["quota", "-w", "-p"]), (device, mount))
 
 
@@ -87,7 +80,7 @@ def parse_quota(said: str, names: "tuple[str, ...]") -> "Left":
         if len(words) >= 8 and words[0] in names:
             files = words[5:] if not words[4].isdecimal() or len(words) >= 9 else words[4:]
             return _rest(words[1:4], 1024), _rest(files[:3], 1)
-    return _NONE
+    return None, None
 
 
 def _rest(numbers: "list[str]", unit: int) -> "Optional[int]":
@@ -113,12 +106,6 @@ def _mounted(path: str) -> "tuple[str, str, str]":
         if (path + "/").startswith(mount.rstrip("/") + "/") and len(mount) >= len(found[1]):
             found = (device, mount, kind)
     return found
-
-
-def _user() -> str:
-    import pwd
-
-    return pwd.getpwuid(os.geteuid()).pw_name
 
 
 def _run_quota(argv: "list[str]") -> str:
