@@ -17,8 +17,9 @@ import pytest
 
 import clusterfn
 from clusterfn import ClusterfnError, ConfigError, cluster
-from clusterfn.api.sweep import identity, sampling, scoring, space, store
-from clusterfn.api.sweep import progress as sweep_progress
+from clusterfn.api.sweep import journal as journals
+from clusterfn.api.sweep import report as reports
+from clusterfn.api.sweep import scoring, space, store
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
 from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import SweepResult, Trial
@@ -42,7 +43,7 @@ def names(chosen):
 
 
 def test_a_grid_is_the_product_in_the_order_written():
-    chosen = sampling.choose(space.read(RETRIEVAL), "grid", None, 0)
+    chosen = space.choose(space.read(RETRIEVAL), "grid", None, 0)
 
     assert len(chosen) == 135
     assert [tuple(each.values.values()) for each in chosen] == list(itertools.product(*RETRIEVAL.values()))
@@ -53,15 +54,15 @@ def test_a_grid_is_the_product_in_the_order_written():
 def test_a_capped_sample_has_exactly_that_many_in_grid_order_and_the_same_for_the_same_seed(seed):
     grid = space.read(RETRIEVAL)
 
-    chosen = sampling.choose(grid, "grid", 3, seed)
+    chosen = space.choose(grid, "grid", 3, seed)
 
-    assert names(chosen) == names(sampling.choose(space.read(RETRIEVAL), "grid", 3, seed))
+    assert names(chosen) == names(space.choose(space.read(RETRIEVAL), "grid", 3, seed))
     assert names(chosen) == [f"GRID_{index:04d}" for index in sorted(random.Random(seed).sample(range(135), 3))]
     assert [each.values for each in chosen] == [grid.at(int(each.name[5:])) for each in chosen]
 
 
 def test_another_seed_chooses_others():
-    found = {tuple(names(sampling.choose(space.read(RETRIEVAL), "grid", 3, seed))) for seed in range(10)}
+    found = {tuple(names(space.choose(space.read(RETRIEVAL), "grid", 3, seed))) for seed in range(10)}
 
     assert len(found) == 10
 
@@ -71,15 +72,15 @@ def test_another_seed_chooses_others():
 def test_a_grid_of_any_size_is_never_built(keys, sampler):
     grid = space.read({f"key{number}": range(10) for number in range(keys)})
 
-    chosen = sampling.choose(grid, sampler, 4, 7)
+    chosen = space.choose(grid, sampler, 4, 7)
 
     assert grid.size == 10**keys and len(set(names(chosen))) == 4
     assert all(len(each.name) == 5 + keys for each in chosen)
 
 
 def test_random_sampling_takes_the_order_of_the_draws_and_functions_that_draw():
-    lists = sampling.choose(space.read(RETRIEVAL), "random", 5, 3)
-    drawn = sampling.choose(space.read({"lr": lambda chance: chance.uniform(1, 2), "m": ["ab"]}), "random", 3, 3)
+    lists = space.choose(space.read(RETRIEVAL), "random", 5, 3)
+    drawn = space.choose(space.read({"lr": lambda chance: chance.uniform(1, 2), "m": ["ab"]}), "random", 3, 3)
 
     assert names(lists) == [f"GRID_{index:04d}" for index in random.Random(3).sample(range(135), 5)]
     assert names(drawn) == ["RANDOM_0000", "RANDOM_0001", "RANDOM_0002"]
@@ -87,7 +88,7 @@ def test_random_sampling_takes_the_order_of_the_draws_and_functions_that_draw():
 
 
 def test_a_list_of_dicts_is_taken_as_it_is():
-    chosen = sampling.choose(space.read([{"lr": 1}, {"lr": 2, "m": "a"}]), "grid", None, 0)
+    chosen = space.choose(space.read([{"lr": 1}, {"lr": 2, "m": "a"}]), "grid", None, 0)
 
     assert [(each.name, each.values) for each in chosen] == [
         ("GRID_0000", {"lr": 1}),
@@ -124,7 +125,7 @@ def test_what_is_no_grid_is_refused_with_a_hint(given, says):
 )
 def test_what_has_no_end_is_refused(given, sampler, says):
     with pytest.raises(ConfigError, match=says):
-        sampling.check(space.read(given), sampler, None)
+        space.check(space.read(given), sampler, None)
 
 
 # what the user is refused before anything is sent
@@ -266,21 +267,19 @@ def test_a_result_is_asked_by_name_and_rank():
 
 
 def test_each_configuration_that_ends_has_its_line(capsys):
-    progress = sweep_progress.SweepProgress(3, minimize=False)
+    progress = reports.SweepProgress(3, minimize=False)
     for trial in (report()["GRID_0071"], Trial("GRID_0007", {"k": 5}, error=KeyError("k"))):
         progress.show(trial)
-    sweep_progress.capping(135, 3)
 
     assert capsys.readouterr().err.splitlines() == [
         "[1/3] GRID_0071 pipeline='reranker_only' ✓ 0.651, 45.2s",
         "[2/3] GRID_0007 k=5 ✗ KeyError: 'k'",
-        "Capping configurations from 135 to 3 as requested",
     ]
 
 
 def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
-    progress = sweep_progress.SweepProgress(3, minimize=True)
+    progress = reports.SweepProgress(3, minimize=True)
     for trial in report():
         progress.show(trial)
     progress.close()
@@ -292,7 +291,7 @@ def test_on_a_terminal_one_line_is_redrawn(capsys, monkeypatch):
 
 def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
     monkeypatch.setattr("clusterfn.calls.job_display.is_terminal", lambda stream: True)
-    progress = sweep_progress.SweepProgress(2, minimize=False)
+    progress = reports.SweepProgress(2, minimize=False)
     progress.show(Trial("GRID_0007", {"k": 5}, error=KeyError("k")))
     progress.close()
 
@@ -301,10 +300,10 @@ def test_a_terminal_names_each_failure_above_the_line(capsys, monkeypatch):
 
 
 def test_the_sample_is_told_by_group():
-    chosen = sampling.choose(space.read(RETRIEVAL), "grid", 3, 27)
+    chosen = space.choose(space.read(RETRIEVAL), "grid", 3, 27)
     counts = [sum(each.values["pipeline"] == group for each in chosen) for group in RETRIEVAL["pipeline"]]
 
-    told = sweep_progress.distribution("pipeline", RETRIEVAL["pipeline"], chosen)
+    told = reports.distribution("pipeline", RETRIEVAL["pipeline"], chosen)
 
     assert told == "reranker_only {}, reranker_then_splade {}, vector_only {}".format(*counts)
     assert sum(counts) == 3
@@ -416,7 +415,7 @@ def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path):
 
 def facts(**changed):
     given = {"lr": [0.1, 0.2], "model": ["a"], **changed.pop("space", {})}
-    told = identity.describe(space.read(given))
+    told = journals.describe(space.read(given))
     return {"function": "train", "module": "mine", "code": "1", "max_configs": 3, "sampler": "grid", "seed": 7,
             "score": None, "minimize": False, **told, **changed}  # fmt: skip
 
@@ -442,7 +441,7 @@ def facts(**changed):
     ],
 )
 def test_what_differs_between_two_sweeps_is_named(changed, says):
-    assert identity.differences(json.loads(json.dumps(facts())), facts(**changed)) == says
+    assert journals.differences(json.loads(json.dumps(facts())), facts(**changed)) == says
 
 
 # the digest by which results are found again
@@ -549,7 +548,7 @@ def test_values_are_forgotten_with_whose_journal_nobody_has_gone_on_for_two_week
 
 def test_the_order_of_keywords_does_not_count(tmp_path):
     shelf = ResultStore(Store(tmp_path / "values"), Store(tmp_path / "cache"), "code")
-    listed = [identity.describe(space.read([each]))["digests"] for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+    listed = [journals.describe(space.read([each]))["digests"] for each in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
 
     assert shelf.key({"a": 1, "b": 2}) == shelf.key({"b": 2, "a": 1}) != shelf.key({"a": 2, "b": 1})
     assert listed[0] == listed[1]
@@ -576,7 +575,7 @@ def test_an_environment_counts_by_what_its_file_asks_for(tmp_path):
     found = []
     for wanted in ("numpy=1", "numpy=2", "numpy=1  # again"):
         file.write_text(f"dependencies:\n  - python=3.11\n  - {wanted}\n")
-        found.append(identity.code_of(train.__wrapped__, parse_options({"environment": str(file)})))
+        found.append(journals.code_of(train.__wrapped__, parse_options({"environment": str(file)})))
 
     assert found[0] == found[2] != found[1]
 

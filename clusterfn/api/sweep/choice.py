@@ -1,17 +1,24 @@
-"""Where the configurations of a sweep come from: a grid or a list of which some are chosen, or a study."""
+"""Where the configurations of a sweep come from: a seeded choice of a grid or list, or a study of Optuna's.
+
+Optuna itself is only touched where the user has made a study, and so has imported it.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from clusterfn.api.sweep import sampling, study
+from clusterfn.api.sweep import space as spaces
 from clusterfn.api.sweep.journal import SweepJournal
 from clusterfn.api.sweep.report import Trial
-from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid, read
+from clusterfn.api.sweep.space import Configuration, ConfigurationList, Grid
 from clusterfn.calls import job_display
 from clusterfn.errors import ConfigError
+
+_CATEGORIES = (type(None), bool, int, float, str)
+_NAME = "TRIAL_"
 
 
 class SweepSelection:
@@ -32,17 +39,18 @@ class SweepSelection:
     """
 
     def __init__(self, configurations: object, sampler: str, max_configs: int | None) -> None:
-        self.space: Grid | ConfigurationList = read(configurations)
+        self.space: Grid | ConfigurationList = spaces.read(configurations)
         self.sampler = sampler
         self._max = max_configs
-        sampling.check(self.space, sampler, max_configs)
+        spaces.check(self.space, sampler, max_configs)
         drawn = isinstance(self.space, Grid) and bool(self.space.drawn)
         self.size = None if drawn else self.space.size
         self.count = min(filter(None, [self.size, max_configs]))
 
     def seed(self, wanted: int | None, journal: SweepJournal) -> int | None:
-        """What decides the draws: what was said, what the journal says, or a new one, which is said."""
-        if wanted is not None or not sampling.is_chance(self.space, self.sampler, self._max):
+        """What decides the draws: the seed given, the journal's, or a new one, which is shown."""
+        by_chance = self.sampler == spaces.RANDOM or (self._max is not None and self._max < self.space.size)
+        if wanted is not None or not by_chance:
             return wanted
         known = [each["seed"] for each in journal.told("begin")]
         if known and isinstance(known[0], int):
@@ -57,7 +65,7 @@ class SweepSelection:
 
     def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
         """What is run together."""
-        return [sampling.choose(self.space, self.sampler, self._max, seed or 0)]
+        return [spaces.choose(self.space, self.sampler, self._max, seed or 0)]
 
     def tell(self, trials: Sequence[Trial[Any]]) -> None:
         """How they ended: nothing follows from it."""
@@ -69,12 +77,18 @@ class SweepSelection:
         return [self.space.keywords()]
 
 
+def is_study(sampler: object) -> bool:
+    """Whether it is one of Optuna's."""
+    optuna = sys.modules.get("optuna")
+    return optuna is not None and isinstance(sampler, optuna.Study)
+
+
 class Study:
-    """A study of Optuna's: a batch after the other, each told before the next. Attributes as `SweepSelection` has them.
+    """A study of Optuna's: batch after batch, each told to it before the next. Attributes as in `SweepSelection`.
 
     Args:
         configurations: Keyword -> list, or distribution of Optuna's.
-        asked: The study.
+        study: The study.
         max_configs: How many trials; needed.
         at_once: How many in a batch.
 
@@ -85,18 +99,21 @@ class Study:
     sampler = "optuna"
     size = None
 
-    def __init__(self, configurations: object, asked: Any, max_configs: int | None, at_once: int) -> None:
-        self._distributions = study.distributions(configurations)
+    def __init__(self, configurations: object, study: Any, max_configs: int | None, at_once: int) -> None:
+        if not isinstance(configurations, Mapping) or not configurations:
+            hint = 'write {"lr": [0.1, 0.2]}'
+            raise ConfigError("a study needs a dict of lists or of Optuna's distributions", hint=hint)
+        self._distributions = {key: _distribution(key, values) for key, values in configurations.items()}
         lists = {key: list(getattr(each, "choices", [str(each)])) for key, each in self._distributions.items()}
         self.space = Grid(lists, {})
-        if len(asked.directions) != 1:
+        if len(study.directions) != 1:
             raise ConfigError("the study has several goals, and a sweep ranks by one", hint="make one with a direction")
         if max_configs is None:
             raise ConfigError("a study has no end of configurations", hint="say max_configs=")
         self.count = max_configs
-        self._study = asked
+        self._study = study
         self._at_once = at_once
-        self._rounds: study.Rounds | None = None
+        self._numbers: dict[str, int] = {}  # name -> that of Optuna's trial
 
     def seed(self, wanted: int | None, journal: SweepJournal) -> None:
         """None: a study draws by itself."""
@@ -107,24 +124,60 @@ class Study:
         """Whether the lowest score is the best: the study says so itself."""
         lowest: bool = self._study.direction.name == "MINIMIZE"
         if wanted and not lowest:
-            raise ConfigError(
-                "minimize=True, but the study maximizes", hint='optuna.create_study(direction="minimize")'
-            )
+            hint = 'optuna.create_study(direction="minimize")'
+            raise ConfigError("minimize=True, but the study maximizes", hint=hint)
         return lowest
 
-    def batches(self, seed: int | None, journal: SweepJournal) -> Iterable[list[Configuration]]:
-        """What is run together: first what a journal knows, then rounds."""
-        known = {name: each for told in journal.told("sampled") for name, each in told["configurations"].items()}
-        before = [Configuration(name, values) for name, values in known.items()]
-        self._rounds = study.Rounds(self._study, self._distributions, self.count, self._at_once, before)
-        return self._rounds
+    def batches(self, seed: int | None, journal: SweepJournal) -> Iterator[list[Configuration]]:
+        """What is run together: first what a journal knows, as it was, then `at_once` at a time."""
+        known = {name: values for told in journal.told("sampled") for name, values in told["configurations"].items()}
+        if known:
+            self._numbers.update({name: self._number(name, values) for name, values in known.items()})
+            yield [Configuration(name, values) for name, values in known.items()]
+        while len(self._numbers) < self.count:
+            yield [self._ask() for _ in range(min(self._at_once, self.count - len(self._numbers)))]
+
+    def _number(self, name: str, values: dict[str, Any]) -> int:
+        """The number in the study: that of its name, if the study knows it; else it is asked to give it again."""
+        number = int(name[len(_NAME) :])
+        trials = self._study.get_trials(deepcopy=False)
+        if number < len(trials) and trials[number].params == values:
+            return number
+        self._study.enqueue_trial(values)
+        return int(self._study.ask(self._distributions).number)
+
+    def _ask(self) -> Configuration:
+        trial = self._study.ask(self._distributions)
+        name = f"{_NAME}{trial.number:04d}"
+        self._numbers[name] = trial.number
+        return Configuration(name, dict(trial.params))
 
     def tell(self, trials: Sequence[Trial[Any]]) -> None:
-        """Tell the study how they ended."""
+        """Tell the study how they ended, each once."""
         for trial in trials:
-            if self._rounds is not None:
-                self._rounds.tell(trial)
+            number = self._numbers[trial.name]
+            if self._study.get_trials(deepcopy=False)[number].state.is_finished():
+                continue
+            if trial.score is None:
+                self._study.tell(number, state=sys.modules["optuna"].trial.TrialState.FAIL)
+            else:
+                self._study.tell(number, trial.score)
 
     def keywords(self) -> list[list[str]]:
         """The arguments of each configuration."""
         return [list(self._distributions)]
+
+
+def _distribution(key: str, values: Any) -> Any:
+    """A distribution of Optuna's: what is a list becomes a choice."""
+    kinds = sys.modules["optuna"].distributions
+    if isinstance(values, kinds.BaseDistribution):
+        return values
+    if not isinstance(values, (list, tuple, range)):
+        problem = f"{key}={values!r:.60} is neither a list nor a distribution of Optuna's"
+        raise ConfigError(problem, hint=f"write [{values!r:.60}]")
+    strange = [each for each in values if type(each) not in _CATEGORIES]
+    if strange:
+        problem = f"{key}: Optuna keeps numbers and texts, not {strange[0]!r:.60}"
+        raise ConfigError(problem, hint="give names, and look them up inside")
+    return kinds.CategoricalDistribution(list(values))

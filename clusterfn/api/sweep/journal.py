@@ -1,6 +1,7 @@
 """The journal of a sweep: a JSON line for each decision, on the disk before the next step; one writer at a time.
 
-A sweep that is resumed reads from it what has been done. Judges nothing.
+A sweep that is resumed reads from it what has been done. Its first line says what makes a sweep the same as one before:
+its function, configurations, seed and way of scoring.
 """
 
 from __future__ import annotations
@@ -9,15 +10,22 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
+from clusterfn.api.sweep.space import ConfigurationList, Grid
+from clusterfn.config.options import Options
+from clusterfn.environment import existing
 from clusterfn.errors import ClusterfnError, ConfigError
 
 FORMAT = 1
 _BEGIN = b'{"event": "begin"'
 _LEVELS = 3  # a record, its configurations, one of them
 _LOCK_AT = 1 << 40  # a byte that is never written; Windows locks bytes
+_LONG = 200
+_COMPARED = ("function", "max_configs", "sampler", "seed", "score", "minimize")
 
 
 class SweepJournal:
@@ -60,11 +68,18 @@ class SweepJournal:
 
     def _lock(self) -> None:
         try:
-            _take(self._file.fileno())
+            if sys.platform == "win32":
+                import msvcrt
+
+                os.lseek(self._file.fileno(), _LOCK_AT, os.SEEK_SET)
+                msvcrt.locking(self._file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(self._file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigError(
-                f"another process goes on with {self.path}", hint="wait for it, or give another file: journal="
-            ) from None
+            hint = "wait for it, or give another file: journal="
+            raise ConfigError(f"another process goes on with {self.path}", hint=hint) from None
 
     def _read(self) -> list[dict[str, Any]]:
         """What stands in it; a line that was torn says nothing, and what is appended begins a line of its own."""
@@ -86,20 +101,17 @@ class SweepJournal:
             ClusterfnError: The disk does not take it.
         """
         line = _json({"event": event, **facts, "t": round(time.time(), 3)}).encode("utf-8", "backslashreplace")
+        view = memoryview(self._before + line + b"\n")
         try:
-            self._write(self._before + line + b"\n")
+            while view:
+                view = view[self._file.write(view) :]
+            os.fsync(self._file.fileno())
         except OSError as error:
             raise ClusterfnError(
                 f"the journal cannot be written: {error}", log=str(self.path),
                 hint="make room, then run the same with the same journal=: what is not in it is asked of the host",
             ) from error  # fmt: skip
         self._before = b""
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[self._file.write(view) :]
-        os.fsync(self._file.fileno())
 
     def told(self, event: str) -> list[dict[str, Any]]:
         """The lines about one kind of event that stood in it."""
@@ -125,13 +137,66 @@ def _record(line: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) and "event" in found else {}
 
 
-def _take(fd: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
+def code_of(function: Callable[..., Any], options: Options) -> str | None:
+    """A digest of a function and of the environment that its decorator names; None where there can be none."""
+    environment: tuple[str | None, tuple[str, ...]] = options.environment, options.packages
+    if not options.packages and not existing.is_existing(options.environment):
+        from clusterfn.environment import resolve  # which jobs do not have, and their modules may import `sweep`
 
-        os.lseek(fd, _LOCK_AT, os.SEEK_SET)
-        msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)
+        # what a file asks for, as the same file may ask for something else tomorrow
+        environment = resolve.read_specification(options.environment, ()).input_hash, ()
+    try:
+        return fingerprint(function, environment, options.modules, sorted(options.env.items()))
+    except Unstable:
+        return None
+
+
+def describe(space: Grid | ConfigurationList) -> dict[str, dict[str, Any]]:
+    """The configurations for a reader, and as digests; each key apart."""
+    if isinstance(space, ConfigurationList):
+        parts: dict[str, Any] = {"configurations": [dict(sorted(each.items())) for each in space.configurations]}
     else:
-        import fcntl
+        parts = {key: space.drawn.get(key) or list(space.values[key]) for key in space.keywords()}
+    texts = {key: repr(value) for key, value in parts.items()}
+    return {
+        "space": {key: text if len(text) <= _LONG else f"{text[: _LONG - 1]}…" for key, text in texts.items()},
+        "digests": {key: _digest(value) for key, value in parts.items()},
+    }
 
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+def _digest(value: Any) -> str | None:
+    try:
+        return fingerprint(value)
+    except Unstable:
+        return None
+
+
+def score_of(by: Any) -> str | None:
+    """A way of scoring as one word."""
+    return (_digest(by) or "a function") if callable(by) else by
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What two first lines of a journal say differently of what was to be done, in words.
+
+    Args:
+        before: That of the journal.
+        now: What is asked for.
+    """
+    found = [f"{key}: {before.get(key)} there, {now[key]} here" for key in _COMPARED if before.get(key) != now[key]]
+    if before.get("code") and now["code"] and before["code"] != now["code"]:
+        name, modules = now["function"], (before.get("module"), now["module"])
+        if modules[0] == modules[1] or "__main__" not in modules:
+            found.append(f"code: what {name} or anything that it calls does has changed since")
+        else:  # the same file has another digest as `__main__` than as a module
+            found.append(
+                f"module: {name} of {modules[0]} there, of {modules[1]} here; whether its code is the same cannot be "
+                "seen, so start the sweep as before: run the file as a script, or import it"
+            )
+    here, there = now["digests"], before.get("digests", {})
+    shown = [facts.get("space", {}) for facts in (before, now)]
+    return found + [
+        f"{key}: {shown[0].get(key, 'nothing')} there, {shown[1].get(key, 'nothing')} here"
+        for key in dict.fromkeys([*there, *here])
+        if there.get(key) != here.get(key)
+    ]

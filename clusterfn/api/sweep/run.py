@@ -10,15 +10,14 @@ import concurrent.futures
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterfn.api.decorator import ClusterFunction
-from clusterfn.api.sweep import progress as sweep_progress
 from clusterfn.api.sweep.fingerprint import Unstable, fingerprint
 from clusterfn.api.sweep.journal import SweepJournal
-from clusterfn.api.sweep.report import CACHE, JOURNAL, Trial, cause, label
+from clusterfn.api.sweep.report import CACHE, JOURNAL, SweepProgress, Trial, cause, counted, label, show_line
 from clusterfn.api.sweep.scoring import Scoring, sequence
 from clusterfn.api.sweep.space import Configuration
 from clusterfn.api.sweep.store import Kept, Store
@@ -84,7 +83,7 @@ class Runner:
 
     def __init__(
         self, function: ClusterFunction[Any, Any], scoring: Scoring, journal: SweepJournal, shelf: ResultStore,
-        progress: sweep_progress.SweepProgress, max_parallel: int,
+        progress: SweepProgress, max_parallel: int,
     ) -> None:  # fmt: skip
         self._function = function
         self._scoring = scoring
@@ -106,22 +105,21 @@ class Runner:
         found: dict[str, Trial[Any]] = {}
         self._take(found, batch, self._known, "finished in an earlier run")
         self._take(found, batch, self._cached, "in the cache")
-        for record in self._open(each for each in batch if each.name not in found):
+        unknown = [each for each in batch if each.name not in found]
+        records = [self._sent[each.name] for each in unknown if each.name in self._sent]
+        for record in {id(each): each for each in records}.values():  # their ends, or their values, are not here
             missing = (each for each in batch if each.name not in found)
             waiting = {each.name: each for each in missing if self._sent.get(each.name) is record}
             group = self._attached(record)
             if group is not None:
                 wanted = [waiting.get(name) for name in record["names"]]
-                found.update(self._follow(_FollowingAgain(group, wanted, self._journal)))
-                _tell_stopped(sum(name not in found for name in waiting), len(batch))
+                found.update(self._follow(_Following(group, wanted, self._journal), again=True))
+                if stopped := sum(name not in found for name in waiting):
+                    job_display.tell(f"{stopped} of {counted(len(batch))}: had been stopped, and run again")
         rest = [each for each in batch if each.name not in found]
         if rest:
             found.update(self._follow(_Following(self._send(rest), rest, self._journal)))
         return [found[each.name] for each in batch]
-
-    def _open(self, rest: Iterable[Configuration]) -> list[dict[str, Any]]:
-        """What was sent before of which the end, or the value, is not here."""
-        return list({id(sent): sent for each in rest if (sent := self._sent.get(each.name)) is not None}.values())
 
     def _take(
         self, found: dict[str, Trial[Any]], batch: Sequence[Configuration],
@@ -135,7 +133,7 @@ class Runner:
         for trial in taken.values():
             self._progress.known(trial)
         if taken:
-            job_display.tell(f"{len(taken)} of {sweep_progress.counted(len(batch))}: {what}")
+            job_display.tell(f"{len(taken)} of {counted(len(batch))}: {what}")
 
     def _known(self, config: Configuration) -> Trial[Any] | None:
         told = self._ended.get(config.name)
@@ -173,7 +171,12 @@ class Runner:
         called: Any = functools.partial(serialization.part("stand_ins").with_keywords, function)
         called.__name__ = getattr(function, "__name__", "function")
         labels = [f"{each.name} {label(each.values)}" for each in batch]
-        caller = mapping.Caller(labels, functools.partial(self._about_to_send, [each.name for each in batch]))
+
+        def note_sent(group: GroupState) -> None:
+            names = [each.name for each in batch]
+            self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
+
+        caller = mapping.Caller(labels, note_sent)
         try:
             items = [[each.values for each in batch]]
             return state_of_group(
@@ -183,22 +186,22 @@ class Runner:
             refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
             raise
 
-    def _about_to_send(self, names: Sequence[str], group: GroupState) -> None:
-        self._journal.add("sent", group=group.id, host=group.host, folder=group.folder, names=names)
+    def _follow(self, following: _Following, again: bool = False) -> dict[str, Trial[Any]]:
+        """The ends of those items of a group that are wanted, as they come.
 
-    def _follow(self, following: _Following) -> dict[str, Trial[Any]]:
-        """The ends of those items of a group that are wanted, as they come."""
+        With `again`, of a group of an earlier run, an item that was stopped since then has no end: it is sent again.
+        """
         group, found = following.group, {}
         self.folder = f"{group.host}:{group.folder}"
         try:
             for _ in range(len(group)):
                 config, index, ended = following.next(lambda: self._progress.wait(group))
-                if config is not None:
+                if config is not None and not (again and isinstance(ended.error, Cancelled)):
                     found[config.name] = self._ends(group, index, config, ended)
         except KeyboardInterrupt:
             self._progress.close()
             job_display.interrupted(group, group.on_interrupt, "results()")
-            sweep_progress.line(f"clusterfn: to go on: the same sweep with journal={str(self._journal.path)!r}")
+            show_line(f"clusterfn: to go on: the same sweep with journal={str(self._journal.path)!r}")
             raise
         finally:
             self._progress.close()
@@ -280,20 +283,6 @@ class _Following:
         if config is not None and index not in self._begun:
             self._begun.add(index)
             self._journal.add("began", name=config.name, group=self.group.id)
-
-
-class _FollowingAgain(_Following):
-    """The same of a group that was sent before: what has been stopped since then has no end, and is to be run again."""
-
-    def next(self, on_tick: Callable[[], None]) -> tuple[Configuration | None, int, ItemOutcome]:
-        """The item that ended after those before; None for one that is not wanted, or was stopped."""
-        config, index, ended = super().next(on_tick)
-        return None if isinstance(ended.error, Cancelled) else config, index, ended
-
-
-def _tell_stopped(stopped: int, count: int) -> None:
-    if stopped:
-        job_display.tell(f"{stopped} of {sweep_progress.counted(count)}: had been stopped, and run again")
 
 
 def _history(journal: SweepJournal) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from clusterfn.api.decorator import ClusterFunction, inside_job
-from clusterfn.api.sweep import identity, sampling, scoring, store, study
-from clusterfn.api.sweep import progress as sweep_progress
+from clusterfn.api.sweep import choice as choices
+from clusterfn.api.sweep import journal as journals
+from clusterfn.api.sweep import report as reports
+from clusterfn.api.sweep import scoring, store
 from clusterfn.api.sweep.choice import Study, SweepSelection
-from clusterfn.api.sweep.journal import FORMAT, SweepJournal
-from clusterfn.api.sweep.report import SweepResult, Trial, cause, report
+from clusterfn.api.sweep.journal import SweepJournal
+from clusterfn.api.sweep.report import SweepResult, Trial, cause, counted, show_line
 from clusterfn.api.sweep.run import ResultStore, Runner
-from clusterfn.api.sweep.space import Configuration
+from clusterfn.api.sweep.space import GRID, RANDOM, Configuration
 from clusterfn.api.sweep.store import Store
 from clusterfn.bridge import layout
 from clusterfn.calls import job_display, payload
@@ -90,8 +92,8 @@ def sweep(
     choice = _choice(configurations, sampler, max_configs, max_parallel)
     _check_keywords(function, choice, group_by)
     ranking = scoring.Scoring(score, choice.minimize(minimize))
-    asked = _Asked(choice, ranking, top, group_by, _folder(cache), max_parallel)
-    with SweepJournal(_path(journal, function)) as book:
+    asked = _Asked(choice, ranking, top, group_by, _cache_folder(cache), max_parallel)
+    with SweepJournal(_new_journal(function) if journal is None else Path(journal)) as book:
         result = _run(function, asked, book, choice.seed(seed, book))
         if journal is None:  # its values are in the result, and for days on their host
             store.forget(book.path)
@@ -122,21 +124,17 @@ def _check_function(function: object) -> None:
 
 def _check_numbers(max_configs: object, top: object, max_parallel: object, seed: object) -> None:
     for name, value in (("max_configs", max_configs), ("top", top), ("max_parallel", max_parallel)):
-        _check_number(name, value)
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        if not whole and not (name == "max_configs" and value is None):
+            raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
         raise ConfigError(f"seed={seed!r:.60} is not a whole number", hint="give 0 or more")
 
 
-def _check_number(name: str, value: object) -> None:
-    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-    if not whole and not (name == "max_configs" and value is None):
-        raise ConfigError(f"{name}={value!r:.60} is not a number of configurations", hint="give 1 or more")
-
-
 def _choice(configurations: object, sampler: Any, max_configs: int | None, at_once: int) -> SweepSelection | Study:
-    if study.is_study(sampler):
+    if choices.is_study(sampler):
         return Study(configurations, sampler, max_configs, at_once)
-    if sampler not in (sampling.GRID, sampling.RANDOM):
+    if sampler not in (GRID, RANDOM):
         raise ConfigError(f"sampler={sampler!r:.60} is not known", hint='use "grid", "random" or an optuna.Study')
     return SweepSelection(configurations, sampler, max_configs)
 
@@ -149,15 +147,13 @@ def _check_keywords(function: ClusterFunction[..., Any], choice: SweepSelection 
         raise ConfigError(f"group_by={group_by!r} is not among the arguments", hint=f"one of {', '.join(known)}")
 
 
-def _folder(cache: bool | str | Path) -> Path | None:
+def _cache_folder(cache: bool | str | Path) -> Path | None:
     if isinstance(cache, bool):
         return places.cache_folder() / "sweeps" if cache else None
     return Path(cache).expanduser()
 
 
-def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Path:
-    if journal is not None:
-        return Path(journal)
+def _new_journal(function: ClusterFunction[..., Any]) -> Path:
     folder = places.state_folder() / "sweeps"
     store.forget_old(folder)
     now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
@@ -166,12 +162,13 @@ def _path(journal: str | Path | None, function: ClusterFunction[..., Any]) -> Pa
 
 def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal, seed: int | None) -> SweepResult[R]:
     """Batch after batch, each written down before it is run."""
-    code = identity.code_of(function.__wrapped__, function.options)
-    facts = _facts(function, asked, seed, code)
-    _begin(journal, facts)
-    _tell_what_cannot_be_compared(journal, facts, asked)
-    shelf = ResultStore(Store(store.beside(journal.path)), _cache(function, asked, code), code)
-    progress = sweep_progress.SweepProgress(asked.choice.count, asked.scoring.minimize)
+    code = journals.code_of(function.__wrapped__, function.options)
+    _begin(function, asked, journal, seed, code)
+    cache = None
+    if asked.cache is not None and code is not None:  # a folder for this function as it is, to be deleted by itself
+        cache = Store(asked.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
+    shelf = ResultStore(Store(store.beside(journal.path)), cache, code)
+    progress = reports.SweepProgress(asked.choice.count, asked.scoring.minimize)
     runner = Runner(function, asked.scoring, journal, shelf, progress, asked.max_parallel)
     trials: list[Trial[R]] = []
     for phase, batch in enumerate(asked.choice.batches(seed, journal), 1):
@@ -180,91 +177,71 @@ def _run(function: ClusterFunction[..., R], asked: _Asked, journal: SweepJournal
         asked.choice.tell(ended)
         trials += ended
         if any(each.score is not None for each in trials):
-            sweep_progress.line(f"Phase {phase} complete: {sweep_progress.counted(len(batch))} tested")
-    if shelf.cache is not None:
-        job_display.tell(f"cached: {shelf.cache.in_words()}; to have all of it computed again, delete that folder")
+            show_line(f"Phase {phase} complete: {counted(len(batch))} tested")
+    if cache is not None:
+        job_display.tell(f"cached: {cache.in_words()}; to have all of it computed again, delete that folder")
     result = SweepResult(trials, asked.scoring.minimize, journal.path, seed, asked.top, asked.group_by)
-    _conclude(journal, result)
+    for names in result.ghosts:
+        journal.add("ghosts", names=names)
+    journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])
+    journal.add("end", completed=len(result.ranking), tested=len(result))
     if not result.ranking:
         raise _none_completed(result, phase, runner)
-    _report(result)
+    for text in reports.report(result):
+        show_line(text)
     return result
 
 
-def _cache(function: ClusterFunction[..., Any], asked: _Asked, code: str | None) -> Store | None:
-    """A folder for this function as it is, which can be deleted by itself."""
-    if asked.cache is None or code is None:
-        return None
-    return Store(asked.cache / f"{job_name(function.__name__)}-{code[:_DIGITS]}")
-
-
-def _facts(function: ClusterFunction[..., Any], asked: _Asked, seed: int | None, code: str | None) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
+def _begin(
+    function: ClusterFunction[..., Any], asked: _Asked, journal: SweepJournal, seed: int | None, code: str | None
+) -> None:
+    """Write the first line; in a journal that has one, what is asked for must be the same."""
+    facts: dict[str, Any] = {
+        "format": journals.FORMAT,
         "function": function.__name__,
         "module": getattr(function, "__module__", None),
         "code": code,
-        **identity.describe(asked.choice.space),
+        **journals.describe(asked.choice.space),
         "size": asked.choice.size,
         "max_configs": asked.choice.count,
         "sampler": asked.choice.sampler,
         "seed": seed,
-        "score": identity.score_of(asked.scoring.by),
+        "score": journals.score_of(asked.scoring.by),
         "minimize": asked.scoring.minimize,
     }
-
-
-def _begin(journal: SweepJournal, facts: dict[str, Any]) -> None:
-    """The first line; in a journal that has one, what is asked for must be the same."""
     own = sys.modules["clusterfn"].__version__  # imported, it would import us
     versions = {"clusterfn": own, "python": platform.python_version()}
     known = journal.told("begin")
     if not known:
         journal.add("begin", **facts, versions=versions)
         job_display.tell(f"journal {journal.path}")
-        return
-    unlike = identity.differences(known[0], facts)
-    if unlike:
-        raise ConfigError(
-            f"{journal.path} is the journal of another sweep",
-            evidence=unlike,
-            hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
-        )
-    journal.add("resumed", versions=versions)
-    job_display.tell(f"going on with {journal.path}")
-
-
-def _tell_what_cannot_be_compared(journal: SweepJournal, facts: Mapping[str, Any], asked: _Asked) -> None:
-    without = [key for key, digest in facts["digests"].items() if digest is None]
-    without += [facts["function"]] if facts["code"] is None else []
-    if without and journal.told("begin"):
-        job_display.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
-    if facts["code"] is None and asked.cache is not None:
-        job_display.tell(f"nothing is cached: {facts['function']} has no content to compare")
+    else:
+        if unlike := journals.differences(known[0], facts):
+            raise ConfigError(
+                f"{journal.path} is the journal of another sweep",
+                evidence=unlike,
+                hint="give another file: journal=; between sweeps with cache=True no configuration is computed twice",
+            )
+        journal.add("resumed", versions=versions)
+        job_display.tell(f"going on with {journal.path}")
+        without = [key for key, digest in facts["digests"].items() if digest is None]
+        without += [function.__name__] if code is None else []
+        if without:
+            job_display.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
+    if code is None and asked.cache is not None:
+        job_display.tell(f"nothing is cached: {function.__name__} has no content to compare")
 
 
 def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[Configuration]) -> None:
     size = asked.choice.size
     if size is not None and len(batch) < size:
-        sweep_progress.capping(size, len(batch))
+        show_line(f"Capping configurations from {size} to {len(batch)} as requested")
     if asked.group_by is not None:
         possible = asked.choice.space.possible(asked.group_by)
-        sweep_progress.line(sweep_progress.distribution(asked.group_by, possible, batch))
+        show_line(reports.distribution(asked.group_by, possible, batch))
     known = {name for told in journal.told("sampled") for name in told["configurations"]}
     if not known.issuperset(each.name for each in batch):
         journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
-
-
-def _conclude(journal: SweepJournal, result: SweepResult[Any]) -> None:
-    for names in result.ghosts:
-        journal.add("ghosts", names=names)
-    journal.add("ranking", names=[[each.name, each.score] for each in result.ranking])
-    journal.add("end", completed=len(result.ranking), tested=len(result))
-
-
-def _report(result: SweepResult[Any]) -> None:
-    for text in report(result):
-        sweep_progress.line(text)
 
 
 def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> SweepError:
@@ -272,19 +249,16 @@ def _none_completed(result: SweepResult[Any], phase: int, runner: Runner) -> Swe
     shown = [f"{count} x {each}" for each, count in causes.most_common(_CAUSES)]
     shown += [f"and {len(causes) - _CAUSES} other causes"] if len(causes) > _CAUSES else []
     keys = scoring.possible_keys(each.value for each in result)
-    hint = f"the journal has each of them: {result.journal}"
-    if keys:
-        hint = f"say which key is the score: score={keys[0]!r}"
+    hosts, jobs = {each.host for each in result}, {each.job for each in result}
     error = SweepError(
         f"Phase {phase} aborted: no configurations completed successfully ({len(result)} tested)",
-        host=_the_one({each.host for each in result}), job=_the_one({each.job for each in result}),
-        stage="function", evidence=shown, hint=hint,
+        host=hosts.pop() if len(hosts) == 1 else None,
+        job=jobs.pop() if len(jobs) == 1 else None,
+        stage="function",
+        evidence=shown,
+        hint=f"say which key is the score: score={keys[0]!r}" if keys
+        else f"the journal has each of them: {result.journal}",
         log=f"{runner.folder}/{layout.ELEMENTS}" if runner.folder else None,
     )  # fmt: skip
     error.__cause__ = next(iter(result.failed.values()))
     return error
-
-
-def _the_one(values: set[str]) -> str | None:
-    """That of all trials; None if they differ."""
-    return values.pop() if len(values) == 1 else None

@@ -1,19 +1,23 @@
-"""The configurations that there are: a grid as the product of its values, or a list written out. Pure.
+"""The configurations that there are, a grid or a list written out, and which of them are tested. Pure.
 
-Each has an index, so that none has to be built to be counted or chosen.
+Each has an index, so that none has to be built to be counted or chosen. The same seed chooses the same ones in every
+process.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.errors import ConfigError
 
-Values = Mapping[str, Any]
-_WIDTH = 4
+GRID, RANDOM = "grid", "random"
+_WIDTH = 4  # digits in a name
+_MOST = 100_000  # configurations that are tested without max_configs=
 
 
 @dataclass(frozen=True)
@@ -43,11 +47,9 @@ class Grid:
 
     @property
     def size(self) -> int:
-        """How many configurations there are."""
         return math.prod(len(values) for values in self.values.values())
 
     def at(self, index: int) -> dict[str, Any]:
-        """The configuration with that index."""
         found = {}
         for key, values in reversed(list(self.values.items())):
             index, place = divmod(index, len(values))
@@ -55,7 +57,6 @@ class Grid:
         return {key: found[key] for key in self.values}
 
     def keywords(self) -> list[str]:
-        """The keywords."""
         return [*self.values, *self.drawn]
 
     def possible(self, key: str) -> list[Any]:
@@ -67,15 +68,13 @@ class Grid:
 class ConfigurationList:
     """Configurations that were written out one by one."""
 
-    configurations: Sequence[Values]
+    configurations: Sequence[Mapping[str, Any]]
 
     @property
     def size(self) -> int:
-        """How many there are."""
         return len(self.configurations)
 
     def at(self, index: int) -> dict[str, Any]:
-        """The configuration with that index."""
         return dict(self.configurations[index])
 
     def keywords(self) -> list[str]:
@@ -91,17 +90,6 @@ class ConfigurationList:
         return found
 
 
-def named(space: Grid | ConfigurationList, index: int) -> Configuration:
-    """The configuration with that index and the name that goes with it.
-
-    Example:
-        >>> named(read({"lr": [0.1, 0.2]}), 1)
-        Configuration(name='GRID_0001', values={'lr': 0.2})
-    """
-    width = max(_WIDTH, len(str(space.size - 1)))
-    return Configuration(f"GRID_{index:0{width}d}", space.at(index))
-
-
 def read(given: object) -> Grid | ConfigurationList:
     """What a user wrote as configurations.
 
@@ -109,31 +97,22 @@ def read(given: object) -> Grid | ConfigurationList:
         ConfigError: It is neither a dict of lists nor a list of dicts.
     """
     if isinstance(given, Mapping):
-        return _grid(given)
-    if isinstance(given, Sequence) and not isinstance(given, (str, bytes)):
-        return _listed(given)
-    raise ConfigError(
-        f"a sweep over {type(given).__name__}: configurations are a dict of lists or a list of dicts",
-        hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}',
-    )
-
-
-def _grid(given: Mapping[Any, Any]) -> Grid:
-    if not given:
-        raise ConfigError("a sweep over no argument at all", hint='write {"lr": [0.1, 0.2]}')
-    _check_keys(given)
-    drawn = {key: values for key, values in given.items() if callable(values)}
-    return Grid({key: _values(key, values) for key, values in given.items() if key not in drawn}, drawn)
-
-
-def _listed(given: Sequence[Any]) -> ConfigurationList:
+        if not given:
+            raise ConfigError("a sweep over no argument at all", hint='write {"lr": [0.1, 0.2]}')
+        _check_keys(given)
+        drawn = {key: values for key, values in given.items() if callable(values)}
+        return Grid({key: _values(key, values) for key, values in given.items() if key not in drawn}, drawn)
+    if not isinstance(given, Sequence) or isinstance(given, (str, bytes)):
+        raise ConfigError(
+            f"a sweep over {type(given).__name__}: configurations are a dict of lists or a list of dicts",
+            hint='write {"lr": [0.1, 0.2], "model": ["small", "large"]}',
+        )
     if not given:
         raise ConfigError("a sweep over no configuration at all", hint="the list is empty")
     for place, each in enumerate(given):
         if not isinstance(each, Mapping):
-            raise ConfigError(
-                f"configuration {place} is {each!r:.60}, not a dict", hint='write [{"lr": 0.1}, {"lr": 0.2}]'
-            )
+            hint = 'write [{"lr": 0.1}, {"lr": 0.2}]'
+            raise ConfigError(f"configuration {place} is {each!r:.60}, not a dict", hint=hint)
         _check_keys(each)
     return ConfigurationList(given)
 
@@ -153,3 +132,51 @@ def _values(key: str, values: Any) -> Sequence[Any]:
     if not isinstance(kept, Sequence) or not len(kept):
         raise ConfigError(f"{key} has no values: {values!r:.60}", hint="give one at least, or leave the key out")
     return kept
+
+
+def check(space: Grid | ConfigurationList, sampler: str, max_configs: int | None) -> None:
+    """Reject what cannot be sampled so.
+
+    Raises:
+        ConfigError: Something is drawn that a grid lists, or the number is missing where there is no end.
+    """
+    drawn = sorted(space.drawn) if isinstance(space, Grid) else []
+    if drawn and sampler != RANDOM:
+        raise ConfigError(f"{drawn[0]} is a function that draws values", hint='use sampler="random"')
+    if max_configs is None and drawn:
+        raise ConfigError("values that are drawn have no end", hint="say max_configs=")
+    if max_configs is None and space.size > _MOST:
+        raise ConfigError(f"the grid has {space.size} configurations", hint="say how many to test: max_configs=")
+
+
+def choose(space: Grid | ConfigurationList, sampler: str, max_configs: int | None, seed: int) -> list[Configuration]:
+    """The configurations to be tested: exactly `max_configs` of them, or all where there are not as many.
+
+    Args:
+        space: All there are.
+        sampler: "grid": in the order of the grid; "random": in the order in which they were drawn.
+        max_configs: How many at most.
+        seed: Of the draws.
+    """
+    chance = random.Random(seed)
+    if isinstance(space, Grid) and space.drawn:
+        return [_draw(space, number, chance) for number in range(max_configs or 0)]
+    count = min(space.size, max_configs or space.size)
+    if sampler == GRID and count == space.size:
+        indices = list(range(count))
+    elif space.size <= sys.maxsize:
+        indices = chance.sample(range(space.size), count)
+    else:  # more than random.sample can count
+        found: dict[int, None] = {}
+        while len(found) < count:
+            found[chance.randrange(space.size)] = None
+        indices = list(found)
+    width = max(_WIDTH, len(str(space.size - 1)))
+    ordered = indices if sampler == RANDOM else sorted(indices)
+    return [Configuration(f"GRID_{index:0{width}d}", space.at(index)) for index in ordered]
+
+
+def _draw(space: Grid, number: int, chance: random.Random) -> Configuration:
+    found = {key: chance.choice(values) for key, values in space.values.items()}
+    found.update({key: draw(chance) for key, draw in space.drawn.items()})
+    return Configuration(f"RANDOM_{number:04d}", found)
