@@ -26,7 +26,7 @@ OPTION: list[Edit] = [
         "    cores: int | None = _option(_whole_number(1))\n",
         '    timezone: str | None = _option(_matching(re.compile("[A-Z][a-z]+/[A-Z][a-z]+"), "Asia/Tokyo"))\n',
     ),
-    ("clusterfn/calls/dispatch.py", "**options.env,", ' **({"TZ": options.timezone} if options.timezone else {}),'),
+    ("clusterfn/calls/call.py", "**options.env,", ' **({"TZ": options.timezone} if options.timezone else {}),'),
     ("docs/reference/api.md", "| `cores` | 1 | processor cores |\n", "| `timezone` | the host's | time zone |\n"),
     ("CHANGELOG.md", "", "- `timezone=` sets the time zone of a call.\n"),
 ]

@@ -227,7 +227,8 @@ def _begin(
         without = [key for key, digest in facts["digests"].items() if digest is None]
         without += [function.__name__] if code is None else []
         if without:
-            job_display.tell(f"whether {', '.join(without)} is what it was cannot be seen: it has no content to compare")
+            what = ", ".join(without)
+            job_display.tell(f"whether {what} is what it was cannot be seen: it has no content to compare")
     if code is None and asked.cache is not None:
         job_display.tell(f"nothing is cached: {function.__name__} has no content to compare")
 
