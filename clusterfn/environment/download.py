@@ -56,13 +56,8 @@ class _Count:
             self._progress(self._done, self._of, self._bytes)
 
 
-def cached_path(sha256: str) -> Path:
-    """Return the path of a package in the cache, whether it is there or not."""
-    return places.cache_folder() / "pkgs" / sha256
-
-
 def _have(package: LockedPackage, count: _Count) -> Path:
-    path = cached_path(package.sha256)
+    path = places.cache_folder() / "pkgs" / package.sha256
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         with _partial_download(path) as beside:
@@ -89,10 +84,8 @@ def _is_gone(pid: str) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)
     return False
 
 

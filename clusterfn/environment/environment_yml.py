@@ -37,6 +37,7 @@ _FOREIGN = re.compile(
     r"vc|vc14_runtime|vs20\d\d_runtime|ucrt|vcomp14|win\w*|pywin32|pywinpty|menuinst|console_shortcut|m2w64-.*|msys2-.*|"
     r"libcxx|appnope|pyobjc-.*|python\.app|cctools.*|ld64.*|libgfortran5?-(?:osx|win)|llvm-openmp-(?:osx|win)"
 )
+_PYTORCH_ENDED = "the channel pytorch has had nothing new since PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 _FROM_HISTORY = "`conda env export --from-history` writes only what you asked for"
 
 
@@ -127,14 +128,9 @@ def _read(tree: Value, path: Path) -> Specification:
         indexes=_texts(keys.get("pip-repositories")),
         platforms=_texts(keys.get("platforms")),
         file=path,
-        sentences=tuple(_ended(written)),
+        sentences=(_PYTORCH_ENDED,) if "pytorch" in written else (),
     )
     return _lifted(pip.added_to(spec), keys.get("prefix"))
-
-
-def _ended(channels: Sequence[str]) -> Iterator[str]:
-    if "pytorch" in channels:
-        yield "the channel pytorch has had nothing new since PyTorch 2.5: conda-forge has pytorch, PyPI has torch"
 
 
 def _texts(value: Value | None) -> tuple[str, ...]:
@@ -146,12 +142,17 @@ def _dependencies(value: Value, file: Path) -> tuple[list[Requirement], PipLines
     pip = PipLines(file.parent)
     for item in _items(value):
         if item.kind == "map":
-            section = item.mapping(("pip",))["pip"]
-            for line in _items(section):
-                pip.read(line.as_text(), _place(line, file.name), _selector(line))
+            for line in _items(item.mapping(("pip",))["pip"]):
+                pip.read(*_read_item(line, file))
         else:
-            conda.append(conda_requirement(item.as_text(), _place(item, file.name), _selector(item)))
+            conda.append(conda_requirement(*_read_item(item, file)))
     return conda, pip
+
+
+def _read_item(value: Value, file: Path) -> tuple[str, str, str]:
+    """Return a line's text, its place, and the selector in the comment behind it."""
+    match = _SELECTOR.search(value.source.lines[value.line])
+    return value.as_text(), f"{file.name}:{value.line + 1}", match[1].strip() if match else ""
 
 
 def _items(value: Value) -> Iterator[Value]:
@@ -160,15 +161,6 @@ def _items(value: Value) -> Iterator[Value]:
     if value.kind != "list":
         raise value.error(f"{value.written} stands where a list of packages is wanted", 'begin each line with "- "')
     yield from value.values
-
-
-def _place(value: Value, file: str) -> str:
-    return f"{file}:{value.line + 1}"
-
-
-def _selector(value: Value) -> str:
-    match = _SELECTOR.search(value.source.lines[value.line])
-    return match[1].strip() if match else ""
 
 
 def _lifted(spec: Specification, prefix: Value | None) -> Specification:

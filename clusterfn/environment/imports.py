@@ -24,7 +24,10 @@ def automatic(names: Iterable[str], python: tuple[int, int]) -> Specification:
         python: The caller's (major, minor).
     """
     pip, sentences = [], []
-    for project in _projects(names):
+    owners = _owners()
+    found = {_normal(project): project for name in names for project in owners.get(name, ())}
+    for each in sorted(found.keys() - set(_TRAVELS)):  # the standard library and the user's own belong to no project
+        project = importlib.metadata.distribution(found[each])
         why_not = _origin(project)
         if why_not:
             sentences.append(f"{_name(project)} {why_not}")
@@ -43,14 +46,6 @@ def needed(names: Iterable[str]) -> list[str]:
     return sorted(name for name in names if {_normal(each) for each in _owners().get(name, ())} - set(_TRAVELS))
 
 
-def _projects(names: Iterable[str]) -> list[importlib.metadata.Distribution]:
-    """Find the installed projects of the modules; the standard library and the user's own belong to none."""
-    owners = _owners()
-    found = {_normal(project): project for name in names for project in owners.get(name, ())}
-    wanted = sorted(found.keys() - set(_TRAVELS))
-    return [importlib.metadata.distribution(found[name]) for name in wanted]
-
-
 @functools.cache
 def _owners() -> Mapping[str, Sequence[str]]:
     """Top-level name -> projects; importlib.metadata has it from Python 3.10 on."""
@@ -59,13 +54,10 @@ def _owners() -> Mapping[str, Sequence[str]]:
         return dict(known())
     owners: dict[str, list[str]] = {}
     for project in importlib.metadata.distributions():
-        for name in (project.read_text("top_level.txt") or "").split() or _tops(project):
+        files = {path.parts[0].partition(".")[0] for path in project.files or () if path.suffix == ".py"}
+        for name in (project.read_text("top_level.txt") or "").split() or files:
             owners.setdefault(name, []).append(project.metadata["Name"])
     return owners
-
-
-def _tops(project: importlib.metadata.Distribution) -> set[str]:
-    return {path.parts[0].partition(".")[0] for path in project.files or () if path.suffix == ".py"}
 
 
 def _name(project: importlib.metadata.Distribution) -> str:

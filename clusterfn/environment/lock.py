@@ -10,7 +10,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,11 @@ class EnvironmentLock:
 
 def custom_metadata(input_hash: str, virtual: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Make the metadata that `EnvironmentLock.custom` reads."""
-    told = {f"{VIRTUAL}{platform}": _joined(packages) for platform, packages in virtual.items()}
-    return {INPUT: input_hash, **told}
-
-
-def _joined(packages: Mapping[str, str]) -> str:
-    return ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
+    joined = {
+        VIRTUAL + platform: ";".join(f"{name}={version}" for name, version in sorted(packages.items()))
+        for platform, packages in virtual.items()
+    }
+    return {INPUT: input_hash, **joined}
 
 
 def read_lock(path: Path) -> EnvironmentLock:
@@ -126,7 +125,7 @@ def read_lock(path: Path) -> EnvironmentLock:
 
 
 def parse_lock(data: bytes, path: Path) -> EnvironmentLock:
-    """Parse the content of a lock file. Raises: LockError, as `read_lock` does."""
+    """Parse the content of a lock file; raise LockError as `read_lock` does."""
     tree = _tree(data, path)
     try:
         version = _text(tree["version"])
@@ -241,7 +240,9 @@ def differences(before: EnvironmentLock, after: EnvironmentLock, platform: str) 
     changed = [f"{key[1]} {_change(old[key], new[key])}" for key in sorted(old.keys() & new.keys())
                if old[key].identity != new[key].identity]  # fmt: skip
     parts = [", ".join(changed)] if changed else []
-    parts += [f"{word}: {', '.join(names)}" for word, names in _come_and_gone(old, new) if names]
+    for word, keys in (("new", new.keys() - old.keys()), ("gone", old.keys() - new.keys())):
+        if keys:
+            parts.append(f"{word}: {', '.join(name for _, name in sorted(keys))}")
     return "; ".join(parts) or "the packages are the same"
 
 
@@ -249,10 +250,3 @@ def _change(old: LockedPackage, new: LockedPackage) -> str:
     if old.version != new.version:
         return f"{old.version} -> {new.version}"
     return f"{old.version} {old.build} -> {new.build}" if old.build != new.build else "from another archive"
-
-
-def _come_and_gone(
-    old: Mapping[tuple[str, str], Any], new: Mapping[tuple[str, str], Any]
-) -> Iterator[tuple[str, list[str]]]:
-    yield "new", [name for _, name in sorted(new.keys() - old.keys())]
-    yield "gone", [name for _, name in sorted(old.keys() - new.keys())]

@@ -6,11 +6,11 @@ import ast
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 PYPI = "https://pypi.org/simple"
 _LIST = ("-m", "pip", "config", "list")
+_FOR_REQUESTS = {"REQUESTS_CA_BUNDLE": "cert", "HTTPS_PROXY": "proxy", "HTTP_PROXY": "proxy"}
 _SECTIONS = ("global", "download", "install", ":env:")  # the later count
 
 
@@ -35,11 +35,8 @@ def pip_config() -> PipConfig:
     )
     if done.returncode == 0:
         return read(done.stdout)
-    return read("\n".join(f":env:.{name[4:].lower().replace('_', '-')}={value!r}" for name, value in _variables()))
-
-
-def _variables() -> list[tuple[str, str]]:
-    return [(name, value) for name, value in sorted(os.environ.items()) if name.startswith("PIP_")]
+    variables = [(name, value) for name, value in sorted(os.environ.items()) if name.startswith("PIP_")]
+    return read("\n".join(f":env:.{name[4:].lower().replace('_', '-')}={value!r}" for name, value in variables))
 
 
 def read(listing: str) -> PipConfig:
@@ -49,17 +46,17 @@ def read(listing: str) -> PipConfig:
         >>> read("global.index-url='https://mirror.example/simple'").indexes
         ('https://mirror.example/simple',)
     """
-    told = _told(listing)
-    first = [] if told.get("no-index", "").lower() in ("1", "true", "yes", "on") else [told.get("index-url", PYPI)]
-    indexes = [*first, *told.get("extra-index-url", "").split()] if first else []
+    values = _strongest_values(listing)
+    first = [] if values.get("no-index", "").lower() in ("1", "true", "yes", "on") else [values.get("index-url", PYPI)]
+    indexes = [*first, *values.get("extra-index-url", "").split()] if first else []
     return PipConfig(
         tuple(dict.fromkeys(url.rstrip("/") for url in indexes)),
-        tuple(dict.fromkeys(told.get("find-links", "").split())),
-        tuple(_for_requests(told).items()),
+        tuple(dict.fromkeys(values.get("find-links", "").split())),
+        tuple((name, values[key]) for name, key in _FOR_REQUESTS.items() if values.get(key)),
     )
 
 
-def _told(listing: str) -> dict[str, str]:
+def _strongest_values(listing: str) -> dict[str, str]:
     """Key -> value; of several sections the strongest."""
     found: dict[tuple[int, str], str] = {}
     for line in listing.splitlines():
@@ -68,8 +65,3 @@ def _told(listing: str) -> dict[str, str]:
         if section in _SECTIONS and value:
             found[_SECTIONS.index(section), key] = str(ast.literal_eval(value))
     return {key: found[order, key] for order, key in sorted(found)}
-
-
-def _for_requests(told: Mapping[str, str]) -> dict[str, str]:
-    pairs = {"REQUESTS_CA_BUNDLE": told.get("cert"), "HTTPS_PROXY": told.get("proxy"), "HTTP_PROXY": told.get("proxy")}
-    return {name: value for name, value in pairs.items() if value}

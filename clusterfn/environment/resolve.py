@@ -87,14 +87,10 @@ class LockedEnvironment:
         """Its Python, known before it is built."""
         prefix = layout.environment_dir(self.node_root, self.id) if self.node_root else self.prefix
         path = posixpath.join(prefix, "bin", "python")
-        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": self._short_name}
+        title = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
+        named = {"CONDA_PREFIX": prefix, "CONDA_DEFAULT_ENV": f"{title}-{self.id[:8]}"}
         activation = {"prepend": {"PATH": [posixpath.dirname(path)]}, "set": named, "unset": []}
         return Interpreter(path, self.lock.python(self.platform), activation)
-
-    @property
-    def _short_name(self) -> str:
-        name = Path(self.lock.path.name.partition(".conda-lock")[0]).stem
-        return f"{name}-{self.id[:8]}"
 
     @property
     def building(self) -> EnvironmentRef:
@@ -122,7 +118,9 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
             hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
             'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
         )
-    return environment_yml.read_file(environment_yml.locate_file(text, _folders()))
+    script = places.running_script()
+    folders = [Path.cwd(), *([script.parent] if script else [])]  # where a relative path may begin
+    return environment_yml.read_file(environment_yml.locate_file(text, folders))
 
 
 def with_own_channels(spec: Specification) -> Specification:
@@ -134,21 +132,11 @@ def with_own_channels(spec: Specification) -> Specification:
     return replace(spec, channels=tuple(dict.fromkeys([*own, *others])))
 
 
-def _folders() -> list[Path]:
-    """List where a relative path may begin: the working directory, then the folder of the running script."""
-    script = places.running_script()
-    return [Path.cwd(), *([script.parent] if script else [])]
-
-
 def fingerprint_files(spec: Specification) -> str:
     """Return a text that changes when the specification, or a lock beside it, does."""
-    files = [path for path in (spec.given_lock, spec.file and _lock_beside(spec.file)) if path]
+    files = [path for path in (spec.given_lock, spec.file and solver.lock_beside(spec.file)) if path]
     times = [f"{path}:{path.stat().st_mtime_ns}" for path in files if path.exists()]
     return "|".join([spec.title, spec.input_hash, *times])
-
-
-def _lock_beside(file: Path) -> Path:
-    return file.with_name(f"{file.stem}.conda-lock.yml")
 
 
 def resolve_environment(
@@ -217,14 +205,11 @@ def why_stale(
 def _target(
     host: Host, facts: Mapping[str, str], cards: GpuCapabilities | None, caller: tuple[int, int]
 ) -> SolveTarget:
-    newest = cuda.newest_cuda(cards.driver) if cards is not None else None
-    return SolveTarget(_platform(host, facts["platform"]), facts["glibc"], newest, f"{caller[0]}.{caller[1]}")
-
-
-def _platform(host: Host, told: str) -> str:
-    if told not in _PLATFORMS:
+    platform = facts["platform"]
+    if platform not in _PLATFORMS:
         raise ConfigError(
-            f"environments are made for {', '.join(_PLATFORMS)}, and {host.name} is {told}", host=host.name,
+            f"environments are made for {', '.join(_PLATFORMS)}, and {host.name} is {platform}", host=host.name,
             hint='name one that is there: environment="python:/path", "venv:…", "prefix:…" or "conda:…"',
         )  # fmt: skip
-    return _PLATFORMS[told]
+    newest = cuda.newest_cuda(cards.driver) if cards is not None else None
+    return SolveTarget(_PLATFORMS[platform], facts["glibc"], newest, f"{caller[0]}.{caller[1]}")

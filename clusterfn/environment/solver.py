@@ -117,8 +117,13 @@ def lock_path(spec: Specification, target: SolveTarget) -> Path:
     if spec.given_lock:
         return spec.given_lock
     if spec.file:
-        return spec.file.with_name(f"{spec.file.stem}.conda-lock.yml")
+        return lock_beside(spec.file)
     return places.cache_folder() / "locks" / f"{spec.input_hash[:32]}-{target.python}.conda-lock.yml"
+
+
+def lock_beside(file: Path) -> Path:
+    """Return the path of the lock of a file."""
+    return file.with_name(f"{file.stem}.conda-lock.yml")
 
 
 def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveTarget) -> str:
@@ -131,14 +136,12 @@ def why_lock_unusable(lock: EnvironmentLock, spec: Specification, target: SolveT
     glibc = supposed.get("__glibc", "0")
     if target.glibc and _numbers(glibc) > _numbers(target.glibc):
         return f"{lock.path.name} was solved for glibc {glibc}, and the host has {target.glibc}"
-    return _why_not_cuda(lock, supposed.get("__cuda"), target.cuda) if supposed else ""
-
-
-def _why_not_cuda(lock: EnvironmentLock, solved: str | None, there: str | None) -> str:
-    """Check the CUDA: a build for an older one runs on a newer driver, and any runs without a GPU."""
-    if there is None or (solved and _numbers(solved) <= _numbers(there)):
+    cuda = supposed.get("__cuda")
+    # A build for an older CUDA runs on a newer driver, and any runs without a GPU.
+    if not supposed or target.cuda is None or (cuda and _numbers(cuda) <= _numbers(target.cuda)):
         return ""
-    return f"{lock.path.name} was solved for {f'CUDA {solved}' if solved else 'no card'}, and the host has CUDA {there}"
+    solved = f"CUDA {cuda}" if cuda else "no card"
+    return f"{lock.path.name} was solved for {solved}, and the host has CUDA {target.cuda}"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -188,7 +191,9 @@ def _solved(
         solved = _run(command, {**job, "lock": str(made), "folder": folder}, spec, say)
         data = made.read_bytes()
     lock = locks.parse_lock(data, path)
-    _say_python(spec, target, solved, say)
+    python = solved.get(target.platform, "")
+    if not spec.wants_python and not f"{python}.".startswith(f"{target.python}."):
+        say(f"nothing solves for Python {target.python}: the environment has {python}, the nearest that does")
     locks.write_lock(path, data)
     return lock
 
@@ -217,12 +222,6 @@ def _job(
     }
 
 
-def _say_python(spec: Specification, target: SolveTarget, solved: Mapping[str, str], say: Say) -> None:
-    version = solved.get(target.platform, "")
-    if not spec.wants_python and not f"{version}.".startswith(f"{target.python}."):
-        say(f"nothing solves for Python {target.python}: the environment has {version}, the nearest that does")
-
-
 def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say: Say) -> dict[str, str]:
     """Start the program, and kill it with all its children if we are interrupted."""
     folder = str(job["folder"])
@@ -236,7 +235,11 @@ def _run(command: tuple[str, ...], job: dict[str, Any], spec: Specification, say
         try:
             out = _conversation(process, {**job, "attended": True}, spec, say)
         except BaseException:  # Ctrl-C too: the solver is in a session of its own and would run on
-            _end(process)
+            if sys.platform == "win32":
+                process.kill()
+            else:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
             raise
         said.seek(0)
         return _answer(out, said.read(), process.returncode, spec)
@@ -255,24 +258,11 @@ def _conversation(process: subprocess.Popen[bytes], job: Mapping[str, Any], spec
             try:
                 return process.communicate(timeout=_PATIENCE_S)[0]
             except subprocess.TimeoutExpired:
-                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {_doing(job['folder'])}")
+                doing = "conda-lock starts"
+                with contextlib.suppress(OSError):  # it has written nothing yet
+                    doing = Path(job["folder"], "doing").read_text(encoding="utf-8")
+                say(f"still solving {spec.title} ({time.monotonic() - began:.0f} s): {doing}")
     return process.communicate()[0]
-
-
-def _doing(folder: str) -> str:
-    """Read what the program waits for."""
-    try:
-        return Path(folder, "doing").read_text(encoding="utf-8")
-    except OSError:  # it has written nothing yet
-        return "conda-lock starts"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if sys.platform == "win32":
-        process.kill()
-    else:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
 
 
 def _answer(out: bytes, said: bytes, status: int, spec: Specification) -> dict[str, str]:

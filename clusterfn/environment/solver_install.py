@@ -13,7 +13,7 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from clusterfn.config import places
@@ -32,15 +32,12 @@ def find_conda(say: Callable[[str], None]) -> str:
     """Return the path of the user's mamba, micromamba or conda; "" if none can solve."""
     named = [os.environ.get(name) for name in _VARIABLES]
     for path in filter(None, [*map(shutil.which, _CONDAS), *named]):
-        told = _version(path)
-        if told and tuple(map(int, re.findall(r"\d+", told)[:2])) >= _least(path):
+        version = _version(path)
+        least = _LEAST_CONDA if Path(path).stem.lower() == "conda" else (0, 0)
+        if version and tuple(map(int, re.findall(r"\d+", version)[:2])) >= least:
             return path
-        say(f"{path} is not used ({told or 'it does not answer'}): clusterfn's own solver is")
+        say(f"{path} is not used ({version or 'it does not answer'}): clusterfn's own solver is")
     return ""
-
-
-def _least(path: str) -> tuple[int, int]:
-    return _LEAST_CONDA if Path(path).stem.lower() == "conda" else (0, 0)
 
 
 def _version(path: str) -> str:
@@ -66,19 +63,15 @@ def find_interpreter(own_solver: bool, say: Callable[[str], None]) -> tuple[str,
     modules = ("conda_lock", "rattler") if own_solver else ("conda_lock",)
     if sys.version_info >= _LEAST_PYTHON and all(importlib.util.find_spec(name) for name in modules):
         return (sys.executable,)
-    for python in _beside_conda_lock():
+    found = shutil.which("conda-lock")
+    folder = Path(found).resolve().parent if found else None
+    beside = (
+        [folder / "python", folder / "python3", folder / "python.exe", folder.parent / "python.exe"] if folder else []
+    )
+    for python in map(str, filter(Path.is_file, beside)):
         if subprocess.run([python, "-I", "-c", _HAS, *modules], capture_output=True).returncode == 0:
             return (python, "-I")
     return (str(_own(say)), "-I")
-
-
-def _beside_conda_lock() -> Iterator[str]:
-    """Yield the interpreters beside the conda-lock in PATH, with links resolved."""
-    found = shutil.which("conda-lock")
-    if found:
-        folder = Path(found).resolve().parent
-        names = [folder / "python", folder / "python3", folder / "python.exe", folder.parent / "python.exe"]
-        yield from (str(path) for path in names if path.is_file())
 
 
 def _own(say: Callable[[str], None]) -> Path:

@@ -83,14 +83,6 @@ def _files_in(folder: Path) -> list[Anchor]:
     return [Anchor(path.absolute().as_uri()) for path in files]
 
 
-def _download_page(url: str) -> list[Anchor]:
-    import requests
-
-    answer = requests.get(url, timeout=60)
-    answer.raise_for_status()
-    return _read(answer.text, answer.url)
-
-
 @dataclass(frozen=True)
 class Index:
     """An index in a folder: a folder for each project, with a page or with the files themselves."""
@@ -116,7 +108,11 @@ class Links:
 
     def _all(self) -> list[Anchor]:
         if self.place.startswith(("http://", "https://")):
-            return _download_page(self.place)
+            import requests
+
+            answer = requests.get(self.place, timeout=60)
+            answer.raise_for_status()
+            return _read(answer.text, answer.url)
         path = _path(self.place)
         if path.is_file():
             return _read(path.read_text(encoding="utf-8", errors="replace"), path.absolute().as_uri())
@@ -165,13 +161,11 @@ class LocalIndexes:
         if path.is_file():
             return path.read_bytes()
         wheel = path.with_suffix("")
-        return _metadata(wheel) if path.suffix == ".metadata" and wheel.is_file() else None
-
-
-def _metadata(wheel: Path) -> bytes:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
-        return archive.read(name)
+        if path.suffix != ".metadata" or not wheel.is_file():
+            return None
+        with zipfile.ZipFile(wheel) as archive:
+            metadata = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+            return archive.read(metadata)
 
 
 def serve_local_indexes(

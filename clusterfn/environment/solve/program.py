@@ -136,6 +136,7 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
     """Run conda-lock once."""
     from conda_lock.conda_lock import run_lock
 
+    subdirs = {platform: {"packages": packages} for platform, packages in job["virtual"].items()}
     environment = folder / "environment.yml"
     environment.write_text(environment_yml(job, python), encoding="utf-8")
     _report_progress(job, "conda's packages")
@@ -146,7 +147,7 @@ def _attempt(job: dict[str, Any], folder: Path, python: str | None) -> dict[str,
             platforms=job["platforms"],
             kinds=["lock"],
             lockfile_path=Path(job["lock"]),
-            virtual_package_spec=_written(folder / "virtual.yml", {"subdirs": _subdirs(job)}),
+            virtual_package_spec=_written(folder / "virtual.yml", {"subdirs": subdirs}),
             strip_auth=True,
             mapping_url=str(_written(folder / "names.json", _names())),
         )
@@ -163,7 +164,10 @@ def environment_yml(job: dict[str, Any], python: str | None) -> str:
     """Write the job as a file for conda-lock. JSON's strings are YAML's."""
     conda = [*([[python, ""]] if python else []), *job["conda"]]
     pip = ["  - pip:", *(f"    {_item(line)}" for line in job["pip"])] if job["pip"] else []
-    places = [local_index.index_address(number) if _is_local(url) else url for number, url in enumerate(job["indexes"])]
+    places = [
+        local_index.index_address(number) if url.startswith("file:") else url
+        for number, url in enumerate(job["indexes"])
+    ]
     places += [local_index.index_address(len(places) + number) for number in range(len(job["find_links"]))]
     return "\n".join([
         f"channels: {json.dumps(job['channels'])}",
@@ -177,14 +181,6 @@ def environment_yml(job: dict[str, Any], python: str | None) -> str:
 def _item(line: list[str]) -> str:
     text, selector = line
     return f"  - {json.dumps(text)}" + (f"  # [{selector}]" if selector else "")
-
-
-def _is_local(url: str) -> bool:
-    return url.startswith("file:")
-
-
-def _subdirs(job: dict[str, Any]) -> dict[str, Any]:
-    return {platform: {"packages": packages} for platform, packages in job["virtual"].items()}
 
 
 def _names() -> dict[str, Any]:
