@@ -38,22 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BrokenPipeError as error:
-        return _reader_left(error, loud)
+    except BrokenPipeError as error:  # a job may also have raised it
+        failed = _print_error(error, loud)
+        if failed is not None:
+            return failed
+        # `clusterfn jobs | head` has read enough: let the flush at exit raise nothing
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Exception as error:  # the command's outermost frame: what it does not know it raises
         failed = _print_error(error, loud)
         if failed is None:  # not foreseen: a defect of ours, which its traceback shows best
             raise
         return failed
-
-
-def _reader_left(error: BrokenPipeError, loud: bool) -> int:
-    """`clusterfn jobs | head` has seen enough; a job may also have raised this error."""
-    code = _print_error(error, loud)
-    if code is not None:
-        return code
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush at exit raises nothing
-    return 0
 
 
 def _print_error(error: BaseException, loud: bool) -> int | None:

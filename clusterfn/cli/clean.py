@@ -7,7 +7,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from clusterfn.bridge import layout
@@ -108,15 +107,13 @@ def _local(older_s: float, dry: bool) -> dict[str, dict[str, int]]:
             goes = time.time() - path.lstat().st_mtime >= older_s
             told["count"] += 1
             told["bytes"] += size
-            if goes and (dry or _removed(path)):
+            if goes and not dry:
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+                goes = not path.exists()
+            if goes:
                 told["gone"] += 1
                 told["freed"] += size
     return found
-
-
-def _removed(path: Path) -> bool:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
-    return not path.exists()

@@ -40,7 +40,10 @@ def _foreseen(error: BaseException) -> Complaint | None:
         return Complaint(f"{type(error).__name__}: {error}", USAGE if isinstance(error, ConfigError) else FAILED)
     remote = remote_traceback(error)
     if remote is not None:
-        return Complaint(_raised_there(error, remote), FAILED)
+        # The traceback as the host wrote it, and the exception as it arrived where that says more.
+        text = remote.text.strip('"').strip("\n")
+        arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
+        return Complaint(text if text.endswith(arrived) else f"{text}\n{arrived}", FAILED)
     return None
 
 
@@ -54,10 +57,3 @@ def remote_traceback(error: BaseException) -> RemoteTraceback | None:
         seen.add(id(following))
         following = following.__cause__ or following.__context__
     return None
-
-
-def _raised_there(error: BaseException, remote: RemoteTraceback) -> str:
-    """The traceback as the host wrote it, and the exception as it arrived where that says more."""
-    text = remote.text.strip('"').strip("\n")
-    arrived = "".join(traceback.format_exception_only(type(error), error)).rstrip("\n")
-    return text if text.endswith(arrived) else f"{text}\n{arrived}"

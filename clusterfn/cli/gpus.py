@@ -76,10 +76,9 @@ class MachineTables:
         return "\n\n".join([*parts, *([screen.table(_MACHINE_QUEUE_HEAD, queue)] if queue else [])])
 
     def _row(self, card: Mapping[str, Any]) -> Sequence[str]:
-        return (
-            str(card["index"]), card["name"], _memory(card["used_mib"], card["total_mib"]),
-            _use(card["use_percent"]) + self._for_how_long(card), _held_by(card),
-        )  # fmt: skip
+        use = "?" if card["use_percent"] is None else f"{card['use_percent']} %"
+        memory = _memory(card["used_mib"], card["total_mib"])
+        return str(card["index"]), card["name"], memory, use + self._for_how_long(card), _held_by(card)
 
     def _for_how_long(self, card: Mapping[str, Any]) -> str:
         """How long a held card has been seen at 0 % with the same memory by the same holder."""
@@ -100,10 +99,6 @@ def _is_free(card: Mapping[str, Any]) -> bool:
 def _memory(used_mib: int | None, total_mib: int | None) -> str:
     used, total = ("?" if mib is None else f"{mib / 1024:.1f}" for mib in (used_mib, total_mib))
     return f"{used} of {total} GB"
-
-
-def _use(percent: int | None) -> str:
-    return "?" if percent is None else f"{percent} %"
 
 
 def _held_by(card: Mapping[str, Any]) -> str:

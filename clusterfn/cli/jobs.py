@@ -174,32 +174,21 @@ def cancel(given: argparse.Namespace) -> int:
 
 def _cancel(job: Job[Any] | JobGroup[Any, Any]) -> bool:
     """Whether it has ended then."""
-    if isinstance(job, JobGroup):
-        done = _end_group(job)
-    elif job.cancel():
+    if isinstance(job, Job) and job.cancel():
         done = "was withdrawn before it started"
     elif _ended(job):
         done = f"had ended already: {job.status}"
     else:
         job.stop()
-        concurrent.futures.wait([job], _END_S)
-        done = _stopped(job)
+        if isinstance(job, JobGroup):
+            job.wait(_END_S)
+        else:
+            concurrent.futures.wait([job], _END_S)
+        done = "was told to stop, and has not ended yet"
+        if job.done():
+            done = f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
     job_display.say(f"clusterfn: {job.id} {job.name} on {job.host} {in_one_line(done)}\n")
     return job.done()
-
-
-def _end_group(group: JobGroup[Any, Any]) -> str:
-    if _ended(group):
-        return f"had ended already: {group.status}"
-    group.stop()
-    group.wait(_END_S)
-    return _stopped(group)
-
-
-def _stopped(job: Job[Any] | JobGroup[Any, Any]) -> str:
-    if not job.done():
-        return "was told to stop, and has not ended yet"
-    return f"{'was stopped' if job.state == CANCELLED else 'has ended meanwhile'}: {job.status}"
 
 
 def _ended(job: Job[Any] | JobGroup[Any, Any]) -> bool:

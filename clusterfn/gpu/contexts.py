@@ -146,14 +146,10 @@ def _clean_up(model: object, name: str | None) -> Callable[[], Any]:
     if callable(found):
         return cast(Callable[[], Any], found)
     if name in (None, _OFTEN_ABSENT) and found is None:
-        return _nothing
+        return lambda: None
     raise ConfigError(
         f"{type(model).__name__} has no method {name!r}", hint="give the name of the method that frees it, or None"
     )
-
-
-def _nothing() -> None:
-    return None
 
 
 def release_memory() -> None:

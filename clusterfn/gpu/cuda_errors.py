@@ -237,7 +237,12 @@ def classify(error: BaseException) -> Fault:
     known = find_known_error(message_of(error))
     if known is not None:
         return Fault(DRIVER if known.is_driver else CUDA, known.name, known.retry, known.advice)
-    return Fault(_kind_of(error), type(error).__name__, NEVER, "")
+    if isinstance(error, RuntimeError):
+        is_cuda_type = any(_CUDA_TYPES.search(cls.__name__) for cls in type(error).__mro__)
+        kind = CUDA if is_cuda_type or _CUDA_WORDS.search(message_of(error)) else RUNTIME
+    else:
+        kind = DRIVER if isinstance(error, (OSError, AttributeError)) else OTHER
+    return Fault(kind, type(error).__name__, NEVER, "")
 
 
 def message_of(error: BaseException) -> str:
@@ -252,13 +257,3 @@ def message_of(error: BaseException) -> str:
 def find_known_error(text: str) -> Cause | None:
     """The first row of the table that occurs in a message; None if none does."""
     return next((row for row in TABLE if row.occurs_in(text)), None)
-
-
-def _kind_of(error: BaseException) -> str:
-    if isinstance(error, RuntimeError):
-        return CUDA if _CUDA_WORDS.search(message_of(error)) or _is_cuda_type(error) else RUNTIME
-    return DRIVER if isinstance(error, (OSError, AttributeError)) else OTHER
-
-
-def _is_cuda_type(error: BaseException) -> bool:
-    return any(_CUDA_TYPES.search(cls.__name__) for cls in type(error).__mro__)

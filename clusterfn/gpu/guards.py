@@ -88,7 +88,7 @@ def is_asynchronous(fn: Callable[..., object]) -> bool:
 
 def probe(fn: Callable[[], T], name: str, fallback: T) -> T:
     """The same for what may be asked every second: the same failure is logged once."""
-    with swallowed(name, _report_once):
+    with swallowed(name, lambda error, fault, operation: say_once(_level(fault), _told(error, fault, operation))):
         return fn()
     return fallback
 
@@ -105,10 +105,6 @@ def swallowed(operation: str, report: Callable[[BaseException, Fault, str], None
 def _report(error: BaseException, fault: Fault, operation: str) -> None:
     """A warning for what must be reckoned with; an error, with its traceback, for anything else."""
     log.log(_level(fault), "%s", _told(error, fault, operation), exc_info=None if fault.expected else error)
-
-
-def _report_once(error: BaseException, fault: Fault, operation: str) -> None:
-    say_once(_level(fault), _told(error, fault, operation))
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ import importlib.util
 import logging
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
@@ -59,18 +59,16 @@ def detect_hardware() -> Hardware:
         True
     """
     gpus = get_safe_gpu_info()
-    why = gpus.trouble if not gpus.cards else _torch_without_cuda()
+    why = gpus.trouble
+    if gpus.cards:
+        without_cuda = probe(pytorch.lacks_cuda, "asking PyTorch for its CUDA", "")
+        why = f"PyTorch {without_cuda} is built without CUDA" if without_cuda else ""
     torch = pytorch.loaded()
     version = probe(pytorch.installed_version, "looking for PyTorch", "") if torch is None else str(torch.__version__)
     return Hardware(
         "cpu" if why or not gpus.cards else "cuda", gpus, why, version,
         probe(_cores, "counting cores", 1), probe(_memory_gb, "measuring memory", 0.0),
     )  # fmt: skip
-
-
-def _torch_without_cuda() -> str:
-    version = probe(pytorch.lacks_cuda, "asking PyTorch for its CUDA", "")
-    return f"PyTorch {version} is built without CUDA" if version else ""
 
 
 def _cores() -> int:
@@ -163,7 +161,8 @@ def get_optimal_providers() -> list[str]:
     """
     offered: list[str] = probe(_offered, "asking ONNX Runtime for its providers", [])
     cards = get_safe_gpu_info().available
-    wanted = [name for name in _ON_CARDS if cards and (name != _ON_CARDS[0] or _has_tensorrt())] + list(_ELSEWHERE)
+    tensorrt = any(importlib.util.find_spec(name) is not None for name in ("tensorrt_libs", "tensorrt"))
+    wanted = [name for name in _ON_CARDS if cards and (tensorrt or name != _ON_CARDS[0])] + list(_ELSEWHERE)
     return [*(name for name in wanted if name in offered), _CPU]
 
 
@@ -171,10 +170,6 @@ def _offered() -> list[str]:
     if importlib.util.find_spec("onnxruntime") is None:
         return []
     return list(importlib.import_module("onnxruntime").get_available_providers())
-
-
-def _has_tensorrt() -> bool:
-    return any(importlib.util.find_spec(name) is not None for name in ("tensorrt_libs", "tensorrt"))
 
 
 def validate_startup_configuration(
@@ -221,7 +216,10 @@ def validate_startup_configuration(
             "this machine is not what the program asks for", evidence=[*wrong, *describe(found.gpus)],
             hint="ask for it in @cluster(gpus=..., cores=..., memory=...), or for less here",
         )  # fmt: skip
-    return _on_the_cpu(found, on_cards) if on_cards else found
+    if not on_cards:
+        return found
+    say_once(logging.WARNING, f"running on the CPU, as allow_cpu=True says: {'; '.join(on_cards)}")
+    return replace(found, device="cpu", why_cpu="; ".join(on_cards))
 
 
 def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> Iterator[str]:
@@ -237,8 +235,3 @@ def _wrong_with_cards(found: Hardware, gpus: int, vram_gb: float, fp8: bool) -> 
             yield f"{vram_gb:.1f} GB free on each card asked for, {free} on card {card.index}"
         if fp8 and not supports_fp8(card.index):
             yield f"FP8 asked for, which card {card.index} ({card.name}) cannot"
-
-
-def _on_the_cpu(found: Hardware, why: Sequence[str]) -> Hardware:
-    say_once(logging.WARNING, f"running on the CPU, as allow_cpu=True says: {'; '.join(why)}")
-    return Hardware("cpu", found.gpus, "; ".join(why), found.torch, found.cores, found.memory_gb)

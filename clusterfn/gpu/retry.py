@@ -145,18 +145,15 @@ class _Tries:
             return False
         self._failed += 1
         if self._failed < self._policy.attempts and self._policy.helps(error):
-            self._go_on(error)
+            longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
+            self.wait_s = longest * _dice.uniform(0.5, 1.0)
+            log.warning(
+                "%s failed, attempt %d of %d; again in %.1f s: %s",
+                self._name, self._failed, self._policy.attempts, self.wait_s, first_line(error),
+            )  # fmt: skip
             return True
         if self._failed > 1:
             annotate(error, f"{self._name} was called {self._failed} times")
         if classify(error).retry == NEW_PROCESS:
             annotate(error, f"a new process may succeed where this one cannot; next: {classify(error).advice}")
         return False
-
-    def _go_on(self, error: Exception) -> None:
-        longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
-        self.wait_s = longest * _dice.uniform(0.5, 1.0)
-        log.warning(
-            "%s failed, attempt %d of %d; again in %.1f s: %s",
-            self._name, self._failed, self._policy.attempts, self.wait_s, first_line(error),
-        )  # fmt: skip

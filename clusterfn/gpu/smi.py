@@ -148,14 +148,9 @@ def _answer(process: subprocess.Popen[bytes]) -> bytes:
         return process.communicate(timeout=PATIENCE_S)[0]
     except subprocess.TimeoutExpired:
         _hung_at[:] = [time.monotonic()]
-        _abandon(process)
+        process.kill()
+        if process.stdout is not None:
+            process.stdout.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
+            process.wait(1.0)
         raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s") from None
-
-
-def _abandon(process: subprocess.Popen[bytes]) -> None:
-    """End it; one that hangs in the driver cannot be ended, and is not waited for."""
-    process.kill()
-    if process.stdout is not None:
-        process.stdout.close()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(1.0)

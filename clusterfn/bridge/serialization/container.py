@@ -72,9 +72,6 @@ class Packed:
         """Return the whole file: header, pickle and the buffers that are not blobs."""
         own = [buffer for index, buffer in enumerate(self.buffers) if index not in self.blobs]
         body: list[bytes | memoryview] = [self.pickle, *own]
-        return [self._header(_crc(body)), *body]
-
-    def _header(self, crc: int) -> bytes:
         record = {
             "format": FORMAT,
             "python": list(sys.version_info[:2]),
@@ -85,7 +82,7 @@ class Packed:
             **({"logging": dict(self.logging)} if self.logging else {}),
             **({"code": "text"} if self.as_text else {}),
         }
-        return _sealed(json.dumps(record).encode()[:-1], crc)
+        return [_sealed(json.dumps(record).encode()[:-1], _crc(body)), *body]
 
 
 def _sealed(facts: bytes, crc: int) -> bytes:
@@ -167,12 +164,11 @@ def load(
         line = file.readline(size)
         body = bytearray(size - len(line))
         filled = file.readinto(body)
-    blobs = functools.partial(_blob, blob_path, read_blob or _read_blob)
-    return _load_body(line, memoryview(body)[:filled], blobs, on_header=on_header)
 
+    def blob(digest: str, size: int) -> Any:
+        return (read_blob or _read_blob)(blob_path(digest), digest, size)
 
-def _blob(path: Callable[[str], str], read: ReadBlob, digest: str, size: int) -> Any:
-    return read(path(digest), digest, size)
+    return _load_body(line, memoryview(body)[:filled], blob, on_header=on_header)
 
 
 def loads(data: bytes | bytearray, same_python: bool = True) -> Any:
@@ -231,7 +227,6 @@ def _load_body(
 
 
 def _makes_sense(header: Mapping[str, Any]) -> bool:
-    """Whether each field has its type."""
     python, buffers, sources = header.get("python"), header.get("buffers"), header.get("sources")
     if not (isinstance(python, list) and isinstance(buffers, list) and isinstance(sources, dict)):
         return False

@@ -46,13 +46,13 @@ def dumps(obj: object, target: Version = None) -> bytes:
     """
     if target is None or target == HERE:
         return pickler.dumps(obj)
-    return twice(functools.partial(_dumps, obj), target)
 
+    def dump(make: Callable[..., pickler.Pickler]) -> bytes:
+        out = io.BytesIO()
+        make(out).dump(obj)
+        return out.getvalue()
 
-def _dumps(obj: object, make: Callable[..., pickler.Pickler]) -> bytes:
-    out = io.BytesIO()
-    make(out).dump(obj)
-    return out.getvalue()
+    return twice(dump, target)
 
 
 def twice(work: Callable[[Callable[..., pickler.Pickler]], R], target: tuple[int, int]) -> R:
@@ -134,7 +134,10 @@ class TextPickler(pickler.Pickler):
         if snippet is None or outer is None:
             return _without_statement(cls, plain)
         self._known_there(snippet)
-        self._look_at_functions(cls, snippet)
+        for function in statement.functions(cls):
+            # Methods are not pickled by themselves, but `on_object` must see what they import.
+            if self._look is not None and function.__code__.co_filename == snippet.file:
+                self._look(function)
         scope = statement.home(cls)
         self._begun[cls] = scope
         shared = self._shared(scope)
@@ -151,12 +154,6 @@ class TextPickler(pickler.Pickler):
         if not shared:
             shared.update({name: scope[name] for name in _OF_A_MODULE if name in scope})
         return shared
-
-    def _look_at_functions(self, cls: type, snippet: Snippet) -> None:
-        """Pass the methods to `on_object`: they are not pickled by themselves, but need what they import."""
-        for function in statement.functions(cls):
-            if self._look is not None and function.__code__.co_filename == snippet.file:
-                self._look(function)
 
 
 _ITSELF = (

@@ -88,7 +88,8 @@ def _holds(data: bytes, secrets: Sequence[str]) -> bool:
 
 def summary(error: BaseException) -> dict[str, str]:
     """Return type, message and traceback of `error` as text, for people and for logs."""
-    return {"type": _name(type(error)), "message": message(error), "traceback": _traceback(error)}
+    name, said = _name(type(error)), text_of(error)
+    return {"type": name, "message": said, "traceback": attempt(_format, error)[0] or f"{name}: {said}\n"}
 
 
 def bare_summary(error: BaseException, broken: BaseException) -> dict[str, str]:
@@ -149,7 +150,7 @@ def _record(error: BaseException, places: dict[int, int], dumps: _Dumps, secrets
         "pickled": attempt(masking, error)[0] if _pickles_itself(cls) else None,
         "args": [_dumps_or_repr(each, masking, secrets) for each in (error.args[:1] if members else error.args)],
         "state": {name: _dumps_or_repr(value, masking, secrets) for name, value in _state(error).items()},
-        "message": masked(message(error), secrets),
+        "message": masked(text_of(error), secrets),
         "notes": masked(_notes(error), secrets),
         "cause": places.get(id(error.__cause__)),
         "context": places.get(id(error.__context__)),
@@ -179,7 +180,7 @@ def _state(error: BaseException) -> dict[str, Any]:
 
 def _notes(error: BaseException) -> list[str]:
     notes, _ = attempt(list, getattr(error, "__notes__", ()))
-    return [_text(note) for note in notes or ()]
+    return [text_of(note) for note in notes or ()]
 
 
 def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> bytes:
@@ -194,24 +195,14 @@ def _dumps_or_repr(value: object, dumps: _Dumps, secrets: Sequence[str]) -> byte
     return bytes(data)
 
 
-def message(error: BaseException) -> str:
-    """Return the text of an exception, whose `__str__` may itself raise."""
-    return _text(error)
-
-
-def _text(value: object) -> str:
-    """Return the text of a value; str() may raise, or return a subclass of str."""
+def text_of(value: object) -> str:
+    """Return the text of an exception or a note; str() may raise, or return a subclass of str."""
     text, broken = attempt(str, value)
     return f"<no message: its __str__ raised {type(broken).__name__}>" if broken else str.__str__(text)
 
 
 def _name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
-
-
-def _traceback(error: BaseException) -> str:
-    text, _ = attempt(_format, error)
-    return text or f"{_name(type(error))}: {message(error)}\n"
 
 
 def _format(error: BaseException) -> str:

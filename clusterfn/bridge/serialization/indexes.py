@@ -25,40 +25,24 @@ def reduce(obj: Any, note: Note) -> Any:
     """
     faiss = sys.modules["faiss"]
     if isinstance(obj, faiss.Index):
-        return index, (pickle.PickleBuffer(_written(obj, note)),)
+        return index, (pickle.PickleBuffer(_written(obj, note, faiss.serialize_index, "index_gpu_to_cpu")),)
     if isinstance(obj, faiss.IndexBinary):
-        return binary_index, (pickle.PickleBuffer(_binary_written(obj, note)),)
+        written = _written(obj, note, faiss.serialize_index_binary, "index_binary_gpu_to_cpu")
+        return binary_index, (pickle.PickleBuffer(written),)
     return NotImplemented
 
 
-def _written(obj: Any, note: Note) -> Any:
-    faiss = sys.modules["faiss"]
+def _written(obj: Any, note: Note, serialize: Callable[[Any], Any], to_cpu: str) -> Any:
     try:
-        return faiss.serialize_index(obj)
+        return serialize(obj)
     except RuntimeError as refused:
         reason = refused
     try:
-        return faiss.serialize_index(_from_gpu(obj, "index_gpu_to_cpu", note))
+        copy = getattr(sys.modules["faiss"], to_cpu)(obj)
+        note("a faiss %s was on a card: it travelled as one in the processor's memory" % type(obj).__name__)
+        return serialize(copy)
     except (AttributeError, RuntimeError):  # faiss without GPUs, or an index that is on none
-        return faiss.serialize_index(_as_flat(obj, reason, note))
-
-
-def _binary_written(obj: Any, note: Note) -> Any:
-    faiss = sys.modules["faiss"]
-    try:
-        return faiss.serialize_index_binary(obj)
-    except RuntimeError as refused:
-        reason = refused
-    try:
-        return faiss.serialize_index_binary(_from_gpu(obj, "index_binary_gpu_to_cpu", note))
-    except (AttributeError, RuntimeError):
-        return faiss.serialize_index_binary(_as_flat(obj, reason, note))
-
-
-def _from_gpu(obj: Any, how: str, note: Note) -> Any:
-    copy = getattr(sys.modules["faiss"], how)(obj)
-    note("a faiss %s was on a card: it travelled as one in the processor's memory" % type(obj).__name__)
-    return copy
+        return serialize(_as_flat(obj, reason, note))
 
 
 def _as_flat(obj: Any, refused: RuntimeError, note: Note) -> Any:

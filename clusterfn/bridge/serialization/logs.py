@@ -6,6 +6,7 @@ logs nothing would lose some milliseconds.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from typing import TYPE_CHECKING, Any
@@ -22,16 +23,10 @@ def describe() -> dict[str, Any] | None:
     root = logging.getLogger()
     if not root.handlers and root.level == logging.WARNING:
         return None
-    handler = _for_people(root.handlers)
+    streams = [each for each in root.handlers if isinstance(each, logging.StreamHandler)]
+    handler = next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
     level = max(root.level, handler.level if handler else 0)
     return {"level": level, **_format(handler)}
-
-
-def _for_people(handlers: list[logging.Handler]) -> logging.StreamHandler[Any] | None:
-    """Return the handler that writes to a terminal, if there is one."""
-    logging = sys.modules["logging"]
-    streams = [each for each in handlers if isinstance(each, logging.StreamHandler)]
-    return next((each for each in streams if not isinstance(each, logging.FileHandler)), None)
 
 
 def _format(handler: logging.Handler | None) -> dict[str, Any]:
@@ -43,19 +38,12 @@ def _format(handler: logging.Handler | None) -> dict[str, Any]:
     if formatter is not None and type(formatter) is logging.Formatter:
         styles = {type(made): sign for sign, made in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
         facts = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": styles.get(type(formatter._style))}
-        if facts["style"] and _formats(facts):
-            return facts
+        if facts["style"]:
+            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
+            with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
+                made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
+                return facts
     return {"format": logging.BASIC_FORMAT, "datefmt": None, "style": "%"}
-
-
-def _formats(facts: dict[str, Any]) -> bool:
-    logging = sys.modules["logging"]
-    made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
-    try:
-        made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
-    except (KeyError, ValueError, TypeError, AttributeError):
-        return False
-    return True
 
 
 def show(facts: dict[str, Any]) -> None:

@@ -118,15 +118,13 @@ def loads_without_code(data: bytes | memoryview, buffers: Iterable[Any] = ()) ->
 
 class _WithoutCode(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (_core.__name__, _core._builtin_type.__name__):
-            return _type_but_code
-        return super().find_class(module, name)
+        def type_but_code(name: str) -> Any:
+            if name == "CodeType":
+                raise pickle.UnpicklingError("it holds byte code of another version of Python")
+            return _core._builtin_type(name)
 
-
-def _type_but_code(name: str) -> Any:
-    if name == "CodeType":
-        raise pickle.UnpicklingError("it holds byte code of another version of Python")
-    return _core._builtin_type(name)
+        found = super().find_class(module, name)
+        return type_but_code if found is _core._builtin_type else found
 
 
 # A class that travels by value is made once in a process and never touched again: neither the caller's own, nor one
@@ -156,17 +154,13 @@ def _by_value(cls: type, reduction: Any) -> Any:
     if make is makers[0] and "__slots__" in vars(cls) and not issubclass(cls, tuple):
         args[3]["__slots__"] = vars(cls)["__slots__"]  # set later it would make no slots
     if make is makers[1]:
-        state[1].update(_set_on_members(cls))
+        members: Any = cls
+        for name, member in members.__members__.items():
+            # What the enumeration's own __init__ set: that method does not exist when the members are rebuilt.
+            own = {key: value for key, value in getattr(member, "__dict__", {}).items() if not key.startswith("_")}
+            if own:
+                state[1][name] = own
     return remake_class, (cls.__module__, cls.__qualname__, make, args), state, None, None, fill_class
-
-
-def _set_on_members(cls: Any) -> dict[str, dict[str, Any]]:
-    """Return what an enumeration's own `__init__` set on its members: it does not exist when they are rebuilt."""
-    found = {
-        name: {key: value for key, value in getattr(member, "__dict__", {}).items() if not key.startswith("_")}
-        for name, member in cls.__members__.items()
-    }
-    return {name: own for name, own in found.items() if own}
 
 
 def remake_class(module: str | None, qualname: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:

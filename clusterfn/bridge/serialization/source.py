@@ -251,20 +251,16 @@ def parse(snippet: Snippet, version: tuple[int, int] | None = None) -> Definitio
     try:
         tree = quietly(ast.parse, form % snippet.text, feature_version=version)
     except SyntaxError as error:
-        raise _at_its_place(error, snippet) from None
+        line = (error.lineno or 2) + snippet.line - 2
+        lines = snippet.text.split("\n")
+        shown = lines[line - snippet.line] if 0 <= line - snippet.line < len(lines) else None
+        raise SyntaxError(error.msg, (snippet.file, line, error.offset, shown)) from None
     ast.increment_lineno(tree, snippet.line - 2)
     top: Any = tree.body[0]
     if isinstance(top, ast.If):
         top = top.body[0]
     only: Definition = getattr(top, "value", top)
     return only
-
-
-def _at_its_place(error: SyntaxError, snippet: Snippet) -> SyntaxError:
-    line = (error.lineno or 2) + snippet.line - 2
-    lines = snippet.text.split("\n")
-    shown = lines[line - snippet.line] if 0 <= line - snippet.line < len(lines) else None
-    return SyntaxError(error.msg, (snippet.file, line, error.offset, shown))
 
 
 def _compile(snippet: Snippet) -> types.CodeType:

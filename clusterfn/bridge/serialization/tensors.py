@@ -51,21 +51,16 @@ def _reduce_storage(obj: Any, note: Note) -> Any:
 def _reduce_tensor(obj: Any, note: Note) -> Any:
     if obj.device.type == "meta":
         return NotImplemented
-    local = _to_cpu(obj, note)
+    local = obj
+    if obj.device.type not in _STAYS:
+        _say(obj, note)
+        local = obj.detach().cpu().requires_grad_(obj.requires_grad)
     layout = str(local.layout)
     if layout in _SPARSE or local.is_quantized or local.is_nested or any(getattr(local, "names", ())):
         return local.__reduce_ex__(5)
     if layout != "torch.strided":
         raise pickle.PicklingError("a tensor of layout %s cannot travel: use its .to_dense()" % layout)
     return _reduce_dense(local, vars(obj))
-
-
-def _to_cpu(obj: Any, note: Note) -> Any:
-    """Return the same tensor in main memory."""
-    if obj.device.type in _STAYS:
-        return obj
-    _say(obj, note)
-    return obj.detach().cpu().requires_grad_(obj.requires_grad)
 
 
 def _say(obj: Any, note: Note) -> None:

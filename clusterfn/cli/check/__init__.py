@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from clusterfn.bridge.supervisor.text import in_one_line
 from clusterfn.calls.job import PENDING, RUNNING
@@ -100,22 +100,17 @@ def as_json(given: argparse.Namespace) -> int:
     with _ending_is_an_exception():
         findings = list(_findings(found, lambda: None))
     ready = not _named("FAIL", findings)
-    print(json.dumps({"host": found.name, "ready": ready, "steps": [_plain(each) for each in findings]}, indent=1))
+    steps = [
+        {"name": each.name, "result": each.word.lower(), "message": each.message, "evidence": list(each.evidence),
+         "hint": each.hint}
+        for each in findings
+    ]  # fmt: skip
+    print(json.dumps({"host": found.name, "ready": ready, "steps": steps}, indent=1))
     return 0 if ready else 1
 
 
 def _named(word: str, findings: Sequence[Finding]) -> list[str]:
     return [each.name for each in findings if each.word == word]
-
-
-def _plain(finding: Finding) -> dict[str, Any]:
-    return {
-        "name": finding.name,
-        "result": finding.word.lower(),
-        "message": finding.message,
-        "evidence": list(finding.evidence),
-        "hint": finding.hint,
-    }
 
 
 def _findings(found: CheckState, ended: Callable[[], None]) -> Iterator[Finding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.options import did_you_mean
-from clusterfn.hosts.survey import Account, Partition, SurveyedGpus
+from clusterfn.hosts.survey import Partition, SurveyedGpus
 
 
 def scheduler(found: CheckState) -> str:
@@ -64,7 +64,8 @@ def account(found: CheckState) -> str:
     _check_among("account", wanted, [each.name for each in accounts], found)
     mine = [each for each in accounts if wanted in (None, each.name)]
     _check_among("qos", qos, [name for each in mine for name in each.qos], found)
-    return "\n".join(["you may be charged to (account, partition, QOS):", *map(_association, accounts)])
+    rows = [f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}" for each in accounts]
+    return "\n".join(["you may be charged to (account, partition, QOS):", *rows])
 
 
 def _check_among(option: str, wanted: object, known: list[str], found: CheckState) -> None:
@@ -74,10 +75,6 @@ def _check_among(option: str, wanted: object, known: list[str], found: CheckStat
     near = did_you_mean(str(wanted), names)
     hint = f"set `slurm: {option}:` of {found.place} to one of {', '.join(names)}"
     raise StepFailed(f"SLURM lets you use no {option} {wanted}{near}", hint)
-
-
-def _association(each: Account) -> str:
-    return f"{each.name}  {each.partition or 'any'}  {', '.join(each.qos) or 'default'}"
 
 
 _MISMATCH = "version mismatch"
