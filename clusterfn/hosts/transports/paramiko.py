@@ -114,28 +114,26 @@ class ParamikoStream:
 
 
 def connect(host: Host, settings: Settings, asker: Asker | None = None) -> list[paramiko.Transport]:
-    """A logged-in connection, after those that it goes through; `close` ends them.
+    """Connect and log in; return the connection, after those that it goes through. `close` ends them.
 
     Raises:
         HostError: As `Transport.open`.
     """
-    return base.open_with_retries(
-        lambda: _all_hops(host, settings, asker), lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S
-    )
 
+    def connect_once() -> list[paramiko.Transport]:
+        hops: list[paramiko.Transport] = []
+        try:
+            _connect(host, settings, hops, asker=asker)
+        except BaseException:  # as in `open`
+            close(hops)
+            raise
+        return hops
 
-def _all_hops(host: Host, settings: Settings, asker: Asker | None) -> list[paramiko.Transport]:
-    hops: list[paramiko.Transport] = []
-    try:
-        _connect(host, settings, hops, asker=asker)
-    except BaseException:  # as in `open`
-        close(hops)
-        raise
-    return hops
+    return base.open_with_retries(connect_once, lambda error: isinstance(error.__cause__, HUNG_UP), BUSY_PAUSES_S)
 
 
 def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: str) -> paramiko.Channel:
-    """A channel on which `command` was started."""
+    """Start `command` on a channel of its own."""
     with _translated(host, settings):
         channel = ssh.open_session(timeout=settings.timeout_s)
         channel.exec_command(command)
@@ -152,7 +150,7 @@ def close(hops: list[paramiko.Transport]) -> None:
 def _connect(
     host: Host, settings: Settings, hops: list[paramiko.Transport], via: Any = None, asker: Asker | None = None
 ) -> paramiko.Transport:
-    """A logged-in connection; those that it goes through are put in `hops` before it."""
+    """Connect, check the host key and log in; `hops` gets the connection, after those that it goes through."""
     ssh = meet(host, settings, hops, via, asker=asker)
     with _translated(host, settings):
         key = ssh.get_remote_server_key()
@@ -170,7 +168,7 @@ def meet(
     kinds: tuple[str, ...] = (),
     asker: Asker | None = None,
 ) -> paramiko.Transport:
-    """A connection that has shown its host key and is not logged in; its key was not checked yet.
+    """Connect as far as the host key, which the caller checks; nobody is logged in yet.
 
     Args:
         hops: Takes this connection, and before it those that it goes through.

@@ -60,13 +60,15 @@ class InteractiveLogin:
 
     def _method(self, method: str) -> list[str] | None:
         """What is wanted after this step; None if every try was refused."""
-        take = self._ask_rounds if method == METHODS[0] else self._ask_password
         for attempt in range(self.tries):
             if not self.ssh.is_active():
                 return None
             self._before = AGAIN if attempt else ""
             try:
-                return take()
+                if method == METHODS[0]:
+                    return self._ask_rounds()
+                password = self.asker(Question("Password: ", self.who, self._before))
+                return list(self.ssh.auth_password(self.user, password, fallback=False))
             except NotAnswered:
                 self.words(f"{method}: not answered")
                 return None
@@ -76,10 +78,6 @@ class InteractiveLogin:
             except (paramiko.SSHException, EOFError):
                 self.words(f"{method}: {'refused' if self.ssh.is_active() else 'refused, hung up'}")
         return None
-
-    def _ask_password(self) -> list[str]:
-        password = self.asker(Question("Password: ", self.who, self._before))
-        return list(self.ssh.auth_password(self.user, password, fallback=False))
 
     def _ask_rounds(self) -> list[str]:
         """paramiko brings the questions on a thread of its own; they are handed over to this one."""
@@ -100,16 +98,16 @@ class InteractiveLogin:
         return list(outcome.result())
 
     def _answer(self, one: _Round) -> None:
+        questions = [
+            Question(text, self.who, "" if number else one.about, secret=not echo)
+            for number, (text, echo) in enumerate(one.prompts)
+        ]
         try:
-            one.answers.set_result([self._one(one, number) for number in range(len(one.prompts))])
+            one.answers.set_result([self.asker(question) for question in questions])
         except BaseException:  # the person may press Ctrl-C: paramiko's thread must not wait on
             one.answers.set_exception(paramiko.AuthenticationException("not answered"))  # for paramiko's own thread
             self.ssh.close()
             raise
-
-    def _one(self, one: _Round, number: int) -> str:
-        text, echo = one.prompts[number]
-        return self.asker(Question(text, self.who, "" if number else one.about, secret=not echo))
 
 
 AUTH_TIMEOUT_S = 30.0
@@ -146,8 +144,10 @@ def log_in(ssh: paramiko.Transport, settings: Settings, host_name: str, asker: A
         who = f"{settings.user}@{settings.hostname}"
         further = InteractiveLogin(ssh, settings.user, who, asker, settings.tries, tried.words.append).go(further)
     if further != []:
+        evidence = [f"tried {word}" for word in tried.words or ["no key: none was found"]]
+        evidence += [f"the host allows: {', '.join(tried.allowed)}"] if tried.allowed else []
         raise ssh_errors.login_refused(
-            host_name, settings, _evidence(tried), tried.allowed, partly=partly, asked=asker is not None
+            host_name, settings, evidence, tried.allowed, partly=partly, asked=asker is not None
         )
 
 
@@ -264,8 +264,3 @@ def _by_nothing(ssh: paramiko.Transport, settings: Settings, tried: _LoginAttemp
     except (paramiko.SSHException, EOFError):
         return None
     return []
-
-
-def _evidence(tried: _LoginAttempts) -> list[str]:
-    allowed = [f"the host allows: {', '.join(tried.allowed)}"] if tried.allowed else []
-    return [*(f"tried {word}" for word in tried.words or ["no key: none was found"]), *allowed]

@@ -61,7 +61,8 @@ Asker = Callable[[Question], str]
 
 def person() -> Asker | None:
     """How the person at this process can be asked; None if there is no person."""
-    if _is_worker():
+    module = sys.modules.get("multiprocessing.process")
+    if module is not None and module.parent_process() is not None:  # multiprocessing's children would all ask at once
         return None
     if "ipykernel.kernelapp" in sys.modules:
         # while a cell runs the kernel's own method stands in the place of getpass's; else an answer would go nowhere
@@ -80,12 +81,6 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
     return AuthenticationError(
         f"connection to {host_name} needs you: {how}; your jobs go on", host=host_name, hint=how, retryable=True
     )
-
-
-def _is_worker() -> bool:
-    """Whether this is one of multiprocessing's children, which would all ask at once."""
-    module = sys.modules.get("multiprocessing.process")
-    return module is not None and module.parent_process() is not None
 
 
 def _in_notebook(kernel: Any) -> Asker:
@@ -121,33 +116,28 @@ if sys.platform == "win32":
 
     def _on_terminal(question: Question) -> str:
         with _asking:
-            return getpass.getpass(str(question)) if question.secret else _on_console(question)
-
-    def _on_console(question: Question) -> str:
-        with Path("CONOUT$").open("w", encoding="utf-8") as out, Path("CONIN$").open(encoding="utf-8") as console:
-            out.write(str(question))
-            out.flush()
-            return _answer(console.readline())
+            if question.secret:
+                return getpass.getpass(str(question))
+            with Path("CONOUT$").open("w", encoding="utf-8") as out, Path("CONIN$").open(encoding="utf-8") as console:
+                out.write(str(question))
+                out.flush()
+                return _answer(console.readline())
 
 else:
 
     def _on_terminal(question: Question) -> str:
+        text = str(question).encode(errors="replace")
         with _asking:
-            return _on_tty(question)
+            tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
+            try:
+                if question.secret:
+                    return _ask_without_echo(tty, text)
+                os.write(tty, text)
+                return _line(tty)
+            finally:
+                os.close(tty)
 
-    def _on_tty(question: Question) -> str:
-        tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
-        try:
-            text = str(question).encode(errors="replace")
-            if question.secret:
-                return _unseen(tty, text)
-            os.write(tty, text)
-            return _line(tty)
-        finally:
-            os.close(tty)
-
-    def _unseen(tty: int, text: bytes) -> str:
-        """A line that is not shown, asked for once it would not be; the terminal is as before afterwards."""
+    def _ask_without_echo(tty: int, text: bytes) -> str:
         before = termios.tcgetattr(tty)
         quiet = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
         try:

@@ -15,7 +15,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -212,12 +211,9 @@ def _asked(host: Host, wanted: Address, config: str | None) -> Options:
             evidence=ran.stderr.splitlines()[-5:],
             hint=f"mend it until `{' '.join(argv)}` works",
         )
-    return _collected(line.partition(" ")[::2] for line in ran.stdout.splitlines())
-
-
-def _collected(pairs: Iterable[Iterable[str]]) -> Options:
     options: Options = {}
-    for key, value in pairs:
+    for line in ran.stdout.splitlines():
+        key, _, value = line.partition(" ")
         options.setdefault(key.lower(), []).append(value.strip())
     return options
 
@@ -225,15 +221,6 @@ def _collected(pairs: Iterable[Iterable[str]]) -> Options:
 def _named(wanted: Address) -> tuple[str, ...]:
     user = ("-l", wanted.user) if wanted.user else ()
     return (*user, "-p", str(wanted.port)) if wanted.port else user
-
-
-def _unmet(options: Options) -> list[str]:
-    found = []
-    for name, harmless in NOT_HONOURED.items():
-        asked = [value for value in options.get(name, []) if value and value not in harmless]
-        if asked and not (name == "localcommand" and options.get("permitlocalcommand") != ["yes"]):
-            found.append(f"{name} {asked[0]}")
-    return found
 
 
 def _settings(host: Host, wanted: Address, options: Options, config: str | None) -> Settings:
@@ -247,6 +234,12 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
     timeout = first("connecttimeout")
     user_files = expand.files(_words(options, "userknownhostsfile"))
     identity_agent = options.get("identityagent", [""])[0]
+    asked = {
+        name: next((value for value in options.get(name, []) if value and value not in harmless), "")
+        for name, harmless in NOT_HONOURED.items()
+        if name != "localcommand" or options.get("permitlocalcommand") == ["yes"]
+    }
+    unmet = [f"{name} {value}" for name, value in asked.items() if value]
     return Settings(
         alias=wanted.name,
         hostname=hostname,
@@ -268,7 +261,7 @@ def _settings(host: Host, wanted: Address, options: Options, config: str | None)
         control_path=bool(first("controlpath")),
         gssapi=first("gssapiauthentication") == "yes",
         tries=int(first("numberofpasswordprompts", "3")),
-        unmet=(*_unmet(options), *expand.unknown),
+        unmet=(*unmet, *expand.unknown),
         named=_named(wanted),
         instead=tuple(f"{key}={value}" for key, value in IN_THE_WAY.items() if options.get(key, [value]) != [value]),
         config_file=config,
@@ -295,9 +288,8 @@ class _Tokens:
         return re.sub("%(.?)", lambda match: self._known(match[0], text, self.values.get(match[1])), text)
 
     def files(self, names: list[str]) -> tuple[Path, ...]:
-        return tuple(
-            ssh_config_file.expanded(self._file(name)) for name in names if name.lower() not in ("none", "/dev/null")
-        )
+        named = [name for name in names if name.lower() not in ("none", "/dev/null")]
+        return tuple(ssh_config_file.expanded(self._file(name)) for name in named)
 
     def _file(self, name: str) -> str:
         return re.sub(
