@@ -90,7 +90,7 @@ def wanted_python(host: Host) -> str:
 
 
 def own_python() -> str | None:
-    """The interpreter that runs this, for an agent on this machine; None if a program that holds Python runs it."""
+    """Return the running interpreter, for an agent on this machine; None if Python is embedded in another program."""
     path = sys.executable or ""
     usable = os.path.basename(path).startswith(("python", "pypy")) and os.path.isabs(path)
     return path if usable and not {"$", "\n"} & set(path) else None
@@ -116,9 +116,9 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Agen
 
 
 def loader(marker: str) -> bytes:
-    """Two lines for the interpreter: a program that reads the second, which is the agent.
+    """Return two lines for the interpreter: a program that reads the second, and the agent.
 
-    The marker stands there in two pieces: a shell that reads and prints these lines does not print the marker.
+    The marker is in it in two pieces, so that a shell that echoes these lines does not print the marker.
     """
     line = agent_line()
     program = (
@@ -141,12 +141,12 @@ def loader(marker: str) -> bytes:
 
 @functools.cache
 def agent_line() -> bytes:
-    """The agent as one line; made once, for that takes milliseconds."""
+    """Return the agent as one line; made once, because that takes milliseconds."""
     return line_of(agent_sources())
 
 
 def agent_sources() -> Mapping[str, str]:
-    """The agent's modules: the name of each file, and its text."""
+    """Return the agent's modules: file name to text."""
     files = importlib.resources.files("clusterfn.bridge.agent").iterdir()
     return {file.name: file.read_text(encoding="utf-8") for file in files if file.name.endswith(".py")}
 
@@ -158,7 +158,7 @@ def line_of(sources: Mapping[str, str]) -> bytes:
 
 
 def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, bytes | None]:
-    """What was printed before the marker, and what came after it (None: no marker)."""
+    """Return what was printed before the marker, and what came after it (None: no marker)."""
     sought = marker.encode() + b"\n"
     printed = b""
     with _Deadline(stream, MARKER_S):
@@ -175,7 +175,7 @@ def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, byte
 
 
 class _Deadline:
-    """Closes the stream when the time has passed: a blocked read then returns."""
+    """Closes the stream after some seconds, so that a blocked read returns."""
 
     def __init__(self, stream: Stream, seconds: float) -> None:
         self.passed = False

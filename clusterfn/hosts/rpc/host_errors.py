@@ -1,4 +1,4 @@
-"""What an agent's error frame is called here: one table, applied once."""
+"""Turn an agent's error frames into exceptions."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _missing(host: Host, data: Header, path: str) -> HostError:
 
 
 def _bad(host: Host, data: Header, path: str) -> HostError:
-    """Mostly the root with a variable that commands by ssh do not have: only a login shell sets it."""
+    """Mostly a root with a variable that only a login shell sets, and not a command by ssh."""
     unset = _VARIABLE.search(path)
     if unset is None or not data["message"].startswith("the root "):
         return _other(host, data, path)

@@ -1,4 +1,4 @@
-"""Whether the other end of a stream is alive: when to ping, when to give it up, and the thread that looks."""
+"""Keepalive: when to ping the other end of a stream, when it counts as dead, and the watchdog thread."""
 
 from __future__ import annotations
 

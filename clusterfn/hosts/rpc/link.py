@@ -111,12 +111,12 @@ class Link:
         return self.line.over is None and os.getpid() == self._pid
 
     def answers_here(self) -> bool:
-        """Whether this thread is one that brings answers."""
+        """Whether this thread is the one that brings answers."""
         return threading.get_ident() in self._answering
 
     @property
     def state(self) -> ConnectionState:
-        """How it stands."""
+        """The state of the connection."""
         return self._standing.state
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
@@ -165,7 +165,7 @@ class Link:
             self._die(error)
 
     def _serve(self, opened: AgentStream) -> HostError | None:
-        """Until the stream has ended; the error if that is because something came that is no frame."""
+        """Answer requests until the stream has ended; return the error if it sent what is no frame."""
         try:
             while (frame := opened.reader.frame()) is not None:
                 self.line.pulse.hear(time.monotonic())
@@ -216,7 +216,7 @@ class Link:
         return self._in_words(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
 
     def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
-        """An error of another kind as one of ours."""
+        """Wrap an error of another kind into one of ours."""
         if isinstance(error, ClusterfnError):
             return error
         made = HostError(message, host=self.host.name, evidence=[f"{type(error).__name__}: {error}"])
@@ -226,10 +226,10 @@ class Link:
     # the reader thread: another stream
 
     def _connect_again(self, cause: str, waits: int) -> None:
-        """Once there is a request: try until it works, is refused for good, or the link is closed.
+        """Wait for a request, then retry until connected, refused for good, or closed.
 
         Args:
-            waits: How many pauses there have been: after streams that broke soon, the next is not made at once.
+            waits: How many pauses were made; after streams that broke soon, the next is not opened at once.
         """
         with self.line.changed:
             self._requests.keep_what_is_sent_again()
@@ -241,7 +241,7 @@ class Link:
                 waits = 0
 
     def _try_to_connect(self, waits: int) -> bool:
-        """Whether there is nothing more to try: it is connected, refused for good, or closed."""
+        """Try once; return whether to stop: connected, refused for good, or closed."""
         with self.line.changed:
             self.line.changed.wait_for(lambda: self.line.over is not None, reconnect.pause_s(waits))
         if self.line.over is not None:
@@ -260,13 +260,12 @@ class Link:
         return tried.opened is not None or self.line.over is not None
 
     def _wait_for_a_person(self) -> bool:
-        """A refused login is never tried again by itself: until `clusterfn login` holds a connection, or the end.
+        """Wait until `clusterfn login` holds a connection, or until the end: a refused login is never retried.
 
-        What the host has been asked stays open, for its jobs go on, and so does whoever waits for them. What it has
-        not been asked yet is refused.
+        Requests that were sent stay open, because jobs continue; those that were not sent fail.
 
         Returns:
-            Whether a person has logged in since. If not, a connection held before the refusal is useless so far.
+            Whether a person has logged in since; else a connection that was held before the refusal did not help.
         """
         assert self._needs_you is not None
         held_before = self._is_held()
@@ -334,7 +333,7 @@ class Link:
 
     @contextlib.contextmanager
     def _without_waiting(self) -> Iterator[None]:
-        """A callback that this thread calls now cannot wait for an answer: this thread is to bring it."""
+        """Let callbacks on this thread not wait for an answer, which no other thread would bring."""
         here = threading.get_ident()
         new = here not in self._answering
         self._answering.add(here)
@@ -347,7 +346,7 @@ class Link:
     # the watchdog's thread
 
     def check(self, now: float) -> None:
-        """Ask for a sign of life when it was quiet; close a stream that gives none."""
+        """Ping a quiet stream; close one that does not answer."""
         if os.getpid() != self._pid:  # the stream is the parent's
             return
         with self.line.changed:

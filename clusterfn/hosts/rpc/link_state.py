@@ -53,7 +53,7 @@ class LinkStream:
         """Close a stream; this may block for as long as closing takes."""
         try:
             opened.stream.close()
-        except Exception:  # noqa: BLE001 - whatever a useless stream says, who waits for an answer must go on
+        except Exception:  # noqa: BLE001 - whatever a useless stream says, callers still wait for answers
             _log.debug("the stream to %s could not be closed", self._host, exc_info=True)
 
 
@@ -93,5 +93,5 @@ class StateListeners:
         for listener in list(self._listeners):
             try:
                 listener(self.state)
-            except BaseException:  # noqa: BLE001 - the caller's own function: the others are told, the reader goes on
+            except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue
                 _log.exception("a listener failed when it was told that the connection to %s is %s", self._host, name)

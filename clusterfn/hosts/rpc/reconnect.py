@@ -1,4 +1,4 @@
-"""One try to reach a host again, what it means, and how long to wait before."""
+"""Reconnect: one try to reach a host again, what its failure means, and the pause before the next."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ NO_AGENT_S = 600.0  # a host that has just started lets users in before their ho
 
 
 def pause_s(waits: int) -> float:
-    """How long to wait after so many waits: twice as long each time, and never as long as another client does."""
+    """Return the pause after so many pauses: exponential backoff with jitter."""
     longest = min(PAUSE_FIRST_S * 2**waits, PAUSE_LAST_S) if waits else 0.0
     return longest * random.uniform(0.5, 1.0)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of it: a stream, or why there is none.
+    """The result of a try: a stream, or why there is none.
 
     Attributes:
-        refused: For good.
-        needs_a_person: Who has to log in.
-        not_yet: Why it cannot be reached now.
+        refused: The error, if it is final.
+        needs_a_person: Whether a person has to log in.
+        not_yet: Why the host cannot be reached now.
     """
 
     opened: AgentStream | None = None
@@ -43,7 +43,7 @@ class Tries:
         self._no_agent_since: float | None = None
 
     def once(self, opener: Callable[[], AgentStream]) -> Tried:
-        """Try. A host that answers and starts no agent is given up after `NO_AGENT_S`, an unsafe one at once."""
+        """Try once. Give up a host that starts no agent for `NO_AGENT_S`, and an unsafe one at once."""
         since, self._no_agent_since = self._no_agent_since, None
         try:
             return Tried(opener())

@@ -82,11 +82,11 @@ class Reply(Generic[T]):
             )
 
     def done(self) -> bool:
-        """Whether the answer is here."""
+        """Whether the answer has come."""
         return self._future.done()
 
     def add_done_callback(self: S, callback: Callable[[S], None]) -> None:
-        """Call `callback(self)` once the answer is here, on the reader thread; at once if it already is."""
+        """Call `callback(self)` on the reader thread once the answer has come; at once if it has already."""
         # Held weakly, and `callback` and `_cancel` are dropped: a circle would keep large values until the garbage
         # collector comes.
         itself, waiting = weakref.ref(self), [callback]
@@ -123,4 +123,4 @@ class Reply(Generic[T]):
 
 
 def _nothing() -> None:
-    """What there is to cancel once the answer is here."""
+    """Cancel nothing: the answer has come."""

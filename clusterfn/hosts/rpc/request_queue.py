@@ -171,7 +171,7 @@ class RequestSender:
         if chunk is None:
             return
         self._put(opened.stream, chunk)
-        self._line.pulse.moved = time.monotonic()  # an upload that goes on is a sign of life; our own pings are none
+        self._line.pulse.moved = time.monotonic()  # progress of an upload proves the stream alive; our own pings do not
         with self._line.changed:
             if opened is self._line.opened and self._line.connected:
                 self._transfers.append((request, chunks))

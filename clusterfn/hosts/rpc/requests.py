@@ -76,21 +76,21 @@ class OpenRequest(Generic[T]):
         return self.reply.id
 
     def register(self, number: int, host: str, answering: AbstractSet[int] = frozenset()) -> None:
-        """It is to be sent to this host, by this number; these threads bring the answer."""
+        """Set the number and the host of the request, and the threads that bring its answer."""
         what = self.fields.get("path") or next(iter(self.fields.get("argv", ())), "")
         self.reply.register(number, host, f"{self.do} {what}".rstrip(), answering)
 
     def header(self, still_open: Callable[[int], bool]) -> Header:
-        """The request as it is to be sent now, naming only requests that are still open."""
+        """Return the request as it is to be sent now, naming only requests that are still open."""
         after = [number for number in self.after if still_open(number)]
         return {**self.fields, "id": self.id, "do": self.do, **({"after": after} if after else {})}
 
     def chunks(self) -> Iterator[bytes] | None:
-        """Frames that follow the request, if it is a transfer; from the start."""
+        """Return the frames that follow the request, if it is a transfer, from the start."""
         return None
 
     def resend(self) -> bool:
-        """Whether a new agent is to be asked; False: it has been ended here instead."""
+        """Whether to send it to a new agent too; False: it has been ended instead."""
         return True
 
     def take(self, header: Header, body: bytes) -> None:

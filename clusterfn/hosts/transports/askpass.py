@@ -1,7 +1,7 @@
-"""Answers what an ssh of ours asks: it starts a small program (SSH_ASKPASS), which asks this process over a socket.
+"""Answers the questions of an ssh that we run: its SSH_ASKPASS is a small program that asks this process over a socket.
 
-Passwords, codes and passphrases only: a question to be answered by yes or no, such as that for an unknown host key, is
-refused. Not on Windows.
+Only passwords, codes and passphrases. A yes-or-no question, such as that about an unknown host key, is rejected. Not on
+Windows.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ sys.exit(not answer)
 
 
 class AskPass:
-    """The questions of one ssh, and of those that it starts for jump hosts.
+    """Answers one ssh, and those that it starts for jump hosts.
 
     Args:
-        who: Who asks where ssh does not say it.
+        who: Who asks, where ssh does not say it.
 
     Attributes:
-        about: Gives what ssh has said that a person should read before the question.
-        env: The variables for that ssh.
-        spent_s: How long answering has taken so far.
-        count: How many questions have been put to the person.
+        about: Returns what the person should read before the question.
+        env: The environment variables of that ssh.
+        spent_s: How long the person has taken for all answers so far.
+        count: How many questions the person was asked.
     """
 
     def __init__(self, asker: Asker, who: str) -> None:
@@ -75,7 +75,7 @@ class AskPass:
         self._calls.put(None)
 
     def serve(self, timeout_s: float) -> None:
-        """Wait for one question at most so long, and have it answered, in this thread."""
+        """Wait at most so long for one question, and have it answered in this thread."""
         try:
             call = self._calls.get(timeout=timeout_s)
         except queue.Empty:
@@ -108,35 +108,28 @@ class AskPass:
 
 
 def _prepared() -> tuple[Path, socket.socket, Mapping[str, str]]:
-    """A folder with the socket and the program in it.
+    """Make a folder with the socket and the program, or nothing.
 
     Raises:
-        ConfigError: It cannot be made; then nothing of it is there.
+        ConfigError: It cannot be made.
     """
-    folder = held_connections.scratch_folder("ask-")
-    try:
-        env = _variables(folder)
-        return folder, _listening(folder / "s"), env
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise held_connections.unwritable(error) from error
-
-
-def _listening(path: Path) -> socket.socket:
     if sys.platform == "win32":
         raise NotImplementedError("ssh is not made to ask on Windows")
+    folder = held_connections.scratch_folder("ask-")
     listener = socket.socket(socket.AF_UNIX)
     try:
-        listener.bind(str(path))
+        env = _variables(folder)
+        listener.bind(str(folder / "s"))
         listener.listen()
-    except OSError:
+    except OSError as error:
         listener.close()
-        raise
-    return listener
+        shutil.rmtree(folder, ignore_errors=True)
+        raise held_connections.unwritable(error) from error
+    return folder, listener, env
 
 
 def _variables(folder: Path) -> Mapping[str, str]:
-    """Variables of an ssh that asks the program; it is a shell script, for a path to Python may hold spaces."""
+    """Write the program, a shell script because the path of Python may have spaces; return the variables for ssh."""
     program = folder / "ask"
     words = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(folder / "s")]
     program.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n', encoding="utf-8")

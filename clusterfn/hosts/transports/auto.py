@@ -1,13 +1,12 @@
-"""`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and says why.
+"""`transport: auto`: paramiko where it can do what the ssh configuration asks for, else the system's ssh; and why.
 
-Decides again for each stream, because a ControlMaster comes and goes. Opens nothing itself.
+Chooses again for each stream, because a ControlMaster comes and goes.
 """
 
 from __future__ import annotations
 
-import shutil
+import contextlib
 import subprocess
-from pathlib import Path
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostError
@@ -20,7 +19,7 @@ KLIST_S = 5.0
 
 
 class AutoTransport:
-    """A way to one host by whichever of the two can go it."""
+    """Reaches one host by paramiko or by the system's ssh."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -28,7 +27,7 @@ class AutoTransport:
         self._mismatch = False
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
-        """As the chosen transport does; see `Transport.open`."""
+        """Open a stream by the chosen transport; see `Transport.open`."""
         reason = self._reason() if openssh.has_ssh() else ""
         return self._by_ssh(command, reason, asker) if reason else self._by_paramiko(command, asker)
 
@@ -58,33 +57,25 @@ class AutoTransport:
 
 
 def needs_ssh(settings: Settings) -> str:
-    """What the configuration asks for that paramiko cannot do; "" if there is nothing."""
+    """Return what the configuration asks for and paramiko cannot do; empty if nothing."""
     if settings.unmet:
         return f"paramiko does not do {settings.unmet[0]}"
-    key = next((path for path in settings.identity_files if _is_fido(path)), None)
-    if key is not None:
-        return f"{key.name} is a FIDO key"
+    for path in settings.identity_files:
+        with contextlib.suppress(OSError):
+            public = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace")
+            if public.startswith("sk-") and path.exists():
+                return f"{path.name} is a FIDO key"
     if host_keys.has_authority_alone(settings):
         return "an authority vouches for its host key"
     return "there is a Kerberos ticket" if settings.gssapi and _has_ticket() else ""
 
 
-def _is_fido(path: Path) -> bool:
-    """Whether the key is one of a FIDO device, as its public half says."""
-    try:
-        kind = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").partition(" ")[0]
-    except OSError:
-        return False
-    return kind.startswith("sk-") and path.exists()
-
-
 def _has_ticket() -> bool:
-    """Many systems have GSSAPIAuthentication for every host: it matters to who holds a ticket."""
-    klist = shutil.which("klist")
-    if klist is None:
-        return False
+    """Whether the user has a Kerberos ticket: many systems turn GSSAPIAuthentication on for every host."""
     try:
-        ran = subprocess.run([klist, "-s"], stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False)
-    except subprocess.TimeoutExpired:
+        ran = subprocess.run(
+            ["klist", "-s"], stdin=subprocess.DEVNULL, capture_output=True, timeout=KLIST_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
         return False
     return ran.returncode == 0

@@ -1,9 +1,6 @@
 """The interface of a transport: it opens a byte stream to a command on a host, and nothing else.
 
-Implementations: `local.LocalTransport`, `paramiko.ParamikoTransport`, `openssh.OpensshTransport`, `auto.AutoTransport`,
-which chooses between these two, `shared_login.ReusingTransport`, which prefers a held connection to any of them, and
-`tests.fakes.transport.FakeTransport`. All pass tests/contract/test_transport_contract.py. Each translates the errors of
-its library; no other module does.
+Each implementation translates the errors of its library, and passes tests/contract/test_transport_contract.py.
 """
 
 from __future__ import annotations
@@ -21,42 +18,42 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """Both ways to one running command. One thread may read while another writes; `close` may come from a third."""
+    """Input and output of one running command. Two threads may read and write at once; a third may call `close`."""
 
     def read(self, size: int) -> bytes:
-        """At least one byte, at most `size`, as soon as there are any; b"" once the stream has ended."""
+        """Wait for bytes; return at most `size` of them, or b"" once the stream has ended."""
 
     def write(self, data: bytes) -> None:
-        """All of it, waiting while the other side is slow.
+        """Write all of it; block while the other side is slow.
 
         Raises:
-            OSError: The stream has ended; `cause` knows more.
+            OSError: The stream has ended; `cause` says why.
         """
 
     def close(self) -> None:
-        """End it from this side. A blocked `read` returns b"". Any number of times."""
+        """End the stream, any number of times; a blocked `read` returns b""."""
 
     def cause(self) -> str | None:
-        """Why the stream ended, in words; None while it is open or if this side closed it."""
+        """Return why the stream ended; None while it is open, or if this side closed it."""
 
     def stderr(self) -> str:
-        """The end of what the command has said on stderr so far."""
+        """Return the last few KB that the command has written to stderr."""
 
 
 class Transport(Protocol):
-    """A way to one host.
+    """Reaches one host.
 
     Attributes:
-        via: By what the newest stream was opened, and why by that, for people.
+        via: By what the last stream was opened, and why by that: "openssh (a ControlMaster is open)".
     """
 
     via: str
 
     def open(self, command: str, asker: Asker | None = None) -> Stream:
-        """Start `command` in the login shell of the user there.
+        """Start `command` in the user's login shell on the host.
 
         Args:
-            asker: Asks the person for what a login needs; None: no person can be asked, and such a login is refused.
+            asker: Asks the person for what a login needs; None rejects a login that needs one.
 
         Raises:
             HostError: Unreachable, AuthenticationError or HostKeyError where it is one of those.
@@ -70,7 +67,7 @@ PAUSES_S = (0.3, 1.0, 2.0)
 def open_with_retries(
     open_once: Callable[[], T], was_dropped: Callable[[Unreachable], bool], pauses_s: Sequence[float]
 ) -> T:
-    """What `open_once` opens; it is called again after each pause while the host hangs up at once."""
+    """Call `open_once`; retry after each pause if the host hung up at once, as a busy sshd does."""
     for pause in pauses_s:
         began = time.monotonic()
         try:

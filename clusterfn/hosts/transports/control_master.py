@@ -1,6 +1,6 @@
-"""Holding a connection by a ControlMaster of our own: the system's ssh, in the background, its socket in our folder.
+"""Hold a connection by a ControlMaster of our own: the system's ssh in the background, with its socket in our folder.
 
-It ends itself when nobody has used it for the host's `login_ttl` (ControlPersist), or when the connection dies. Not on
+It ends itself once it was unused for the host's `login_ttl` (ControlPersist), or when the connection dies. Not on
 Windows, whose ssh has no ControlMaster.
 """
 
@@ -30,14 +30,14 @@ _REFUSED = re.compile(r"mux_client_request_session: session request failed: .*")
 
 
 def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnection:
-    """Make one that outlives this process.
+    """Start a ControlMaster that outlives this process, and write its record.
 
     Raises:
         HostError: As `Transport.open`.
     """
     key = held_connections.key_of(settings)
     path = held_connections.socket_path(key)
-    if _pid(path) is None:  # one that lives is another login's, which is just being made: this one then joins it
+    if _pid(path) is None:  # a live one belongs to another login that is under way: this one joins it
         path.unlink(missing_ok=True)
     try:
         asked = _authenticated(host, settings, path, asker)
@@ -48,7 +48,7 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
         place = f"{settings.user}@{settings.place}"
         made = HeldConnection(key, host.name, place, pid, time.time(), host.login_ttl_s, asked, str(path))
         held_connections.write_record(made)
-    except BaseException:  # what no program would find must not stay
+    except BaseException:  # a master without a record must not stay: no program would find it
         if held_connections.find_record(key) is None:
             _ask(path, "exit")
         raise
@@ -56,7 +56,7 @@ def log_in(host: Host, settings: Settings, asker: Asker | None) -> HeldConnectio
 
 
 def _authenticated(host: Host, settings: Settings, path: Path, asker: Asker | None) -> bool:
-    """Log in, and leave the ssh in the background; whether somebody was asked."""
+    """Log in, and leave the ssh in the background; return whether the person was asked."""
     mux = ["ControlMaster=yes", f"ControlPath={path}", f"ControlPersist={max(1, round(host.login_ttl_s))}"]
     words = openssh.line(settings, mux, "true", asks=asker is not None)
     with contextlib.ExitStack() as stack:
@@ -73,7 +73,7 @@ def _authenticated(host: Host, settings: Settings, path: Path, asker: Asker | No
 
 
 def _run(words: list[str], asking: AskPass | None, patience_s: float) -> int:
-    """Until the ssh in the foreground has ended: the one that holds the connection then is another process."""
+    """Wait until the ssh in the foreground has ended; the one that holds the connection is another process."""
     process = subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -86,30 +86,26 @@ def _run(words: list[str], asking: AskPass | None, patience_s: float) -> int:
     try:
         deadline = time.monotonic() + patience_s
         while process.poll() is None and time.monotonic() < deadline + (asking.spent_s if asking else 0.0):
-            _wait(process, asking)
+            if asking is not None:
+                asking.serve(_LOOK_S)
+                continue
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK_S)
         return -1 if process.poll() is None else process.returncode
     finally:
         process.kill()
         process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], asking: AskPass | None) -> None:
-    if asking is not None:
-        asking.serve(_LOOK_S)
-        return
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_LOOK_S)
-
-
 def open_session(host: Host, settings: Settings, master: HeldConnection, command: str) -> OpensshStream | None:
-    """A stream through the master; None if it is there no longer. No other connection is made in its stead.
+    """Open a stream through the master; return None if the master is gone, and make no other connection.
 
     Raises:
         HostError: The host gives no further session on this connection.
     """
     if _pid(Path(master.address)) is None:
         return None
-    # without its master an ssh would connect by itself, and log in: the way there is barred
+    # without its master an ssh would connect and log in by itself: this ProxyCommand prevents that
     mux = ["ControlMaster=no", f"ControlPath={master.address}", "ProxyJump=none", "ProxyCommand=false"]
     stream = OpensshStream(openssh.line(settings, mux, command))
     try:
@@ -122,17 +118,17 @@ def open_session(host: Host, settings: Settings, master: HeldConnection, command
 
 
 def is_alive(master: HeldConnection) -> bool:
-    """Whether it holds its connection still. Does not count as use, as asking itself would."""
+    """Whether its process and its socket exist. Does not count as use, as asking it would."""
     return Path(master.address).is_socket() and held_connections.is_running(master.pid)
 
 
 def answers(master: HeldConnection) -> bool:
-    """Whether it can be used now; one that was stopped only seems to be there."""
+    """Whether it can be used now; a stopped one is alive and does not answer."""
     return _pid(Path(master.address)) is not None
 
 
 def log_out(master: HeldConnection) -> None:
-    """End it, with everything that goes through it."""
+    """End it, with every session that goes through it."""
     _ask(Path(master.address), "exit")
 
 

@@ -1,7 +1,4 @@
-"""Whether a host is the one that it was before: known_hosts, read strictly. Nothing is added to it here.
-
-Only text and bytes here: no paramiko.
-"""
+"""Check a host's key against known_hosts, read strictly. Writes nothing: that is `trust`'s part."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from clusterfn.errors import HostKeyError
 from clusterfn.hosts.transports.ssh_config import Settings
 
 AUTHORITY = "@cert-authority"
-_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is told as ed25519
+_FILES = ("ecdsa", "rsa")  # kinds of keys in the names of sshd's files; any other is ed25519
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,7 @@ class KnownKey:
 
 
 def fingerprint(blob: bytes) -> str:
-    """As ssh prints it.
+    """Return a key's fingerprint as ssh prints it.
 
     Example:
         >>> fingerprint(b"")
@@ -40,7 +37,7 @@ def fingerprint(blob: bytes) -> str:
 
 
 def known_keys(name: str, files: Iterable[Path]) -> list[KnownKey]:
-    """What the files remember of a host; `name` is as known_hosts writes it, say `[lab8]:2222`."""
+    """Return what the files remember of a host; `name` is as known_hosts writes it: `[lab8]:2222`."""
     return [known for path in files if path.is_file() for known in _in_file(name, path)]
 
 
@@ -92,16 +89,16 @@ def _matches_hash(field: str, name: str) -> bool:
 
 
 def has_authority_alone(settings: Settings) -> bool:
-    """Whether known_hosts names for the host an authority that signs its key, and no key."""
+    """Whether known_hosts has an authority that signs the host's key, and no key of the host."""
     markers = {entry.marker for entry in known_keys(settings.key_name, settings.known_hosts)}
     return AUTHORITY in markers and "" not in markers
 
 
 def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
-    """Accept the key that is remembered for the host, and no other.
+    """Reject every key but the one that is remembered for the host.
 
     Raises:
-        HostKeyError: It is unknown, another one, or revoked; both fingerprints and the line are named.
+        HostKeyError: It is unknown, another one, or revoked; names both fingerprints and the line.
     """
     remembered = known_keys(settings.key_name, settings.known_hosts)
     known = [entry for entry in remembered if entry.marker != AUTHORITY]
@@ -119,12 +116,12 @@ def check(settings: Settings, host_name: str, kind: str, blob: bytes) -> None:
 
 
 def revoked_error(settings: Settings, host_name: str, shown: str, place: str) -> HostKeyError:
-    """The key that was shown is one that must not be taken."""
+    """The error for a key that is marked as revoked."""
     return _error(f"The host key of {host_name} is revoked in {place}", host_name, shown, [], "")
 
 
 def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey] = ()) -> HostKeyError:
-    """No key is remembered. `shown`: kind and fingerprint of the one that came, and who showed it."""
+    """The error where no key is remembered. `shown`: kind and fingerprint of the new one, and which host showed it."""
     files = ", ".join(str(path) for path in settings.known_hosts) or "no known_hosts file"
     once = settings.ssh.replace("ssh ", "ssh -o StrictHostKeyChecking=ask ", 1)
     file = next((each for each in _FILES if each in shown.split()[0]), "ed25519")
@@ -136,7 +133,7 @@ def unknown(settings: Settings, host_name: str, shown: str, known: Sequence[Know
 
 
 def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
-    """No key is remembered but an authority's, which may have signed this one: paramiko cannot tell."""
+    """The error where only an authority is remembered, which may have signed this key: paramiko cannot check that."""
     places = [f"authority:  {entry.place}" for entry in known if entry.marker == AUTHORITY]
     hint = "use transport: auto or openssh, which need the system's ssh; or take this very key: "
     hint += f"clusterfn trust {host_name}"
@@ -145,7 +142,7 @@ def by_authority(settings: Settings, host_name: str, shown: str, known: Sequence
 
 
 def changed(settings: Settings, host_name: str, shown: str, known: Sequence[KnownKey]) -> HostKeyError:
-    """Others are remembered than the one that came."""
+    """The error where other keys are remembered than the one that was shown."""
     remembered = [f"remembered: {entry.kind} {fingerprint(entry.blob)} at {entry.place}" for entry in known]
     file = known[0].place.rpartition(":")[0] if known else "FILE"
     forget = f"ssh-keygen -R '{settings.key_name}' -f {file}"

@@ -1,6 +1,6 @@
 """A local process as a stream, and this machine as a host: the command runs in /bin/sh. POSIX only.
 
-The process has a session of its own: the terminal's Ctrl-C does not reach it, and it cannot ask on the terminal.
+The process has its own session: the terminal's Ctrl-C does not reach it, and it cannot ask on the terminal.
 """
 
 from __future__ import annotations
@@ -49,15 +49,12 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
-        while rest:
-            if self._closed:
-                raise BrokenPipeError("the stream was closed here")
-            rest = rest[self._write(rest) :]
-
-    def _write(self, data: memoryview) -> int:
         try:
-            return os.write(self._in.fileno(), data)
-        except ValueError as error:
+            while rest:
+                if self._closed:
+                    raise BrokenPipeError("the stream was closed here")
+                rest = rest[os.write(self._in.fileno(), rest) :]
+        except ValueError as error:  # of a closed file
             raise BrokenPipeError("the stream was closed here") from error
 
     def close(self) -> None:
@@ -71,7 +68,7 @@ class ProcessStream:
         self._end(patience_s)
 
     def _end(self, patience_s: float) -> None:
-        """The process sees the end of its input; one that stays all the same is killed, and its own group only."""
+        """Close its input; kill its group if it has not ended by then."""
         self._in.close()
         try:
             self._process.wait(patience_s)

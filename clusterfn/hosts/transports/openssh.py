@@ -1,7 +1,7 @@
-"""Hosts by the system's ssh: whatever it can do, and its configuration as it stands. One process per stream.
+"""Hosts by the system's ssh, with all that it can do and the user's own configuration. One process per stream.
 
-`-v` tells when the session is open, which keys were shown and offered; what it asks comes to our own process, or it
-may ask nothing. No tunnel of the user's is opened, and a ControlMaster that is open is used.
+`-v` says when the session is open, and which keys were shown and offered. Its questions come to this process, or it may
+not ask. It opens none of the user's tunnels, and uses an open ControlMaster.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOOK_S = 0.25
 KEPT = 64 * 1024
 LOST_STATUS = 255
 OPEN = re.compile(rb"debug1: (?:Sending command: |mux_client_request_session: master session id: )[^\n]*\n")
-# For an ssh that is a jump host's: it does not get our options, and must not ask in a window either.
+# For the ssh of a jump host: it does not get our options, and must not ask in a window either.
 ASK_NOBODY = {"SSH_ASKPASS_REQUIRE": "never", "SSH_ASKPASS": "/bin/false"}
 
 
@@ -87,7 +87,7 @@ def started(host: Host, settings: Settings, stream: OpensshStream) -> OpensshStr
 
 
 class OpensshStream(ProcessStream):
-    """A running ssh. Until its session is open, what it says is kept apart: it tells why there will be none."""
+    """A running ssh. What it writes to stderr before its session is open is kept apart: it explains a failure."""
 
     def __init__(self, line: Sequence[str], asking: AskPass | None = None) -> None:
         self._before = b""
@@ -179,7 +179,7 @@ def patience_s(settings: Settings) -> float:
 
 
 def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
-    """The ssh for a stream that uses a ControlMaster of the user's own, if one is open.
+    """Build the ssh command for a stream, which uses the user's own ControlMaster if one is open.
 
     Args:
         asks: Whether it may ask for passwords and codes.
@@ -190,10 +190,10 @@ def argv(settings: Settings, command: str, *, asks: bool = False) -> list[str]:
 
 
 def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = False) -> list[str]:
-    """An ssh with all that is ours. StrictHostKeyChecking is as the user has it; `no` alone is not followed.
+    """Build an ssh command with our options. StrictHostKeyChecking is as the user has it, except `no`.
 
     Args:
-        mux: What it is to do with a ControlMaster; these options come first, so that they count.
+        mux: Options about ControlMaster; they come first, so that they count.
         asks: Whether it may ask for passwords and codes; never for a host key.
     """
     unsafe = ("false", "ask") if asks else ("false",)
@@ -213,20 +213,17 @@ def line(settings: Settings, mux: Sequence[str], command: str, *, asks: bool = F
 
 
 def way(settings: Settings) -> list[str]:
-    """The words of an ssh that say where to, but for the name itself."""
+    """Return the options of ssh that say how to reach the host, without its name."""
     return [*(["-F", settings.config_file] if settings.config_file else []), *settings.named]
 
 
 def has_master(settings: Settings) -> bool:
-    """Whether a ControlMaster to the host is open, which every ssh may use. Asks only where a ControlPath is set.
-
-    Windows's ssh has none.
-    """
+    """Whether the user has a ControlMaster to the host open. Asks only where a ControlPath is set; never on Windows."""
     if sys.platform == "win32" or not settings.control_path:
         return False
     line = ["ssh", *way(settings), "-O", "check", "--", settings.alias]
     try:
         ran = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False)
-    except subprocess.TimeoutExpired:  # it is there and does not answer: no use
+    except subprocess.TimeoutExpired:
         return False
     return ran.returncode == 0

@@ -1,7 +1,6 @@
 """Hosts by SSH, with paramiko: one connection per stream, strict host keys, no fork.
 
-Imported when a host needs it, for paramiko takes a tenth of a second. paramiko's errors and the socket's are
-translated by one table here; callers see those of `clusterfn.errors` alone.
+Imported when a host needs it, because importing paramiko takes a tenth of a second.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ STATUS_S = 1.0
 HOPS = 8
 LOG = "clusterfn.ssh"
 BUSY_PAUSES_S = base.PAUSES_S
-# As which paramiko reports a connection that a busy sshd has dropped: a missing banner, or a reset.
+# What paramiko raises where a busy sshd has dropped a connection: for a missing banner, or a reset.
 HUNG_UP = (EOFError, ConnectionResetError, paramiko.SSHException)
 BROKEN = (OSError, EOFError, paramiko.SSHException)
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 
-# At exit paramiko would end all connections before what was registered earlier: what a program still sends would start
-# over on another connection. `host` closes them once that is done.
+# At exit paramiko would end all connections before what was registered earlier, and what a program still sends would
+# start again on another connection. `hosts.connection` closes them after that.
 atexit.unregister(getattr(paramiko.transport, "_join_lingering_threads", print))
 
 logging.getLogger(LOG).addHandler(logging.NullHandler())  # or logging's last resort prints paramiko's tracebacks
 if logging.getLogger(LOG).level == logging.NOTSET:
-    logging.getLogger(LOG).setLevel(logging.WARNING)  # what paramiko tells at INFO is nothing that a user asked for
+    logging.getLogger(LOG).setLevel(logging.WARNING)  # no user asked for what paramiko logs at INFO
 
 
 class ParamikoTransport:
@@ -141,7 +140,7 @@ def session(host: Host, settings: Settings, ssh: paramiko.Transport, command: st
 
 
 def close(hops: list[paramiko.Transport]) -> None:
-    """End connections, the last one first."""
+    """Close connections, the last one first."""
     for ssh in reversed(hops):
         with contextlib.suppress(*BROKEN):  # closing says goodbye, through a hop that may be gone
             ssh.close()
@@ -193,7 +192,7 @@ def meet(
 
 
 def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
-    """The first words of both sides. paramiko says alike of one that hangs up and of one that says nothing.
+    """Exchange greetings; tell a server that hangs up from one that stays silent, which paramiko does not.
 
     Raises:
         EOFError: The other side hung up.
@@ -213,7 +212,7 @@ def _greet(ssh: paramiko.Transport, settings: Settings) -> None:
 
 
 def _through(host: Host, settings: Settings, hops: list[paramiko.Transport], asker: Asker | None) -> paramiko.Channel:
-    """A channel to the host from the last of its jump hosts, each resolved and checked like a host of its own."""
+    """Open a channel to the host from the last of its jump hosts; each is resolved and checked like any host."""
     via: paramiko.Channel | None = None
     stops = jumps(host, settings)
     for here, there in zip(stops, [*stops[1:], settings]):
@@ -255,7 +254,7 @@ def _socket(host: Host, settings: Settings) -> Any:
 
 
 def _proxy(host: Host, command: str) -> socket.socket:
-    """The socket whose other end is the standard input and output of a ProxyCommand."""
+    """Start a ProxyCommand; return a socket connected to its standard input and output."""
     if sys.platform == "win32":
         raise HostError("ProxyCommand is not done on Windows", host=host.name, hint="use ProxyJump")
     ours, theirs = socket.socketpair()
@@ -268,7 +267,7 @@ def _proxy(host: Host, command: str) -> socket.socket:
 
 
 def _tune(sock: socket.socket) -> None:
-    """No waiting for more to send; and a peer that is gone is noticed after `KEEPALIVE_S * KEEPALIVES` seconds."""
+    """Send without delay (TCP_NODELAY), and notice a lost peer after `KEEPALIVE_S * KEEPALIVES` seconds."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     limit = KEEPALIVE_S * KEEPALIVES

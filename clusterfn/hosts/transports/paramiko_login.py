@@ -1,7 +1,7 @@
 """Log in with paramiko: by keys, then by keyboard-interactive (codes, menus) and password, if a person can be asked.
 
-Each question is asked once; a wrong answer is asked for again as often as ssh would (NumberOfPasswordPrompts) or the
-server allows. Questions are asked in the connecting thread, because the person's Ctrl-C arrives there.
+A wrong answer is asked for again as often as ssh would (NumberOfPasswordPrompts) or the server allows. Questions are
+asked in the connecting thread, because the person's Ctrl-C arrives there.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class InteractiveLogin:
 
     Attributes:
         who: Who asks, for the person.
-        tries: How often a wrong answer is asked for again, itself included.
-        words: Is told what was tried.
+        tries: How often one thing is asked.
+        words: Called with what was tried, in words.
     """
 
     ssh: paramiko.Transport
@@ -52,14 +52,14 @@ class InteractiveLogin:
     _before: str = ""  # what the next question begins with
 
     def go(self, wanted: Sequence[str]) -> list[str] | None:
-        """Take steps until the host lets in ([]), wants what no person can give, or has refused (None)."""
+        """Log in step by step; return what the host still wants ([]: nothing), or None if it refused."""
         left: list[str] | None = list(wanted)
         while left and (methods := [method for method in METHODS if method in left]):
             left = next((further for method in methods if (further := self._method(method)) is not None), None)
         return left
 
     def _method(self, method: str) -> list[str] | None:
-        """What is wanted after this step; None if every try was refused."""
+        """Try one method; return what the host still wants, or None if it refused every try."""
         for attempt in range(self.tries):
             if not self.ssh.is_active():
                 return None
@@ -80,7 +80,7 @@ class InteractiveLogin:
         return None
 
     def _ask_rounds(self) -> list[str]:
-        """paramiko brings the questions on a thread of its own; they are handed over to this one."""
+        """Answer in this thread the questions that paramiko passes to a handler in its own."""
         rounds: queue.SimpleQueue[_Round | None] = queue.SimpleQueue()
 
         def handler(title: str, instructions: str, prompts: Sequence[tuple[str, bool]]) -> list[str]:

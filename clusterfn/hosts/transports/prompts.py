@@ -1,7 +1,7 @@
-"""The one place that asks a person: on the terminal itself, or through a notebook's own channel; never on stdin.
+"""Ask the person: on the terminal itself, or through a notebook's own channel; never on stdin.
 
-A pipe, cron, a process in the background or a kernel whose front end cannot ask has no person: `person()` is None. The
-answers are passed on and kept nowhere.
+In a pipe, under cron, in the background, or in a kernel whose front end cannot ask, `person()` is None. Answers are
+passed on and kept nowhere.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Question:
     secret: bool = True
 
     def __str__(self) -> str:
-        """Who asks stands in the line in which the answer is typed: all before it is in the words of the host."""
+        """Put who asks into the line in which the answer is typed: the host chooses all text before it."""
         menu, _, text = printable(self.text)[:_LONGEST].rstrip("\n").rpartition("\n")
         about = printable(self.about)[:_LONGEST]
         before = "".join(f"{part}\n" for each in (about, menu) if (part := each.strip("\n")))
@@ -60,12 +60,12 @@ Asker = Callable[[Question], str]
 
 
 def person() -> Asker | None:
-    """How the person at this process can be asked; None if there is no person."""
+    """Return how the person at this process can be asked; None if there is no person."""
     module = sys.modules.get("multiprocessing.process")
     if module is not None and module.parent_process() is not None:  # multiprocessing's children would all ask at once
         return None
     if "ipykernel.kernelapp" in sys.modules:
-        # while a cell runs the kernel's own method stands in the place of getpass's; else an answer would go nowhere
+        # while a cell runs, getpass is the kernel's own method; at other times an answer would get lost
         kernel = getattr(getpass.getpass, "__self__", None)
         return _in_notebook(kernel) if getattr(kernel, "_allow_stdin", False) else None
     return _on_terminal if _has_terminal() else None

@@ -108,7 +108,7 @@ class Settings:
         return f"{self.hostname}:{self.port}"
 
     def named_in(self, host: Host) -> str:
-        """Where the name that is looked up was written: in an ssh configuration, or as `address:`."""
+        """Return where the name that is looked up was written: in an ssh configuration, or as `address:`."""
         if self.hostname.lower() == self.alias.lower():
             return f"address: of host {host.name} ({host.source})"
         file = Path(self.config_file) if self.config_file else ssh_config_file.config_file()
@@ -116,7 +116,7 @@ class Settings:
 
     @property
     def ssh(self) -> str:
-        """The command by which a person reaches the same host."""
+        """The command by which a person connects to the same host."""
         config = f"-F {self.config_file} " if self.config_file else ""
         name = f"{self.user}@{self.alias}" if self.alias == self.hostname else self.alias
         port = f"-p {self.port} " if self.alias == self.hostname and self.port != 22 else ""
@@ -124,7 +124,7 @@ class Settings:
 
 
 def _line_of(file: Path, hostname: str) -> str:
-    """`:line` of the one HostName with this value, "" if it stands elsewhere (Include, /etc/ssh) or more than once."""
+    """Return `:line` of the HostName with this value; "" if it is not in this file, or in it more than once."""
     wanted = re.compile(rf'\s*HostName[\s=]+"?{re.escape(hostname)}"?\s*(?:#.*)?', re.IGNORECASE)
     with contextlib.suppress(OSError):
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -134,7 +134,7 @@ def _line_of(file: Path, hostname: str) -> str:
 
 
 def parse_address(text: str, host: Host) -> Address:
-    """The parts of `user@name:port` or `user@[::1]:port`.
+    """Parse `user@name:port` or `user@[::1]:port`.
 
     Raises:
         ConfigError: It could be taken for an option of ssh, or is not an address.
@@ -153,7 +153,7 @@ def parse_address(text: str, host: Host) -> Address:
 
 
 def resolve(host: Host, address: str | None = None) -> Settings:
-    """How to reach `address` (the host's own if None).
+    """Return how to reach `address` (the host's own if None).
 
     Raises:
         ConfigError: The address or the ssh configuration cannot be used.
@@ -167,12 +167,12 @@ def resolve(host: Host, address: str | None = None) -> Settings:
 
 
 def jumps(host: Host, settings: Settings) -> list[Settings]:
-    """Each jump host on the way, resolved like a host of its own, the nearest first."""
+    """Resolve each jump host on the way like a host, the nearest first."""
     return [resolve(host, jump.removeprefix("ssh://")) for jump in settings.proxy_jump]
 
 
 def refuse_unmet(host: Host, settings: Settings) -> None:
-    """Refuse by name what paramiko would have to ignore.
+    """Reject by name what paramiko would ignore.
 
     Raises:
         ConfigError: There is something.
@@ -273,7 +273,7 @@ def _words(options: Options, name: str) -> list[str]:
 
 
 class _Tokens:
-    """ssh's %-tokens and `${VARIABLE}`. `unknown`: those that we do not know, each as "token in text"."""
+    """Expands ssh's %-tokens and `${VARIABLE}`; `unknown` gets the ones that we do not know, as "token in text"."""
 
     def __init__(self, values: dict[str, str]) -> None:
         local = socket.gethostname()

@@ -1,7 +1,6 @@
-"""Errors of SSH in words, the same for both transports, and the table that turns the system ssh's stderr into them.
+"""The errors of SSH, the same for both transports, and the table that turns the system ssh's stderr into them.
 
-ssh runs with -v: its `debug1:` lines tell which keys were shown and offered. The patterns match whole lines of ssh's
-own. Makes errors, raises none, and starts nothing; reads known_hosts for the line of a changed key.
+ssh runs with -v: its `debug1:` lines say which keys were shown and offered. The patterns match whole lines.
 """
 
 from __future__ import annotations
@@ -108,12 +107,12 @@ def login_refused(
     partly: bool = False,
     asked: bool = False,
 ) -> AuthenticationError:
-    """What could be given was not enough.
+    """The error for a login that was refused.
 
     Args:
-        allowed: With which methods the host would have gone on.
-        partly: It took a key, and wants more.
-        asked: A person could be asked.
+        allowed: The methods that the host allows.
+        partly: Whether it accepted a key, and wants more.
+        asked: Whether a person could be asked.
     """
     evidence = [*_keys_not_there(settings), *evidence]
     by_person = partly or bool(allowed) and all(method in INTERACTIVE for method in allowed)
@@ -137,7 +136,7 @@ def login_refused(
 
 
 def _keys_not_there(settings: Settings) -> list[str]:
-    """Keys that the ssh configuration names and that do not exist, but for those that ssh tries by default."""
+    """List the keys that the ssh configuration names and that do not exist, except those of ssh's defaults."""
     usual = {ssh_config_file.expanded(name) for name in DEFAULTS["identityfile"] if not name.endswith("_sk")}
     if usual <= {*settings.identity_files}:
         return []
@@ -181,7 +180,7 @@ class SshEnded(Exception):
 
 @dataclass(frozen=True)
 class SshOutput:
-    """All that one ssh has written to stderr, line by line. `asked`: a person could be asked."""
+    """What one ssh has written to stderr, line by line. `asked`: whether a person could be asked."""
 
     host: Host
     settings: Settings
@@ -190,7 +189,7 @@ class SshOutput:
 
     @property
     def told(self) -> list[str]:
-        """Without the chatter: what a person would have seen."""
+        """The lines without those of -v."""
         return [line for line in self.lines if line.strip() and not CHATTER.match(line)]
 
     @property
@@ -198,7 +197,7 @@ class SshOutput:
         return self.told[-EVIDENCE_LINES:]
 
     def hops(self) -> list[Settings]:
-        """Each host on the way, in the order in which they are met."""
+        """Return each host on the way, the nearest first."""
         return [*jumps(self.host, self.settings), self.settings]
 
 
@@ -219,7 +218,7 @@ def error_of(host: Host, settings: Settings, text: str, code: int, *, asked: boo
 
 
 def lost(text: str) -> str | None:
-    """Why a session was cut off, if ssh has said so in the end of its stderr."""
+    """Return why a session broke off, if ssh wrote so at the end of its stderr."""
     lines = [line.rstrip() for line in text.splitlines()]
     found = [line for line in lines if LOST.fullmatch(line)]
     if found:
@@ -228,7 +227,7 @@ def lost(text: str) -> str | None:
 
 
 def without_chatter(text: str) -> str:
-    """What the command itself has written to stderr, and what ssh had to say besides -v."""
+    """Return stderr without what -v adds."""
     cut = [re.sub(r"debug\d: .*", "", line) if "debug" in line else line for line in text.splitlines(keepends=True)]
     return "".join(line for line in cut if line.strip() and not CHATTER.match(line))
 
@@ -297,7 +296,7 @@ def _configuration(said: SshOutput, match: re.Match[str]) -> ConfigError:
 
 
 _DROPPED = re.compile(r"(?:kex|ssh)_exchange_identification: (?:Connection closed by remote host|read: .* by peer)")
-# The first row counts of which any line is one: causes stand before consequences, for a jump host's ssh speaks too.
+# The first row that matches any line counts: causes before consequences, because a jump host's ssh writes here too.
 _TABLE: tuple[tuple[re.Pattern[str], str | Callable[[SshOutput, re.Match[str]], HostError | ConfigError]], ...] = (
     (re.compile(r".*(?:Bad configuration option: |Bad owner or permissions |terminating, \d+ bad ).*"), _configuration),
     (re.compile(r"ssh: Could not resolve hostname (?P<name>\S+): .*"), _unresolved_name),

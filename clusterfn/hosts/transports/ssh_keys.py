@@ -1,7 +1,7 @@
-"""A key of one's own: made here, and put among those that a host takes, with the password typed once.
+"""Make an SSH key, and install it on a host with the password typed once.
 
-Nothing that lies there already is overwritten, here or on the host. What a person types goes from `prompts` to
-the host, inside the connection, after the host's key was checked, and is kept nowhere.
+Overwrites nothing, locally or on the host. A password goes from `prompts` to the host, inside the connection, after the
+host's key was checked, and is kept nowhere.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class KeyPair:
 
 
 def usable(settings: Settings) -> KeyPair | None:
-    """The first key that a connection would try, of an agent or a file without a passphrase; None if there is none."""
+    """Return the first key that a connection would try, of an agent or of a file without a passphrase."""
     with contextlib.closing(paramiko.Agent()) as agent:
         held = {key.asbytes(): key for key in (agent.get_keys() if settings.use_agent else ())}
     for path in settings.identity_files:
@@ -72,7 +72,7 @@ def usable(settings: Settings) -> KeyPair | None:
 
 
 def _public(path: Path) -> str:
-    """The public half that lies beside a private one; "" if it is not there, or the private one is not."""
+    """Return the public half of a key file; "" if one of the halves is missing."""
     try:
         words = path.with_name(path.name + ".pub").read_text(encoding="utf-8", errors="replace").split()
         base64.b64decode(words[1], validate=True)
@@ -82,7 +82,7 @@ def _public(path: Path) -> str:
 
 
 def _opens(path: Path) -> bool:
-    """Whether paramiko can use it as it lies there: of a known kind, and without a passphrase."""
+    """Whether paramiko can use it: of a known kind, without a passphrase."""
     try:
         paramiko.PKey.from_path(path)
     except (paramiko.SSHException, paramiko.pkey.UnknownKeyType, OSError, ValueError, TypeError):
@@ -91,10 +91,10 @@ def _opens(path: Path) -> bool:
 
 
 def new_path(settings: Settings) -> Path:
-    """Where a key would be looked for, and is none yet.
+    """Return a path where a connection would look for a key, and where there is none yet.
 
     Raises:
-        ConfigError: All these places are taken, by keys with a passphrase or of kinds that cannot be used.
+        ConfigError: All of them are taken, by keys with a passphrase or of kinds that cannot be used.
     """
     usual = ssh_config_file.expanded("~/.ssh/id_ed25519")
     wanted = [usual] if usual in settings.identity_files else [*settings.identity_files]
@@ -110,10 +110,10 @@ def new_path(settings: Settings) -> Path:
 
 
 def make(path: Path) -> KeyPair:
-    """A new ed25519 key without a passphrase, readable for this user alone.
+    """Make an ed25519 key without a passphrase, readable for this user alone.
 
     Raises:
-        ConfigError: It cannot be written; then neither half is there.
+        ConfigError: It cannot be written; then neither half is.
     """
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
@@ -143,10 +143,10 @@ def _create(path: Path, data: bytes, mode: int) -> None:
 
 @dataclass(frozen=True)
 class Installed:
-    """What a host said when it was given a key.
+    """The answer of a host to which a key was sent.
 
     Attributes:
-        added: Whether it is new there.
+        added: Whether it is new.
         open_home: Whether others may write to the home, which makes most sshds refuse every key.
     """
 
@@ -155,7 +155,7 @@ class Installed:
 
 
 def install(host: Host, line: str, asker: Asker) -> Installed:
-    """Log in by what a person types, and put a public key among those that the host takes, once.
+    """Log in by what a person types, and add a public key to authorized_keys, once.
 
     Args:
         line: The public half.
@@ -163,7 +163,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
 
     Raises:
         AuthenticationError: What was typed was not enough.
-        HostError: The host cannot be reached, or the key could not be written there.
+        HostError: The host cannot be reached, or the key could not be written.
     """
     settings = resolve(host)
     hops = ours.connect(host, settings, asker)
@@ -185,7 +185,7 @@ def install(host: Host, line: str, asker: Asker) -> Installed:
 
 
 def _told(channel: paramiko.Channel, line: str) -> list[str]:
-    """Give the script the key; the lines that it prints."""
+    """Send the key to the script; return the lines that it prints."""
     channel.settimeout(ANSWER_S)
     channel.set_combine_stderr(True)
     channel.sendall(b"\n" * RC_LINES + line.encode() + b"\n")
@@ -197,7 +197,7 @@ def _told(channel: paramiko.Channel, line: str) -> list[str]:
 
 
 def takes_passwords(host: Host) -> bool:
-    """Whether the host lets in by a password alone, as it says itself; False where only ssh, not paramiko, can go.
+    """Whether the host says that a password is enough; False where paramiko cannot connect.
 
     Raises:
         HostError: It cannot be reached, or its key is not the one that is remembered.

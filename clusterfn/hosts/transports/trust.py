@@ -1,7 +1,7 @@
-"""Making a host's key a known one: fetched over the way that a connection would take, written as ssh would write it.
+"""Fetch a host's key by the way that a connection would take, and write it to known_hosts as ssh would.
 
-Decides nothing and asks nobody: that is the command's part. The only module that writes to known_hosts. Nobody is
-logged in on the host itself; jump hosts before it are checked and logged in as ever.
+Asks no person: that is the command's part. The only module that writes to known_hosts. It logs in to the jump hosts, as
+a connection does, but not to the host itself.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HostKeys:
 
 
 def hosts_on_the_way(host: Host) -> list[Settings]:
-    """Each host that the way to `host` meets, the nearest first, itself last."""
+    """Return each host on the way to `host`, the nearest first, itself last."""
     there = resolve(host)
     before = jumps(host, there)
     # the first is reached as its own configuration says, each further one through those before it
@@ -107,7 +107,7 @@ def _shown(host: Host, settings: Settings) -> list[ShownKey]:
 
 
 def _by_ssh(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list[ShownKey]:
-    """ssh itself goes there and writes the key into an empty file of ours; it tries no login."""
+    """Let ssh write the key into an empty file of ours; it tries no login."""
     with tempfile.TemporaryDirectory(prefix="clusterfn-") as folder:
         file = Path(folder) / "known_hosts"
         line = ["ssh", *_options(settings, file, kinds), *openssh.way(settings), "--", settings.alias, "true"]
@@ -169,7 +169,7 @@ def _by_paramiko(host: Host, settings: Settings, kinds: tuple[str, ...]) -> list
 
 
 def write_known_hosts(host: Host, met: HostKeys, keys: Sequence[ShownKey]) -> Path:
-    """Write keys into the user's first known_hosts file, in place of what was remembered; the file.
+    """Write keys into the user's first known_hosts file, in place of what was remembered; return the file.
 
     Raises:
         ConfigError: There is no such file in the configuration, or a line must be changed by hand.
@@ -200,7 +200,7 @@ def _name(settings: Settings) -> str:
 
 
 def _forget(host: Host, met: HostKeys) -> None:
-    """Take the remembered lines out, and leave what they say of other hosts. All can be, or none is."""
+    """Remove the host from the remembered lines, which keep what they say of other hosts; all of them or none."""
     rest: dict[Path, list[str]] = {}
     for entry in met.known:
         name, _, number = entry.place.rpartition(":")
@@ -221,7 +221,7 @@ def _forget(host: Host, met: HostKeys) -> None:
 
 
 def _without(line: str, name: str) -> str | None:
-    """The line without that name, empty if it has no other; None if a pattern stands for it."""
+    """Return the line without that name, empty if it has no other; None if a pattern matches the name."""
     names = line.split()[0].split(",")
     if names[0].startswith("|1|") or [each.lower() for each in names] == [name]:
         return ""
@@ -232,7 +232,7 @@ def _without(line: str, name: str) -> str | None:
 
 
 def _replace(path: Path, text: str) -> None:
-    """The file as a whole or not at all; what it was stays beside it as .old, as ssh-keygen does."""
+    """Replace the file atomically; keep the old one as .old, as ssh-keygen does."""
     target = path.resolve()
     beside = target.with_name(f"{target.name}.{secrets.token_hex(4)}")
     try:
