@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from clusterfn.config.options import ALIASES, ENVIRONMENT_KINDS, nearly_an_environment
+from clusterfn.config.options import ALIASES, ENVIRONMENT_KINDS, names_a_file, nearly_an_environment
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
 _OF_SLURM = ("partition", "account", "qos", "constraint", "gres", "reservation")
 _BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
 _PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
-_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+_EXAMPLE = '"conda:NAME"'
 _NEVER = "never read: a secret in a file is soon everybody's"
 
 # unknown key of a host -> what to write
@@ -55,37 +55,22 @@ def refuse_misplaced_hosts(top: Value, top_keys: Collection[str], host_keys: Col
             raise key.error(f'unknown key "{key.text}"', hint)
 
 
-def names_a_file(text: str) -> bool:
-    """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
-    return text.lower().endswith(_FILES) and text.partition(":")[0] not in ENVIRONMENT_KINDS
-
-
 def environment(value: Value) -> str:
     """The text, unless it is a form that is nearly right."""
     if value.kind == "map":
-        raise value.error("a mapping stands where a text is wanted", f"write `environment: {_of_mapping(value)}`")
+        pairs = value.pairs
+        written = [f'"{kind.text}:{name.text}"' for kind, name in pairs if kind.text in ENVIRONMENT_KINDS and name.text]
+        hint = f"write `environment: {written[0] if written else _EXAMPLE}`"
+        raise value.error("a mapping stands where a text is wanted", hint)
     text = value.as_text()
     if names_a_file(text):
         return text
-    instead = _of_path(text) if text.startswith(("/", "~")) else _of_name(text)
-    if meant := nearly_an_environment(text):
-        instead = f'"{meant}"'
+    instead = nearly_an_environment(text)
+    if not instead and text.startswith(("/", "~")):
+        path = text.rstrip("/")
+        instead = f"python:{text}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
+    elif not instead and _NAME.fullmatch(text) and text != "current":
+        instead = f"conda:{text}"
     if instead:
-        raise value.error(f'"{text}" names no kind of environment', f"write `environment: {instead}`")
+        raise value.error(f'"{text}" names no kind of environment', f'write `environment: "{instead}"`')
     return text
-
-
-def _of_mapping(value: Value) -> str:
-    written = [
-        f'"{key.text}:{below.text}"' for key, below in value.pairs if key.text in ENVIRONMENT_KINDS and below.text
-    ]
-    return written[0] if written else '"conda:NAME"'
-
-
-def _of_path(text: str) -> str:
-    last = text.rstrip("/").rpartition("/")[2]
-    return f'"python:{text}"' if last.startswith("python") else f'"python:{text.rstrip("/")}/bin/python"'
-
-
-def _of_name(text: str) -> str:
-    return f'"conda:{text}"' if _NAME.fullmatch(text) and text != "current" else ""

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from clusterfn.config import advice
-from clusterfn.config.options import ASK_FOR_GPUS, GPU_TYPE, VARIABLE, is_set_by_clusterfn
+from clusterfn.config.options import (
+    ASK_FOR_GPUS,
+    GPU_TYPE,
+    HOST_NAME,
+    MODULE,
+    VARIABLE,
+    is_set_by_clusterfn,
+    names_a_file,
+)
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
@@ -22,10 +30,8 @@ from clusterfn.errors import ConfigError
 SCHEDULERS = ("bare", "slurm", "local")
 SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
 
-_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _OWNER = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
-_MODULE = re.compile(r"[\w.+@=/~][\w.+@=/~:,-]*")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
 _GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
@@ -41,7 +47,6 @@ OURS = frozenset(
         "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
     ]
 )  # fmt: skip
-_SHORT_OPTION = "write the long name of the option, without dashes"
 
 
 def host(key: Value, value: Value, folder: Path) -> Host:
@@ -50,7 +55,9 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     Raises:
         ConfigError: A key is unknown, missing, or has a value that it cannot have.
     """
-    name = host_name(key)
+    name = key.as_text()
+    if not HOST_NAME.fullmatch(name):
+        raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
     keys = value.mapping(_KEYS, advice.OF_HOST)
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULERS)}`")
@@ -58,54 +65,22 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     for word, given in keys.items():
         field, read = _KEYS[word]
         facts[field] = read(given)
-    _default_environment(keys, facts)
-    _environment_file(facts, folder)
-    _making(facts, folder)
-    _purged(keys, facts["making"])
-    _this_machine(keys, facts)
-    _ssh_config(facts, folder)
-    _slurm_only(keys, facts)
-    return Host(**facts)
-
-
-def host_name(value: Value) -> str:
-    """A host's own name: letters, digits, dot, dash and underscore."""
-    name = value.as_text()
-    if not _HOST_NAME.fullmatch(name):
-        raise value.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
-    return name
-
-
-def _default_environment(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
-    """`defaults: environment:` is another place to write `environment:`."""
-    below = keys["defaults"].mapping(_DEFAULTS).get("environment") if "defaults" in keys else None
-    if below is None:
-        return
-    if "environment" in keys:
-        raise below.error(
-            "the environment stands here twice", f"remove it here or in line {keys['environment'].line + 1}"
-        )
-    facts["environment"] = advice.environment(below)
-
-
-def _environment_file(facts: dict[str, Any], folder: Path) -> None:
-    """A file that is named here lies beside this file, wherever the program runs."""
-    if advice.names_a_file(facts.get("environment") or ""):
-        facts["environment"] = str(folder / Path(facts["environment"]).expanduser())
-
-
-def _making(facts: dict[str, Any], folder: Path) -> None:
-    """Keys that say how environments are made stand beside the others in the file, and apart from them in `Host`."""
-    given = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
-    given.update(given.pop("cuda", {}))
-    if given.get("table"):
-        given["table"] = str(folder / Path(given["table"]).expanduser())
-    facts["making"] = EnvironmentSettings(**given)
-
-
-def _purged(keys: Mapping[str, Value], making: EnvironmentSettings) -> None:
-    if making.purge_days is not None and making.installer != "clusterfn":
+    if "defaults" in keys and (below := keys["defaults"].mapping(_DEFAULTS).get("environment")):
+        if "environment" in keys:
+            line = keys["environment"].line + 1
+            raise below.error("the environment stands here twice", f"remove it here or in line {line}")
+        facts["environment"] = advice.environment(below)
+    making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
+    making.update(making.pop("cuda", {}))
+    if making.get("purge_days") is not None and making.get("installer", "clusterfn") != "clusterfn":
         raise keys["installer"].error("conda cannot put back single files, as `purge_days:` asks", "remove one of them")
+    for found, field in ((facts, "environment"), (facts, "ssh_config"), (making, "table")):
+        path = found.get(field)  # of a file beside this one, wherever the program runs
+        if path and (field != "environment" or names_a_file(path)):
+            found[field] = str(folder / Path(path).expanduser())
+    _this_machine(keys, facts)
+    _slurm_only(keys, facts)
+    return Host(**facts, making=EnvironmentSettings(**making))
 
 
 def _where(value: Value) -> str:
@@ -121,7 +96,9 @@ def _cuda(value: Value) -> dict[str, Any]:
     given = value.mapping(("driver", "capability", "table"))
     facts: dict[str, Any] = {}
     if "driver" in given:
-        facts["driver"] = _numbers(given["driver"], '"575.57.08"')
+        facts["driver"] = driver = given["driver"].as_written()
+        if not _NUMBERS.fullmatch(driver):
+            raise given["driver"].error(f'"{driver}" is not a version', 'write "575.57.08", in quotes')
     if "capability" in given:
         several = [each.strip() for each in given["capability"].as_written().split(",")]
         facts["capabilities"] = tuple(several)
@@ -130,13 +107,6 @@ def _cuda(value: Value) -> dict[str, Any]:
     if "table" in given:
         facts["table"] = _path(given["table"])
     return facts
-
-
-def _numbers(value: Value, example: str) -> str:
-    text = value.as_written()
-    if not _NUMBERS.fullmatch(text):
-        raise value.error(f'"{text}" is not a version', f"write {example}, in quotes")
-    return text
 
 
 def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
@@ -152,54 +122,39 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         facts["address"] = ""
 
 
-def _ssh_config(facts: dict[str, Any], folder: Path) -> None:
-    if facts.get("ssh_config"):
-        facts["ssh_config"] = str(folder / Path(facts["ssh_config"]).expanduser())
-
-
 def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
-    if facts["scheduler"] == "slurm":
-        if "limits" in keys:
-            hint = "remove it; SLURM's own limits are those of your account and its QOS"
-            raise keys["limits"].error("with SLURM the scheduler sets limits, by QOS", hint)
-        return _slurm_host(keys, facts)
-    for key in ("slurm", "gpu_option", "cards", "build_partition"):
-        if key in keys:
-            raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
-    return None
-
-
-def _slurm_host(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    if facts["scheduler"] != "slurm":
+        for key in ("slurm", "gpu_option", "cards", "build_partition"):
+            if key in keys:
+                raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
+        return
+    if "limits" in keys:
+        hint = "remove it; SLURM's own limits are those of your account and its QOS"
+        raise keys["limits"].error("with SLURM the scheduler sets limits, by QOS", hint)
     root = facts.get("root", "")
     if "%" in root or "\\" in root:
         hint = "choose a folder without these characters"
         raise keys["root"].error(f'"{root}": SLURM replaces % and \\ in paths by something else', hint)
     defaults = facts.get("defaults", Resources())
-    options = facts.get("slurm", {})
-    if defaults.memory_bytes is None and not {"mem", "mem-per-cpu", "mem-per-gpu"} & set(options):
+    if defaults.memory_bytes is None and not {"mem", "mem-per-cpu", "mem-per-gpu"} & set(facts.get("slurm", {})):
         facts["defaults"] = replace(defaults, memory_bytes=SLURM_MEMORY)
 
 
 def _with_place(parse: Callable[[object], Any], quantity: str, example: str) -> Callable[[Value], Any]:
-    """A parser of units, whose error then names the line."""
+    """A parser of units, whose error then names the line, and what its own error in Python advises."""
 
     def read(value: Value) -> Any:
         try:
             return parse(value.as_written())
         except ConfigError as error:
-            forms = _UNITS.get(value.name.rpartition(".")[2], example)
-            hint = f"write it with a unit and in quotes: {_near(value, error, forms)}"
+            key, near = value.name.rpartition(".")[2], _QUOTED.search(error.hint or "")
+            forms = _UNITS.get(key, example)
+            if near and key in ("time", "memory", "gpu_memory"):
+                forms = f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
+            hint = f"write it with a unit and in quotes: {forms}"
             raise value.error(f"{value.written} is not {quantity}", hint) from error
 
     return read
-
-
-def _near(value: Value, refused: ConfigError, forms: str) -> str:
-    """What was perhaps meant, in the words of the same refusal in Python; else the forms."""
-    key, near = value.name.rpartition(".")[2], _QUOTED.search(refused.hint or "")
-    if near is None or key not in ("time", "memory", "gpu_memory"):
-        return forms
-    return f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
 
 
 _QUOTED = re.compile(r'"[^"]+"')
@@ -276,7 +231,7 @@ def _limits(value: Value) -> Limits:
 def _modules(value: Value) -> tuple[str, ...]:
     names = value.as_lines()
     for name in names:
-        if not _MODULE.fullmatch(name):
+        if not MODULE.fullmatch(name):
             raise value.error(f'"{name}" cannot name a module', "write a list, one name each: [cuda/12.4, gcc]")
     return names
 
@@ -292,15 +247,12 @@ def _env(value: Value) -> dict[str, str]:
 
 def _slurm(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
-        _option_name(key)
+        if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
+            hint = "write the long name of the option, without dashes"
+            raise key.error(f'"{key.text}" is not an option of sbatch', hint)
+        if key.text in OURS:
+            raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
     return {name: _option(name, given) for name, given in value.mapping().items()}
-
-
-def _option_name(key: Value) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
-        raise key.error(f'"{key.text}" is not an option of sbatch', _SHORT_OPTION)
-    if key.text in OURS:
-        raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
 
 
 def _option(name: str, value: Value) -> Any:
@@ -316,10 +268,8 @@ def _option(name: str, value: Value) -> Any:
         return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
     if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
         return True
-    return _gres(value) if name == "gres" else value.as_written()
-
-
-def _gres(value: Value) -> str:
+    if name != "gres":
+        return value.as_written()
     text = value.as_text()
     if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
         raise value.error(f'"{text}" counts cards', "write only their kind, `gpu:a100`; the number comes from `gpus=`")

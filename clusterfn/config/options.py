@@ -181,7 +181,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{4,16}")
 _PACKAGE = re.compile(r"(?:[\w./-]+::|pip:)?[A-Za-z0-9_]|--?[a-z]|[./]")  # the latter: an option of pip's, its value
 _PACKAGES_FILE = re.compile(r"(?:(?:-r|--requirement)[\s=]*)?([^\s:@=]+\.(?:txt|ya?ml|toml|cfg))", re.IGNORECASE)
 ENVIRONMENT_KINDS = ("python", "venv", "prefix", "conda")
-ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
+_ENVIRONMENT_FILES = (".yml", ".yaml", ".txt", ".toml", ".cfg")
 _INTERPRETER = re.compile(r"/bin/python[\d.]*$")
 ASK_FOR_GPUS = "use gpus= to ask for GPUs; CLUSTERFN_ variables are reserved"
 
@@ -252,13 +252,18 @@ def _environment(value: Any, name: str) -> str:
     kind, _, rest = text.partition(":")
     if meant := nearly_an_environment(text):
         raise ConfigError(f"{name}={text!r} names no environment", hint=f'write {name}="{meant}"')
-    if text == "current" or text.lower().endswith(ENVIRONMENT_FILES) or (kind in ENVIRONMENT_KINDS and rest):
+    if text == "current" or names_a_file(text) or (kind in ENVIRONMENT_KINDS and rest):
         return text
     raise ConfigError(
         f"{name}={text!r} names no environment",
         hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '
         'which it is made ("environment.yml"), or packages=["python=3.11", "numpy"]',
     )
+
+
+def names_a_file(text: str) -> bool:
+    """Whether an environment is named by a file that says what is in it, and is no kind with a colon."""
+    return text.lower().endswith(_ENVIRONMENT_FILES) and text.partition(":")[0] not in ENVIRONMENT_KINDS
 
 
 def nearly_an_environment(text: str) -> str:

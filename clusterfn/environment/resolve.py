@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn.bridge import layout
-from clusterfn.config import advice, places
+from clusterfn.config import places
+from clusterfn.config.options import names_a_file
 from clusterfn.config.spec import EnvironmentRef, Host, Interpreter
 from clusterfn.environment import cuda, environment_yml, solver, torch_build
 from clusterfn.environment import lock as locks
@@ -112,7 +113,7 @@ def read_specification(text: str | None, packages: Sequence[str]) -> Specificati
         )
     if packages:
         return with_own_channels(from_packages(packages))
-    if not text or not advice.names_a_file(text):
+    if not text or not names_a_file(text):
         raise ConfigError(
             f"environment={text!r} names no environment",
             hint='name one that is on the host ("python:/path", "venv:~/v", "prefix:/path", "conda:name"), a file from '

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterfn import ConfigError
-from clusterfn.config.advice import names_a_file
+from clusterfn.config.options import names_a_file
 from clusterfn.environment import existing
 from clusterfn.environment.environment_yml import locate_file, read_file
 from clusterfn.environment.specification import Specification, admits, from_packages

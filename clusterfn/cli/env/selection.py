@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterfn import config
 from clusterfn.calls import job_display
 from clusterfn.cli import target
-from clusterfn.config import advice
+from clusterfn.config.options import names_a_file
 from clusterfn.config.spec import Host
 from clusterfn.environment import resolve
 from clusterfn.environment.specification import Specification
@@ -40,7 +40,7 @@ def split_file_and_hosts(words: Sequence[str]) -> FileAndHosts:
         >>> told_apart(["tensor01", "environment.yml"])
         Words(file='environment.yml', hosts=('tensor01',))
     """
-    files = [word for word in words if advice.names_a_file(word)]
+    files = [word for word in words if names_a_file(word)]
     if len(files) > 1:
         raise ConfigError(f"two files are named: {files[0]} and {files[1]}", hint="name one of them")
     return FileAndHosts(files[0] if files else None, tuple(word for word in words if word not in files))
@@ -67,7 +67,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     if file or packages:
         return resolve.read_specification(file, packages)
     of_host = where.environment if where else None
-    if of_host and advice.names_a_file(of_host):
+    if of_host and names_a_file(of_host):
         return resolve.read_specification(of_host, ())
     if not Path(USUAL_FILE).is_file():
         raise ConfigError(
@@ -85,7 +85,7 @@ def find_environment(word: str, session: HostState) -> Built:
         LockError: The lock beside the file cannot be read.
     """
     root = environment_facts.environments_root(session)
-    begin = _id_of_file(word, session) if advice.names_a_file(word) else word.lower()
+    begin = _id_of_file(word, session) if names_a_file(word) else word.lower()
     there = environment_builder.list_environments(session, root)
     found = [each for each in there if each.id == begin] or [each for each in there if each.id.startswith(begin)]
     if len(found) == 1 and len(begin) >= _LEAST_DIGITS:

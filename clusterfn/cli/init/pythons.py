@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.config.advice import names_a_file
+from clusterfn.config.options import names_a_file
 from clusterfn.environment import existing
 from clusterfn.environment.existing import CALLER, ExistingEnvironment
 from clusterfn.errors import ConfigError, EnvironmentBuildError
