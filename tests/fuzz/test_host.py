@@ -183,9 +183,8 @@ def test_no_ticket_and_no_name_ends_the_spooler(told: Any, held: list[bytes], ro
     seen = Seen({name.decode("ascii", "replace") for name in held}, 0)
     every = [GpuInfo(0, "GPU-1", "NVIDIA RTX A6000", 49140)]
     view = plan.QueueView(
-        MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
-        lambda kind, ahead, kept: plan.GpuSituation(kind, {}, {}, ahead, kept),
-    )  # fmt: skip
+        MachineResources(4, 1000, 1000, ["GPU-1"]), seen, 1, lambda kind: gpus_of_kind(kind, every), {}, {}
+    )
 
     made = plan.plan_starts(queue.read(), view)
 

@@ -28,9 +28,8 @@ def planned(
         GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
     ]
     view = plan.QueueView(
-        machine, Seen(names, 0), 1, set(), set(), lambda kind: gpus_of_kind(kind, every),
-        lambda kind, ahead, kept: plan.GpuSituation(kind, holders, {}, ahead, kept),
-    )  # fmt: skip
+        machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, strangers={}
+    )
     return plan.plan_starts(tickets, view)
 
 

@@ -15,7 +15,7 @@ from ..supervisor.eligible_gpus import name_gpus
 from ..supervisor.gpus import candidates
 from ..supervisor.verdict import Verdict
 from . import arrivals, capacity, gpu_leases, launch, lease_names, machine, plan, tickets
-from .capacity import CARDS, OWN, MachineResources, RemainingResources
+from .capacity import MachineResources
 from .lease import leases_of_kind
 
 TYPE_CHECKING = False
@@ -241,12 +241,13 @@ class _Admission:
             held.pop(bad).close()
 
     def give_way(self, held: "dict[str, Lease]", first: "Callable[[], None]") -> bool:
-        """As `Held.yield_to_other_users`."""
-        if not held or not plan.others_wait(self._rivals(self._seen()), self.uid):
+        """As `Admitted.yield_to_other_users`."""
+        ticket = self._own_ticket()
+        if not held or not plan.must_yield(ticket, self._view(self._seen())):
             return False
         door = _enter(self.marks)
         try:
-            gives = bool(self._group_has_its_half(self._seen()))
+            gives = plan.must_yield(ticket, self._view(self._seen()))
             if gives:
                 first()
                 self._wait_again(held)
@@ -268,7 +269,9 @@ class _Admission:
         tickets.record_event(self.job.root, tickets.TICKET, self.job.id, **facts)
 
     def _seen(self) -> lease_names.Seen:
-        return lease_names.Seen(self.marks.names(), machine.now_s())
+        """All names that are held now, but for its own as a job that runs."""
+        own = lease_names.run(self.uid, self.job.id, self.asked)
+        return lease_names.Seen(self.marks.names() - {own}, machine.now_s())
 
     def _at_the_door(self) -> "dict[str, Lease]":
         door = _enter(self.marks)
@@ -280,7 +283,7 @@ class _Admission:
             self.submitted = self.submitted or machine.now_ns()
             return self._look()
         except gpu_leases.TooFew:
-            raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True) from None
+            raise self._queue(self._why_no_gpus(), True) from None
         finally:
             if door is not None:
                 door.close()
@@ -306,59 +309,44 @@ class _Admission:
             raise self._queue("its environment is not there yet")  # nobody keeps a card for it meanwhile
         if not self.ticket and self._waits_there and self.queue.names():
             raise self._queue("")
-        room = self._room(seen)
-        missing = room.lacks(self.asked, self.every)
-        group = self._group_has_its_half(seen)
-        if missing or group:
-            reserves = not group and missing != [OWN]
-            raise self._queue(self._why(missing, room, seen) if missing else group, reserves)
-        return gpu_leases.hold_gpus(self.marks, room.left(self.every), self.asked.gpus)
+        job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
+        if job not in made.gpus:
+            raise self._queue(made.reasons[job], bool(made.named))
+        return gpu_leases.hold_gpus(self.marks, made.gpus[job], self.asked.gpus)
 
-    def _room(self, seen: lease_names.Seen) -> RemainingResources:
+    def _own_ticket(self) -> "tickets.Ticket":
+        """Its ticket, or the one that it would get."""
+        return self.ticket or self.queue.as_ticket(self._told(""))
+
+    def _view(self, seen: lease_names.Seen, no_gpus: bool = False) -> plan.QueueView:
+        """What its admission is decided by; `no_gpus`: as if no GPU were free."""
         every = [card.uuid for card in self.there]  # older jobs may be content with another kind
-        free = [card for card in every if card not in seen.cards and card not in self.strangers]
+        free = [card for card in every if not no_gpus and card not in seen.cards and card not in self.strangers]
         there = MachineResources(
             machine.cores(), machine.memory_mb(), machine.available_mb() if self.asked.memory_mb else 0, free
         )
-        others = [job for job in seen.running if (job.uid, job.job) != (self.uid, self.job.id)]
-        room = RemainingResources(there, others, self.uid, self.limits)
-        for waiting in seen.waiting:
-            if waiting.ms < self._ms:
-                room.reserve(waiting.asked, self._cards_of(waiting))
-        return room
+        own_kind = capacity.kind_of(self.job.spec["resources"])
+        return plan.QueueView(
+            there, seen, self.uid,
+            lambda kind: self.every if kind == own_kind else capacity.gpus_of_kind(kind, self.there),
+            seen.holders(self.every, (self.uid, self.job.id)), self.strangers,
+        )  # fmt: skip
 
-    def _cards_of(self, waiting: "capacity.Waiting") -> "list[str]":
-        return capacity.gpus_of_kind(waiting.kind, self.there)
-
-    def _rivals(self, seen: lease_names.Seen) -> "list[capacity.Waiting]":
-        """Those that wait for cards of which this one could have some."""
-        every = set(self.every)
-        return [other for other in seen.waiting if other.asked.gpus and every.intersection(self._cards_of(other))]
-
-    @property
-    def _ms(self) -> int:
-        return self.ticket.ms if self.ticket else self.submitted // 10**6
-
-    def _group_has_its_half(self, seen: lease_names.Seen) -> str:
-        if self.job.element is None or not plan.others_wait(self._rivals(seen), self.uid):
-            return ""
-        has = plan.gpus_of_group(seen.running, self.uid, self.job.spec["id"])  # this one's mark is among them
-        return "" if plan.may_group_have(has, len(self.every), self.asked.gpus) else plan.HALF
-
-    def _why(self, missing: "Sequence[str]", room: RemainingResources, seen: lease_names.Seen) -> str:
-        held = seen.holders(self.every, (self.uid, self.job.id))
-        ahead = [(other.uid, other.asked.gpus) for other in self._rivals(seen) if other.ms < self._ms]
-        kept = len(room.suitable(self.every)) - len(room.left(self.every))
-        around = plan.GpuSituation(self.every, held, self.strangers, ahead, kept)
-        text = plan.describe_wait(missing, self.asked, around, room, self.limits)
-        return plan.with_place_in_line(text, sum(other.ms < self._ms for other in seen.waiting))
+    def _why_no_gpus(self) -> str:
+        """Why it waits although GPUs were free: others have taken them meanwhile, or use them without a lease."""
+        ticket, seen = self._own_ticket(), self._seen()
+        for no_gpus in (False, True):
+            reasons = plan.plan_starts([ticket], self._view(seen, no_gpus)).reasons
+            if reasons:
+                break
+        return reasons.get(self.job.id, "")
 
     def _without_strangers(self, held: "dict[str, Lease]") -> "dict[str, Lease]":
         try:
             return gpu_leases.replace_used_gpus(self.marks, held, self.every)
         except gpu_leases.TooFew as few:
             self.strangers = few.strangers
-        raise self._queue(self._why([CARDS], self._room(self._seen()), self._seen()), True)
+        raise self._queue(self._why_no_gpus(), True)
 
     def _queue(self, reason: str, reserves: bool = False) -> Exception:
         """Write its ticket, let go, and see that somebody looks at it.
@@ -379,7 +367,8 @@ class _Admission:
     def _named(self) -> "Optional[launch.FirstInLine]":
         kind = capacity.kind_of(self.job.spec["resources"])
         until_s = machine.now_s() + lease_names.VALID_S - 1  # a spooler's own name for it must be another
-        name = lease_names.wait(capacity.Waiting(self._ms, self.uid, self.job.id, self.asked, kind), until_s)
+        ms = self.ticket.ms if self.ticket else self.submitted // 10**6
+        name = lease_names.wait(capacity.Waiting(ms, self.uid, self.job.id, self.asked, kind), until_s)
         mark = self.marks.hold(name)
         return None if mark is None else launch.FirstInLine(self.job.id, until_s, name, mark)
 

@@ -1,9 +1,10 @@
-"""Which of one user's waiting jobs may start now, which is the next of its line, and why the others wait.
+"""Decide which of one user's jobs may start now, which is the next of its line, and why the others wait. Pure.
 
-There is a line for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served.
-The first job of a line that does not fit reserves all that it needs, in all lines; others may pass it only with what
-would be left then. While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after
-another: a job that finds a process without a lease on a GPU takes another one, which the next job must not have taken.
+Only this decides: the spooler asks for all jobs that wait, `admission` for the one that has just come. There is a line
+for each kind of GPU that is asked for, and one for jobs without GPUs, each first come, first served. The first job of a
+line that does not fit reserves all that it needs, in all lines; others may pass it only with what would be left then.
+While another user waits for GPUs, a group has at most half of them. Jobs with GPUs start one after another: a job that
+finds a process without a lease on a GPU takes another one, which the next job must not have taken.
 """
 
 from ..supervisor.gpus import user_name
@@ -11,38 +12,23 @@ from .capacity import CARDS, CORES, MEMORY, OWN, RemainingResources
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, Mapping, Optional, Sequence
+    from typing import Callable, Container, Iterable, Mapping, Optional, Sequence
 
-    from .capacity import Demand, Kind, MachineResources, RemainingResources, Running, UserLimits, Waiting
+    from .capacity import Demand, Kind, MachineResources, UserLimits
     from .lease_names import Seen
     from .tickets import Ticket
 
 HALF = "its group has half of the cards, and another user waits for cards"
 
 
-def others_wait(waiting: "Iterable[Waiting]", uid: int) -> bool:
-    """Whether another user's job waits for cards."""
-    return any(job.uid != uid and job.asked.gpus for job in waiting)
-
-
-def gpus_of_group(running: "Iterable[Running]", uid: int, group: str) -> int:
-    """How many cards the elements of a group have."""
-    return sum(job.asked.gpus for job in running if job.uid == uid and job.job.startswith(group + "."))
-
-
-def may_group_have(cards: int, of: int, element: int) -> bool:
-    """Whether a group may have so many cards of all; one element it may always have."""
-    return cards <= max(of // 2, element)
-
-
 class GpuSituation:
-    """What is to be said of the machine.
+    """Why a job cannot have GPUs of its kind.
 
     Attributes:
-        cards: Those of the job's kind.
-        holders: uid of whoever holds a card, by its UUID; -1 where that is not known.
-        strangers: Who uses a card without a lease.
-        ahead: uid and number of cards of each job that waits, came before, and has some of these cards kept for it.
+        cards: The GPUs of the job's kind.
+        holders: uid of whoever holds a GPU, by its UUID; -1 where that is not known.
+        strangers: Who uses a GPU without a lease.
+        ahead: uid and number of GPUs of each job that waits, came before, and has some of these GPUs kept for it.
         kept: How many of them are.
     """
 
@@ -56,16 +42,11 @@ class GpuSituation:
         self.ahead = list(ahead)
         self.kept = kept
 
-    @property
-    def left(self) -> int:
-        """How many cards nobody has."""
-        return len(set(self.cards) - set(self.holders) - set(self.strangers))
 
-
-def describe_wait(
+def _describe_wait(
     missing: "Sequence[str]", asked: "Demand", around: GpuSituation, room: "RemainingResources", limits: "UserLimits"
 ) -> str:
-    """What it waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
+    """Say what a job waits for: "8 of 8 GPUs held by ada (5), bob (3); waiting for 2"."""
     parts, over = [], room.over(asked)
     if CARDS in missing:
         parts.append(_describe_gpus(asked.gpus, around))
@@ -95,22 +76,18 @@ def _describe_gpus(wanted: int, around: GpuSituation) -> str:
         used = list(around.strangers.values())
         parts.append("%d in use without a lease: %s" % (len(used), ", ".join(used)))
     said = "; ".join(parts)
-    if around.kept and around.ahead:
-        said = ", ".join(filter(None, [said, _reserved(around)]))
+    if around.kept and around.ahead:  # why those that are free are not for it
+        free = len(set(around.cards) - set(around.holders) - set(around.strangers))
+        which = "the others" if around.kept == free else "%d of the others" % around.kept
+        if free == len(around.cards):
+            which = "%d of %d GPUs" % (around.kept, free)
+        jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
+        reserved = "%s reserved for %s, which came before" % (which, " and ".join(jobs))
+        said = ", ".join(filter(None, [said, reserved]))
     return "%s; waiting for %d" % (said or "too few of %d GPUs are free" % len(around.cards), wanted)
 
 
-def _reserved(around: GpuSituation) -> str:
-    """Why those that are free are not for it."""
-    which = "the others" if around.kept == around.left else "%d of the others" % around.kept
-    if around.left == len(around.cards):
-        which = "%d of %d GPUs" % (around.kept, around.left)
-    jobs = ["%s's job of %d" % (user_name(uid), gpus) for uid, gpus in around.ahead]
-    return "%s reserved for %s, which came before" % (which, " and ".join(jobs))
-
-
-def with_place_in_line(text: str, before: int) -> str:
-    """The same with how many are served first."""
+def _with_place_in_line(text: str, before: int) -> str:
     if not before:
         return text
     after = "%d job%s before it" % (before, "" if before == 1 else "s")
@@ -118,31 +95,32 @@ def with_place_in_line(text: str, before: int) -> str:
 
 
 class QueueView:
-    """What the spooler sees.
+    """What a decision is based on.
 
     Attributes:
-        machine: What there is.
-        seen: The names of one look.
+        machine: The resources of the machine.
+        seen: The names that were held at one look.
         uid: Whose tickets they are.
+        cards_of: The GPUs of a kind.
+        holders: uid of whoever holds a GPU, by its UUID; -1 where that is not known.
+        strangers: Who uses a GPU without a lease.
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which nobody awaits now: their script takes long, or failed and rests.
-        cards_of: The cards of a kind.
-        around: What is to be said about these cards, with uid and number of cards of each that has some of them kept
-            for it, and how many are.
     """
 
     def __init__(
-        self, machine: "MachineResources", seen: "Seen", uid: int, starting: "set[str]", late: "set[str]",
-        cards_of: "Callable[[Kind], list[str]]",
-        around: "Callable[[list[str], list[tuple[int, int]], int], GpuSituation]",
+        self, machine: "MachineResources", seen: "Seen", uid: int, cards_of: "Callable[[Kind], list[str]]",
+        holders: "Mapping[str, int]", strangers: "Mapping[str, str]", starting: "Container[str]" = (),
+        late: "Container[str]" = (),
     ) -> None:  # fmt: skip
         self.machine = machine
         self.seen = seen
         self.uid = uid
+        self.cards_of = cards_of
+        self.holders = holders
+        self.strangers = strangers
         self.starting = starting
         self.late = late
-        self.cards_of = cards_of
-        self.around = around
 
 
 class StartPlan:
@@ -150,21 +128,27 @@ class StartPlan:
 
     Attributes:
         start: Whose turn it is.
+        gpus: The free GPUs among which each of these may choose, by job.
         named: Who may keep others away: the next of each line, and who is about to start.
         reasons: Why a job waits.
     """
 
     def __init__(self) -> None:
         self.start: "list[Ticket]" = []
+        self.gpus: "dict[str, list[str]]" = {}
         self.named: "list[Ticket]" = []
         self.reasons: "dict[str, str]" = {}
 
 
 def plan_starts(tickets: "Sequence[Ticket]", view: QueueView) -> StartPlan:
-    """What is to be done with these tickets, the oldest first."""
-    if not tickets:
-        return StartPlan()
-    return _Planning(tickets, view).all()
+    """Decide what is to be done with these tickets, the oldest first."""
+    return _Planning(tickets, view).all() if tickets else StartPlan()
+
+
+def must_yield(ticket: "Ticket", view: QueueView) -> bool:
+    """Whether the group of an element has half of the GPUs while another user waits for some; `view`: without it."""
+    planning = _Planning([ticket], view)
+    return bool(planning.group_has_its_half(ticket, planning.cards_of(ticket)))
 
 
 class _Planning:
@@ -199,38 +183,40 @@ class _Planning:
         self.room.reserve(asked, cards)
 
     def _one(self, ticket: "Ticket", before: int) -> None:
-        kind = self._cards_of(ticket)
+        kind = self.cards_of(ticket)
         if ticket.job in self._runs or ticket.job in self.view.starting:
             self._goes(ticket, kind)
             self._one_comes = self._one_comes or self._is_awaited(ticket)
             return
-        why = self._group_has_its_half(ticket, kind)
+        why = self.group_has_its_half(ticket, kind)
         missing = self.room.lacks(ticket.asked, kind) if kind is not None else []
         if not missing and not why:
-            self._comes(ticket, before)
+            self._comes(ticket, kind, before)
             self._goes(ticket, kind)
             return
-        text = describe_wait(missing, ticket.asked, self._around(kind or []), self.room, ticket.limits) or why
-        self.made.reasons[ticket.job] = with_place_in_line(text, before)
+        text = _describe_wait(missing, ticket.asked, self._around(kind or []), self.room, ticket.limits) or why
+        self.made.reasons[ticket.job] = _with_place_in_line(text, before)
         if missing and not why:  # a group that has its half keeps nothing from those for whom it waits
             self._stays(ticket, missing)
 
-    def _cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
+    def cards_of(self, ticket: "Ticket") -> "Optional[list[str]]":
         """Those that its job may get; None if they are too few or unknown, which its supervisor then explains."""
         cards = self.view.cards_of(ticket.kind) if ticket.asked.gpus else []
         return cards if len(cards) >= ticket.asked.gpus else None
 
     def _around(self, kind: "list[str]") -> GpuSituation:
         ahead = [(uid, gpus) for uid, gpus, cards in self._ahead if set(cards).intersection(kind)]
-        return self.view.around(kind, ahead, len(self.room.suitable(kind)) - len(self.room.left(kind)))
+        kept = len(self.room.suitable(kind)) - len(self.room.left(kind))
+        return GpuSituation(kind, self.view.holders, self.view.strangers, ahead, kept)
 
-    def _comes(self, ticket: "Ticket", before: int) -> None:
+    def _comes(self, ticket: "Ticket", kind: "Optional[list[str]]", before: int) -> None:
         """It fits: its turn has come, unless one with cards is about to be let in."""
         if ticket.asked.gpus and self._one_comes:
-            self.made.reasons[ticket.job] = with_place_in_line("", before)
+            self.made.reasons[ticket.job] = _with_place_in_line("", before)
             return
         self._one_comes = self._one_comes or self._is_awaited(ticket)
         self.made.start.append(ticket)
+        self.made.gpus[ticket.job] = self.room.left(kind)
 
     def _is_awaited(self, ticket: "Ticket") -> bool:
         return bool(ticket.asked.gpus) and ticket.job not in self.view.late
@@ -252,17 +238,19 @@ class _Planning:
             self._keep_for(self.view.uid, ticket.asked, ticket.kind)
             self.made.named.append(ticket)
 
-    def _group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
-        if ticket.element is None or not others_wait(self._rivals(kind), self.view.uid):
+    def group_has_its_half(self, ticket: "Ticket", kind: "Optional[list[str]]") -> str:
+        """`HALF` if its group may have no more GPUs while another user waits for such; one element may always run."""
+        if ticket.element is None or not any(
+            other.uid != self.view.uid
+            and other.asked.gpus
+            and (kind is None or set(self.view.cards_of(other.kind)).intersection(kind))
+            for other in self.view.seen.waiting
+        ):
             return ""
-        group = _group(ticket)
-        has = gpus_of_group(self.view.seen.running, self.view.uid, group) + self._of_groups.get(group, 0)
-        return "" if may_group_have(has + ticket.asked.gpus, len(kind or []), ticket.asked.gpus) else HALF
-
-    def _rivals(self, kind: "Optional[list[str]]") -> "list[Waiting]":
-        """Those that wait for some of these cards; where these are not known, for any."""
-        waiting = [other for other in self.view.seen.waiting if other.asked.gpus]
-        return [other for other in waiting if kind is None or set(self.view.cards_of(other.kind)).intersection(kind)]
+        group, running = _group(ticket), self.view.seen.running
+        own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]
+        has = sum(job.asked.gpus for job in own) + self._of_groups.get(group, 0) + ticket.asked.gpus
+        return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF
 
     def _count(self, ticket: "Ticket") -> None:
         group = _group(ticket)

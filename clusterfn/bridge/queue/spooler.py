@@ -299,16 +299,12 @@ class Spooler:
         every = [card.uuid for card in self._cards.there]
         free = [card for card in every if card not in seen.cards and card not in used]
         there = MachineResources(machine.cores(), machine.memory_mb(), machine.available_mb() if memory else 0, free)
-        held = {card: self._uid_of(lease_names.gpu(card)) for card in seen.cards}
-        starting, late = set(self._starting), self._late()
+        holders = {card: self._holders.get(lease_names.gpu(card)) for card in seen.cards}
+        held = {card: -1 if holder is None else holder.uid for card, holder in holders.items()}
         view = plan.QueueView(
-            there, seen, self.uid, starting, late, self._cards.of,
-            lambda kind, ahead, kept: plan.GpuSituation(kind, held, used, ahead, kept),
-        )  # fmt: skip
+            there, seen, self.uid, self._cards.of, held, used, starting=set(self._starting), late=self._late()
+        )
         return plan.plan_starts(tickets, view)
-
-    def _uid_of(self, name: str) -> int:
-        return self._holders[name].uid if name in self._holders else -1
 
     def _name(self, wanted: "list[Ticket]") -> None:
         """Let other users know who is next, and again and again that somebody cares."""

@@ -144,6 +144,10 @@ class Queue:
         self.remove(job)
         record_event(self.root, WITHDRAWN, job)
 
+    def as_ticket(self, told: "dict[str, Any]") -> Ticket:
+        """What would be read if this were written now."""
+        return self._ticket(dict(told, boot=self._boot))
+
     def _ticket(self, told: "dict[str, Any]") -> Ticket:
         """What was written before the machine was last started is older than anything since."""
         now = told["boot"] == self._boot
