@@ -39,7 +39,7 @@ def _format(handler: logging.Handler | None) -> dict[str, Any]:
         styles = {type(made): sign for sign, made in ((sign, logging._STYLES[sign][0]("")) for sign in "%{$")}
         facts = {"format": formatter._fmt, "datefmt": formatter.datefmt, "style": styles.get(type(formatter._style))}
         if facts["style"]:
-            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])
+            made = logging.Formatter(facts["format"], facts["datefmt"], facts["style"])  # type: ignore[arg-type]
             with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):
                 made.format(logging.LogRecord("name", 20, "path", 1, "message", (), None))
                 return facts
