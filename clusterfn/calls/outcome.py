@@ -232,7 +232,7 @@ def how_to_resume(job_id: str) -> str:
 def in_a_line(error: BaseException) -> str:
     """Type and message; of an exception whose `__str__` raises, that it does."""
     text = (
-        error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").message(error)
+        error.message if isinstance(error, errors.ClusterfnError) else serialization.part("exceptions").text_of(error)
     )
     return in_one_line(f"{type(error).__name__}: {text}".partition("\n")[0])
 
