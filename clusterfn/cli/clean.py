@@ -1,4 +1,4 @@
-"""`clusterfn clean`: what lies on a host, or in the cache of this machine, and nobody needs any more."""
+"""`clusterfn clean`: remove what is no longer needed from a host, or from the cache of this machine."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def _add_hosts(commands: Any) -> None:
         default=argparse.SUPPRESS,
         help=about,
     )
-    about = "remove from a host what nobody needs any more: jobs that are over, and what was sent for them"
+    about = "remove from a host what is no longer needed: jobs that are over, and what was sent for them"
     command = _add(commands, "clean", "clean.clean", about)
     command.add_argument("host", metavar="HOST", nargs="?", help=_HOST)
     about = "what ended, or was used last, longer ago than this, such as 1d (the host's keep:)"

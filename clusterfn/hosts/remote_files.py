@@ -204,7 +204,7 @@ def not_fetched(error: Exception, pattern: str, job_id: str) -> str:
 
 
 def left_behind(left: Sequence[Sequence[Any]], host: str) -> str:
-    """One line about files that nobody asked for: outcome.json's `left`, at most `_NAMED` of them."""
+    """One line about files that no `outputs=` asked for: outcome.json's `left`, at most `_NAMED` of them."""
     names = [str(name) for name, _ in left]
     count = f"{len(names)} file{'s' if len(names) > 1 else ''}" if len(names) < _NAMED else f"{_NAMED} files or more"
     pattern = "*" if all("/" not in name for name in names) else "**"

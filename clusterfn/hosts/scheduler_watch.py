@@ -173,7 +173,7 @@ class SchedulerWatch:
         return next(interval for until, interval in self._scheduler.looks_s if age_s < until)
 
     def _is_news(self, job: _Watched, listed: bool) -> bool:
-        """Whoever counts the looks at which a job was missing must not count faster because they are cheap."""
+        """Space out the looks: some callers count those at which a job was missing, and must not count faster."""
         if listed or self._scheduler.knows_all:
             job.missed = None
             return True

@@ -296,7 +296,7 @@ class _Admission:
             raise NotNow(EXIT_RETURNED, "the job is claimed by submission %s: nothing to do" % claimed)
 
     def _hold_run(self) -> "Optional[Lease]":
-        """Its name, which nobody else wants but another submission; whoever lists files may have it for a moment."""
+        """Its name, which only another submission wants; a process that lists files may hold it for a moment."""
         name, until = lease_names.run(self.uid, self.job.id, self.asked), time.monotonic() + _LISTED_S
         while True:
             mark = self.marks.hold(name)
@@ -306,7 +306,7 @@ class _Admission:
     def _look(self) -> "dict[str, Lease]":
         seen = self._seen()
         if self.lacks_environment():
-            raise self._queue("its environment is not there yet")  # nobody keeps a card for it meanwhile
+            raise self._queue("its environment is not there yet")  # no GPU is reserved for it meanwhile
         if not self.ticket and self._waits_there and self.queue.names():
             raise self._queue("")
         job, made = self.job.id, plan.plan_starts([self._own_ticket()], self._view(seen))
@@ -349,7 +349,7 @@ class _Admission:
         raise self._queue(self._why_no_gpus(), True)
 
     def _queue(self, reason: str, reserves: bool = False) -> Exception:
-        """Write its ticket, let go, and see that somebody looks at it.
+        """Write its ticket, let go, and see that a spooler looks at it.
 
         Args:
             reason: Why it waits.
@@ -381,7 +381,7 @@ class _Admission:
         return NotNow(EXIT_QUEUED, "the job waits in the queue")
 
     def _until_named(self, first: "launch.FirstInLine") -> None:
-        """Wait until the spooler that is there has named the job too: nobody may pass it in between."""
+        """Wait until the spooler that is there has named the job too: no job may pass it in between."""
         until = time.monotonic() + _NAMED_S
         while time.monotonic() < until and self.job.id in self.queue.names():
             if any("/%s/" % self.job.id in name and name != first.name for name in self._seen().waits):

@@ -73,7 +73,7 @@ def reserved_gpus(
 
 
 def _give(card: str, places: "Sequence[Optional[Container[str]]]", has: "dict[int, str]", asked: "set[int]") -> bool:
-    """Find a place for a card; whoever has to make room for it finds another, so that no place is lost."""
+    """Find a place for a GPU; a job that has to make room for it finds another, so that no place is lost."""
     for place, cards in enumerate(places):
         if place in asked or cards is not None and card not in cards:
             continue
@@ -91,7 +91,7 @@ class MachineResources:
     """What there is.
 
     Attributes:
-        free_cards: Those that nobody holds or uses, in PCI order.
+        free_cards: Those that are neither held nor used, in PCI order.
     """
 
     def __init__(self, cores: int, memory_mb: int, available_mb: int, free_cards: "Iterable[str]" = ()) -> None:
@@ -106,7 +106,7 @@ class RemainingResources:
 
     Args:
         machine: What there is.
-        running: All jobs that run, whoever's they are.
+        running: All jobs that run, of all users.
         uid: The user.
         limits: What all of the user's jobs may take together. More cores than there are lift the machine's own cap on
             them: cores are shared in time.
@@ -154,7 +154,7 @@ class RemainingResources:
         return [card for card in self.free_cards if cards is None or card in cards]
 
     def left(self, cards: "Optional[Sequence[str]]") -> "list[str]":
-        """Those of them that are kept for nobody."""
+        """Those of them that are not reserved."""
         kept = reserved_gpus(self.free_cards, self._waiting, cards)
         return [card for card in self.suitable(cards) if card not in kept]
 

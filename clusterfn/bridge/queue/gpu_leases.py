@@ -1,4 +1,4 @@
-"""Cards of this machine, held by marks: as many as a job asks for or none, and never one that somebody else uses."""
+"""Cards of this machine, held by marks: as many as a job asks for or none, and never one that another process uses."""
 
 from ..supervisor import gpus
 from . import lease_names
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TooFew(Exception):
-    """Somebody else has them.
+    """Another job has them.
 
     Attributes:
         strangers: Cards that are used without a lease, and by whom.
@@ -44,7 +44,7 @@ def hold_gpus(marks: "Leases", free: "Iterable[str]", wanted: int) -> "dict[str,
 def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequence[str]") -> "dict[str, Lease]":
     """As many marks on cards that no stranger uses, others being taken instead of those that one does; in PCI order.
 
-    Strangers are looked for after a card is marked: whoever holds no lease may have come at any time before.
+    Strangers are looked for after a card is marked: a process without a lease may have come at any time before.
 
     Raises:
         TooFew: There are not as many; none is held then.
@@ -62,7 +62,7 @@ def replace_used_gpus(marks: "Leases", held: "dict[str, Lease]", every: "Sequenc
     except TooFew:
         release_gpus(held)
         raise TooFew(strangers) from None
-    except BaseException:  # a signal's exception too: what is held here nobody else gives back
+    except BaseException:  # a signal's exception too: what is held here is given back by no other process
         release_gpus(held)
         raise
 

@@ -34,8 +34,8 @@ _MARK = ".clusterfn-mark-"
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _PEER = getattr(_socket, "SO_PEERCRED", 17)  # Linux's; elsewhere there are no marks
 _TAKEN = (errno.EADDRINUSE, errno.EWOULDBLOCK, errno.EACCES)
-_PLACES = 4096  # whoever waits for the holder's end takes one, and nobody gives it back before
-_TRIES = 25  # whoever looks at a file locks it for a moment
+_PLACES = 4096  # each that waits for the holder's end takes one, and keeps it until then
+_TRIES = 25  # a process that looks at a file locks it for a moment
 
 
 def leases_of_kind(lease: str) -> "Leases":
@@ -54,10 +54,10 @@ class SocketLease:
         return self._socket.fileno()
 
     def touch(self) -> None:
-        """Nobody removes it."""
+        """Do nothing: such a name is never removed."""
 
     def answer(self) -> None:
-        """Let go whoever knocked."""
+        """Close the connections that wait for its end."""
         self._socket.setblocking(False)
         while True:
             try:
@@ -87,7 +87,7 @@ class FileLease:
         os.utime(self._fd)
 
     def answer(self) -> None:
-        """Nobody can knock."""
+        """Do nothing: a file cannot be woken by others."""
 
     def close(self) -> None:
         """Let go, as far as this process is concerned; the file goes with its last holder, or when its owner looks."""
@@ -98,7 +98,7 @@ class FileLease:
 
 
 class LeaseHolder:
-    """Whoever holds a name now: who it is, and a connection that ends with the last process of theirs.
+    """The holder of a name: who it is, and a connection that ends with the last process of theirs.
 
     Attributes:
         pid: Of the process that took or inherited the name last; 0 if it is in a container that is not seen from here.
@@ -123,7 +123,7 @@ class SocketLeases:
     """Names as abstract unix sockets."""
 
     def hold(self, name: str) -> "Optional[SocketLease]":
-        """Hold a name; None if somebody does."""
+        """Hold a name; None if another process does."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
             socket.bind(_address(name))
@@ -138,7 +138,7 @@ class SocketLeases:
     def inherited(self, fd: int) -> SocketLease:
         """A name that the process before this one held."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
-        socket.listen(_PLACES)  # whoever asks for the holder is told of this process from now on
+        socket.listen(_PLACES)  # from now on others see this process as the holder
         return SocketLease(socket)
 
     def names(self) -> "set[str]":
@@ -153,7 +153,7 @@ class SocketLeases:
             return set()
 
     def holder(self, name: str) -> "Optional[LeaseHolder]":
-        """Whoever holds it; None if nobody does any more, or too many wait at the door."""
+        """Its holder; None if there is none any more, or too many wait for it."""
         socket = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         socket.setblocking(False)
         try:
@@ -170,14 +170,14 @@ def _address(name: str) -> bytes:
 
 
 class FileLeases:
-    """Names as locked files. Nobody can be told apart or woken: who waits looks again.
+    """Names as locked files. Holders are unknown and cannot wake others: a job that waits looks again.
 
     Each holder locks a file of its own, in a folder where only the owner of a file may remove it, and then sees that
     no other file of that name is locked. So no other user can take a mark away: they can only hold one, as by a socket.
     """
 
     def hold(self, name: str) -> "Optional[FileLease]":
-        """Hold a name; None if somebody does.
+        """Hold a name; None if another process does.
 
         Raises:
             Verdict: The folder lets others remove what is ours.
@@ -195,7 +195,7 @@ class FileLeases:
         return FileLease(fd)
 
     def names(self) -> "set[str]":
-        """All that are held; files that nobody holds any more and that are ours are removed.
+        """All that are held; files that are ours and no longer held are removed.
 
         Raises:
             Verdict: The folder lets others remove what is ours.
@@ -248,7 +248,7 @@ class _LeaseFolder:
         return FileLease(fd, own) if held else None
 
     def is_held(self, file: str) -> bool:
-        """Whether somebody holds it; one that nobody does is removed if it is ours."""
+        """Whether it is held; one that is not is removed if it is ours."""
         try:
             fd = os.open(file, _LOOK, dir_fd=self._fd)
         except OSError:  # gone meanwhile, or none of those that are made here
@@ -272,7 +272,7 @@ class _LeaseFolder:
         return os.path.samestat(os.fstat(fd), there)
 
     def _remove(self, fd: int, file: str) -> None:
-        """Only an empty file of ours, which nobody else can put another in the place of."""
+        """Only an empty file of ours, which no other user can replace."""
         found = os.fstat(fd)
         if found.st_uid == os.geteuid() and found.st_size == 0 and self._is_at(fd, file):
             with contextlib.suppress(FileNotFoundError):

@@ -7,7 +7,7 @@ wait/<uid>/<ms>/<until>/<gpus>/<cores>/<MB>/<job>/<type>/<card MB>
                                                  start, and for which cards will do; it counts until <until>, in seconds
 spool/<uid>/<queue>                              a spooler
 turn/<uid>/<queue>/<until>                       until when its spooler will have looked at the queue again, in seconds
-door                                             whoever is being let in just now
+door                                             the job that is being admitted just now
 
 Every user of the machine can read them, and could lie by them.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DOOR = "door"
 GPU, RUN, WAIT, SPOOL, TURN = "gpu/", "run/", "wait/", "spool/", "turn/"
 
-VALID_S = 60  # who stands still keeps nobody waiting for longer than that
+VALID_S = 60  # a job that makes no progress delays others no longer than that
 _NO_END_S = str(1 << 62)
 _LONGEST = 97  # an abstract socket takes 107 bytes, 10 of them before these
 
@@ -51,7 +51,7 @@ class Seen:
         self.waiting = sorted(job for job in waiting if (job.uid, job.job) not in run)
 
     def holders(self, cards: "Iterable[str]", but: "tuple[int, str]") -> "dict[str, int]":
-        """uid of whoever holds each of these cards that is held, as the jobs that run let it be known; else -1.
+        """uid of the holder of each of these GPUs that is held, as the running jobs publish it; else -1.
 
         Args:
             but: uid and job of who asks.
@@ -122,5 +122,5 @@ def _waiting(name: str) -> "Optional[tuple[int, Waiting]]":
 
 
 def _numbers(words: "list[str]") -> "list[int]":
-    """Of what is no number somebody else has made the name."""
+    """Parse numbers; return none if a word is not one: clusterfn did not make that name."""
     return [int(word) for word in words] if all(word.isdecimal() and len(word) <= 20 for word in words) else []

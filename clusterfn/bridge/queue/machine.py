@@ -27,7 +27,7 @@ def boot_id() -> str:
 
 
 def now_ns() -> int:
-    """Nanoseconds since the machine was started, by a clock that nobody sets."""
+    """Nanoseconds since the machine was started, by a clock that is never set."""
     return int(time.clock_gettime(_BOOTTIME) * 1e9)
 
 

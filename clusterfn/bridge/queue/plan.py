@@ -105,7 +105,7 @@ class QueueView:
         holders: uid of whoever holds a GPU, by its UUID; -1 where that is not known.
         strangers: Who uses a GPU without a lease.
         starting: Jobs whose script was started, and is not in yet.
-        late: Jobs whose turn has come and which nobody awaits now: their script takes long, or failed and rests.
+        late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.
     """
 
     def __init__(

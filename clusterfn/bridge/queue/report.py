@@ -189,7 +189,7 @@ def _end_of(path: str) -> "Iterable[dict[str, Any]]":
         with open(path, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _OF_THE_JOURNAL))
             lines = file.read().split(b"\n")
-    except OSError:  # nobody has taken a card here yet
+    except OSError:  # no GPU was ever leased on this machine
         return
     for line in lines:
         try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S = 5.0  # for cards whose users hold nothing that could wake us, for cancelled jobs, for memory
 _STARTING_S = 0.1
 _COMES_S = 5.0  # a script's own setup lines may take for ever
-_UNHEARD_S = 1.0  # where nobody can knock
+_UNHEARD_S = 1.0  # where no process can wake it
 _STRANGERS_S = 4.0
 _RENEW_S = lease_names.VALID_S * 2 // 3
 _SETTLE_S = 0.003  # a job lets go of several names one after another
@@ -103,7 +103,7 @@ class Spooler:
         return self._elected is not None
 
     def serve(self) -> None:
-        """Until nothing waits; whoever comes then finds the name free, or is seen by `elected`."""
+        """Until nothing waits; a job that comes then finds the name free, or is seen by `elected`."""
         while self._turn():
             self._wait()
         if self._elected is not None:
@@ -137,7 +137,7 @@ class Spooler:
         """Let others know by when it will have come here again: one that does not is replaced (`launch.ensure`)."""
         now_s = machine.now_s()
         if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
-            return  # of a file nobody can tell who holds it
+            return  # the holder of a locked file is unknown
         queue = launch.spool_name(self.queue)[len(lease_names.SPOOL) :].partition("/")[2]
         mark = self.marks.hold(lease_names.turn(self.uid, queue, now_s + _TURN_S))
         if mark is not None:
@@ -148,7 +148,7 @@ class Spooler:
     # tickets
 
     def _give_up(self, job: str, why: str) -> None:
-        """A ticket that nobody can read is the end of its job, which is told so; the others go on."""
+        """A ticket that cannot be read ends its job, which learns why; the others keep waiting."""
         if job in self._given_up:
             return
         self._given_up.add(job)
@@ -236,7 +236,7 @@ class Spooler:
 
     def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
         """Have the environments made that jobs wait for, each by the script of its oldest job, which then waits for its
-        turn as before; how far each job's environment is. Nobody keeps anything for these jobs meanwhile.
+        turn as before; how far each job's environment is. Nothing is reserved for these jobs meanwhile.
         """
         for needs in set(self._makers) - {ticket.needs for ticket in waiting}:
             self._children.append(self._makers.pop(needs)[1])
@@ -280,7 +280,7 @@ class Spooler:
         }
 
     def _reap(self) -> None:
-        """Collect the scripts that have ended; one that is not in by then has lost its turn to somebody else."""
+        """Collect the scripts that have ended; one that is not in by then has lost its turn to another job."""
         self._see_concluded()
         self._children = [child for child in self._children if child.poll() is None]
         for needs, (_, maker) in list(self._makers.items()):
@@ -307,7 +307,7 @@ class Spooler:
         return plan.plan_starts(tickets, view)
 
     def _name(self, wanted: "list[Ticket]") -> None:
-        """Let other users know who is next, and again and again that somebody cares."""
+        """Let other users know who is next, and again and again that a spooler runs."""
         wanted = wanted[: self._most]
         for job in set(self._named) - {ticket.job for ticket in wanted}:
             self._named.pop(job)[1].close()
@@ -326,7 +326,7 @@ class Spooler:
             self._named[ticket.job] = (until_s, mark)
 
     def _follow(self, seen: lease_names.Seen) -> None:
-        """Be woken by the end of whoever has something now, and by the coming of those for whom something is kept.
+        """Be woken by the end of each holder, and by the arrival of jobs for which something is reserved.
 
         Of more than can be followed, the holders of the cards that there are come first; the others are seen by the
         next look.
@@ -383,7 +383,7 @@ def _is_over(ticket: "Ticket") -> bool:
 
 
 class GpuCache:
-    """What nvidia-smi says, asked once for all who wait. Where it fails, whoever starts will say so."""
+    """What nvidia-smi says, asked once for all who wait. Where it fails, the job that starts will say so."""
 
     def __init__(self) -> None:
         self.there: "list[GpuInfo]" = []
@@ -391,11 +391,11 @@ class GpuCache:
         self._due = 0.0
 
     def of(self, kind: capacity.Kind) -> "list[str]":
-        """Those of a kind; none where nobody knows."""
+        """Those of a kind; none where that is unknown."""
         return capacity.gpus_of_kind(kind, self.there)
 
     def strangers(self, asked: bool, held: "set[str]") -> "dict[str, str]":
-        """Who uses a card that nobody holds."""
+        """Who uses a GPU that is not held."""
         if asked and time.monotonic() > self._due:
             try:
                 self.there = gpus.list_gpus()
@@ -406,9 +406,9 @@ class GpuCache:
         return {card: who for card, who in self._used.items() if card not in held}
 
     def let_go(self, name: str) -> None:
-        """Its holder has ended, and so have the holder's processes; whoever takes it looks once more."""
+        """Its holder has ended, and so have the holder's processes; a job that takes it looks once more."""
         self._used.pop(name[len(lease_names.GPU) :], None)
 
     def look_anew(self) -> None:
-        """Somebody found it otherwise."""
+        """Ask nvidia-smi again at the next turn."""
         self._due = 0.0

@@ -82,7 +82,7 @@ class Queue:
         return ticket
 
     def _which(self, job: str) -> "Optional[tuple[int, int]]":
-        """Which file it is: an element that gave way has another ticket than before. None if nobody can say."""
+        """Which file it is: an element that gave way has another ticket than before. None if that is unknown."""
         try:
             found = os.stat(os.path.join(self.folder, job))
         except OSError:
@@ -209,7 +209,7 @@ def _is_gone(folder: str) -> bool:
 
 
 def waited_s(ticket: Ticket) -> float:
-    """For how long it waits for its turn, by a clock that nobody sets; by the wall's if the machine was started anew
+    """For how long it waits for its turn, by a clock that is never set; by the wall clock if the machine was restarted
     since. The time in which its environment was made does not count.
     """
     waited = float((machine.now_ns() - ticket.submitted) / 1e9 if ticket.ms else time.time() - ticket.written)
@@ -230,7 +230,7 @@ def _made(path: str) -> float:
 
 
 def is_cancelled(ticket: Ticket) -> bool:
-    """Whether somebody asked for its end."""
+    """Whether it was asked to end."""
     return os.path.exists(os.path.join(ticket.home, CANCEL))
 
 

@@ -165,7 +165,7 @@ def take_call(attempt: CallAttempt, folder: str) -> bool:
             attempt.publish_without_run(Verdict(CANCELLED, "the call was withdrawn before it started", stage="queue"))
         elif publish.read(attempt.folder, OUTCOME) is None:
             attempt.publish_without_run(
-                Verdict(LOST, "the session was started anew while the call ran", hint="call again")
+                Verdict(LOST, "the session was restarted while the call ran", hint="call again")
             )
     except OSError as error:
         if error.errno not in _FULL:  # else it can wait: the client knows, or learns it at the session's end

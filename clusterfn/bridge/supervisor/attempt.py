@@ -133,7 +133,7 @@ class Attempt:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         self._events = os.open(self.path(EVENTS), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._heart = os.open(self.path(HEARTBEAT), os.O_WRONLY | os.O_CREAT, 0o600)
-        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty one is none: nobody would miss its beats
+        os.pwrite(self._heart, b"%08d" % 0, 0)  # an empty file counts as no heartbeat
 
     def wait(self, reason: str) -> None:
         """It waits for something on the host itself, and may be withdrawn until it begins."""
@@ -245,7 +245,7 @@ def make_folder(path: str) -> None:
 
 
 def unclaim(job: "JobFolder") -> None:
-    """Give the claim back: the job waits for whoever starts it next."""
+    """Give the claim back: the job waits until it is started again."""
     try:
         os.unlink(os.path.join(job.folder, CLAIM))
     except FileNotFoundError:  # the function may remove what it likes
@@ -270,7 +270,7 @@ def _let_in(path: str) -> None:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & stat.S_IRWXU != stat.S_IRWXU:
             os.chmod(path, mode | stat.S_IRWXU)
-    except OSError:  # not there, or another's: whoever needs it will say so
+    except OSError:  # not there, or another's: the step that needs it will report that
         return
 
 

@@ -151,7 +151,7 @@ class _Builder:
                 self._show()
                 time.sleep(_LOOK_S)
         finally:
-            if process.poll() is None:  # the job ends: whoever else waits for this environment goes on with it
+            if process.poll() is None:  # the job ends: other jobs that wait for this environment take it over
                 process.terminate()
                 process.wait()
         if process.returncode:

@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Iterator, Optional
 
-NOBODY = 0  # elements are counted from one
+NO_ELEMENT = 0  # elements are counted from one
 
 
 class Chunks:
@@ -48,7 +48,7 @@ class Chunks:
         return self._items[chunk]
 
     def take(self, element: int, size: int) -> "Optional[int]":
-        """Claim the next items, so many at most, that nobody has; None if there are none."""
+        """Claim the next items, so many at most, that no element has; None if there are none."""
         chunk = max(self._claims(), default=-1)
         while True:
             first = self.items(chunk).stop if chunk >= 0 else 0
@@ -59,7 +59,7 @@ class Chunks:
                 return chunk
 
     def take_all(self, element: int) -> "list[int]":
-        """Claim every item that nobody has."""
+        """Claim every item that no element has."""
         return list(iter(lambda: self.take(element, self._count), None))
 
     def take_over(self, element: int) -> "Optional[int]":
@@ -68,15 +68,15 @@ class Chunks:
             if self.is_done(chunk):
                 continue
             holder = self._holder(chunk, turn)
-            if (holder == NOBODY or self.end_of(holder)) and self._claim_after(chunk, turn, element):
+            if (holder == NO_ELEMENT or self.end_of(holder)) and self._claim_after(chunk, turn, element):
                 return chunk
         return None
 
     def give_back(self, chunk: int, element: int) -> None:
-        """Leave what is left of it to whoever takes it over, unless somebody has."""
+        """Leave the rest of it to another element, unless one has it."""
         turn = self._claims()[chunk]
         if self._holder(chunk, turn) == element:
-            self._claim_after(chunk, turn, NOBODY)
+            self._claim_after(chunk, turn, NO_ELEMENT)
 
     def _claim_after(self, chunk: int, turn: int, element: int) -> bool:
         claim = (element,) + self._claim_of(chunk, turn)[1:]

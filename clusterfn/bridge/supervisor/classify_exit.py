@@ -77,7 +77,7 @@ def damaged_bridge(bridge: str, missing: str) -> Verdict:
         ENVIRONMENT,
         "the bridge on the host is damaged: %s is missing in %s" % (missing, bridge),
         stage="start",
-        hint="call again: it will be laid out anew",
+        hint="call again: it will be installed again",
     )
 
 

@@ -1,11 +1,12 @@
-"""Removes what nobody needs any more below a root: jobs that are over, and what is sent once for many jobs.
+"""Remove what is no longer needed below a root: jobs that are over, and what is sent once for many jobs.
 
-A job that has ended goes when its `keep:` is over, one that nobody started after a day. A SLURM job without an outcome
-goes once SLURM has not listed it for as long as its `keep:`. A job stays while a living one names it in `resume=`.
+A job that has ended goes when its `keep:` is over, one that was never started after a day. A SLURM job without an
+outcome goes once SLURM has not listed it for as long as its `keep:`. A job stays while a living one names it in
+`resume=`.
 Large arguments, files, modules and bridges are dated by the agent whenever a client relies on them, at the latest an
 hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for
-as long as jobs are kept, is nobody's. It is renamed first and looked at once more: a client that came meanwhile finds
-it again, or sends it anew.
+as long as jobs are kept, is unused. It is renamed first and looked at once more: a client that came meanwhile finds
+it again, or sends it again.
 """
 
 import glob
@@ -202,7 +203,7 @@ class _Living:
         self._looks: "dict[tuple[str, int], Optional[set[str]]]" = {}
 
     def has(self, job: JobFolder) -> bool:
-        """Whether somebody may still need what this job was sent with."""
+        """Whether a client may still need what this job was sent with."""
         if _final(job) is not None:
             return False
         silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if job.slurm else _DAY_S  # SLURM may start it any time
@@ -343,7 +344,7 @@ def _delete(path: str) -> None:
 
 
 def _finish(root: str) -> None:
-    """Remove what somebody was ended while removing."""
+    """Finish a removal that was interrupted."""
     for kind in (JOBS, *STORED):
         folder = os.path.join(root, kind)
         for name in os.listdir(folder) if os.path.isdir(folder) else ():

@@ -27,7 +27,7 @@ _LIMIT_S = 10.0
 _TRIES, _AGAIN_S = 3, 0.5  # what is no table may be one a moment later
 _PROCESSES = "--query-compute-apps="
 _ROW = re.compile(r"(GPU|MIG)-[\w-]+,[^,]+,")
-QUIET_MIB = 300  # a driver's own use; more without a visible process is somebody in a container
+QUIET_MIB = 300  # a driver's own use; more without a visible process is a container's
 
 
 def candidates(there: "Sequence[GpuInfo]", resources: "Mapping[str, Any]") -> "list[str]":
@@ -93,7 +93,7 @@ def describe_process(process: "GpuProcess") -> str:
 
 
 def used_by_others(wanted: "Iterable[str]") -> "dict[str, str]":
-    """Those of the `wanted` cards that somebody uses who holds no lease, and who it is, in words.
+    """Return the `wanted` GPUs that are in use without a lease, and by whom, in words.
 
     Asked before the job's own processes exist, so that any process on a card is a stranger, one's own included.
 

@@ -8,7 +8,7 @@ import time
 from ..layout import CANCELLED, ELEMENTS, LOST, RAISED, RETURNED, VERDICT
 from . import publish, retries
 from .attempt import Attempt, make_folder
-from .chunks import NOBODY, Chunks, ItemJournal, journal_lines
+from .chunks import NO_ELEMENT, Chunks, ItemJournal, journal_lines
 from .job import JobFolder
 from .text import native
 from .verdict import Verdict
@@ -85,7 +85,7 @@ class ItemRecorder:
         self.before: "dict[int, list[str]]" = {}
 
     def pulled(self, most: "Optional[int]" = None) -> "Iterator[int]":
-        """Its chunks of an earlier start, then those that nobody has, `most` of them, then those of the dead."""
+        """Its chunks of an earlier start, then those that no element has, `most` of them, then those of the dead."""
         number: "int" = self.job.element or 0
         if self.attempt.number > 1:
             self.settle()
@@ -111,13 +111,13 @@ class ItemRecorder:
     def _may_linger(self, chunk: int) -> bool:
         """Whether the element that had it was concluded by others, and may not have noticed yet."""
         before = self.chunks.holders(chunk)[-2]
-        if before == NOBODY:
+        if before == NO_ELEMENT:
             return False
         end = self.chunks.end_of(before)
         return not end or end.get("by") not in ("supervisor", "after")
 
     def settle(self) -> None:
-        """Let whoever had it notice that he is fenced."""
+        """Give the previous element time to notice that it is fenced."""
         time.sleep(SETTLE_S)
 
     def left(self, chunk: int) -> "Iterator[int]":
@@ -150,7 +150,7 @@ class ItemRecorder:
         self.told += 1
 
     def _death(self, chunk: int) -> Verdict:
-        """What became of whoever had it before."""
+        """What became of the element that had it before."""
         ends = [self.chunks.end_of(each) for each in self.chunks.holders(chunk) if each != self.job.element]
         known = [end for end in ends if end and end["kind"] != RETURNED]
         if not known:
@@ -162,7 +162,7 @@ class ItemRecorder:
 
 
 def fail_unfinished_items(folder: str) -> int:
-    """Give every item that nobody has, or will have, the line that a verdict is; or go on where another died over it.
+    """Write the verdict as the end of every item that no element has or will have; resume where another process died.
 
     Args:
         folder: That of an element which does only this; its journal takes the lines. The verdict is what was on stdin

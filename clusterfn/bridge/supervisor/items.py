@@ -27,7 +27,7 @@ from ..layout import (
 )
 from . import group, retries
 from .attempt import remove_usage
-from .chunks import NOBODY
+from .chunks import NO_ELEMENT
 from .group import SETTLE_S, ItemRecorder
 from .job import describe_place
 from .run import AttemptRun, look_at_bridge, run_through
@@ -139,7 +139,7 @@ class ElementRun(ItemRecorder):
 
     def _give_way(self, chunk: int) -> None:
         """Wait in the queue again if it must, but for the first item: each turn is good for one."""
-        held, number = self.job.held, self.job.element or NOBODY
+        held, number = self.job.held, self.job.element or NO_ELEMENT
         if self.told and held is not None and held.yield_to_other_users(lambda: self.chunks.give_back(chunk, number)):
             raise GaveWay(self.told)
 
@@ -283,7 +283,7 @@ def run_item(job: "JobFolder", item: ItemAttempt, watch: "EndWatch") -> "Optiona
     """See one item through to its line; the verdict that stands there, None if it is to run again.
 
     Raises:
-        Verdict: Nothing could be told of it: another has the element now, or nobody knows yet why it ends.
+        Verdict: Nothing could be told of it: another has the element now, or it is not known yet why it ends.
     """
     work = AttemptRun(job, item, watch)
     try:

@@ -93,7 +93,7 @@ class JobFolder:
         return sorted(int(name) for name in names if name.isdecimal())
 
     def cancelled(self) -> bool:
-        """Whether somebody asked for its end."""
+        """Whether it was asked to end."""
         return os.path.exists(self.path(CANCEL))
 
     def secrets(self) -> "dict[str, str]":

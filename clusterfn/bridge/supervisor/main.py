@@ -189,8 +189,8 @@ def _run(job: JobFolder, attempt: Attempt, watch: EndWatch) -> "tuple[Optional[A
 def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional[Attempt]":
     """End an attempt that is to be tried again; the one after it, None if another has concluded or taken the job.
 
-    The next one is there before this one says that it was followed: whoever dies in between leaves a job that can be
-    concluded.
+    The next one exists before this one says that it was followed: a process that dies in between leaves a job that can
+    be concluded.
     """
     job, cards, following = attempt.job, work.cards(), _following(attempt)
     if following is not None:

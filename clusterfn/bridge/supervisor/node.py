@@ -1,7 +1,7 @@
 """The job on one node but the first: the same attempt, seen through by the same `Run`, told to the supervisor there.
 
 Started by srun as `supervise.py node JOB ATTEMPT`. It never concludes the job: its outcome lies in the attempt's
-folder, where `nodes` reads it. It ends what it started as soon as the attempt has an outcome, or somebody asks for it.
+folder, where `nodes` reads it. It ends what it started as soon as the attempt has an outcome, or is asked to end.
 """
 
 import json
@@ -59,14 +59,14 @@ class NodeAttempt:
         return self._job.shared.path(WORK) if name == WORK else os.path.join(self.folder, name)
 
     def call(self) -> "list[str]":
-        """What the worker is told: where it writes, and that nobody wants its value."""
+        """What the worker is told: where it writes, and that its value is not wanted."""
         return [self.folder, self._job.folder]
 
     def wait(self, reason: str) -> None:
         """Told by the first node."""
 
     def begin(self) -> bool:
-        """Whoever started it has begun."""
+        """Return True: the first node has begun the attempt."""
         return True
 
     def event(self, name: str, **facts: "Any") -> None:

@@ -86,7 +86,7 @@ class Pump:
             os.close(self.fd)
 
     def restore(self, path: str) -> None:
-        """Write the file anew: the function removed it."""
+        """Write the file again: the function removed it."""
         copy(self._file, path)
 
 

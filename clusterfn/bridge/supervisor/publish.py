@@ -55,7 +55,7 @@ def publish(folder: str, name: str, data: bytes, reserve: "Optional[Reserve]" = 
 
 
 def replace(path: str, data: bytes, sync: bool = True, mode: int = 0o600) -> None:
-    """Let `path` hold `data`, whole or not at all, whoever else does so at the same time.
+    """Let `path` hold `data`, whole or not at all, even if other processes write it at the same time.
 
     Args:
         sync: Return only once both the data and the name are on the disk.

@@ -60,7 +60,7 @@ def _by_slurm(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and that the kernel gives to no outgoing connection.
+    """A port of this machine that no process listens on, and that the kernel gives to no outgoing connection.
 
     Any of thousands, so that two jobs of one moment choose different ones.
     """

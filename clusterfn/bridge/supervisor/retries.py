@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from .job import JobFolder
 
-LOSSES = (LOST, NODE, PREEMPTED)  # of whoever ran an item of a group
+LOSSES = (LOST, NODE, PREEMPTED)  # of the process that ran an item of a group
 _SHOWN = 300
-TERMINATED = "143"  # somebody wanted the supervisor to end: the shell's status of SIGTERM
+TERMINATED = "143"  # the supervisor was asked to end: the shell's status of SIGTERM
 
 
 def allowed(job: "JobFolder") -> int:

@@ -44,7 +44,7 @@ class Stacks:
         self._next = 0.0
 
     def answer(self, pids: "list[int]") -> None:
-        """Answer whoever asks by a file in the job's folder."""
+        """Answer a request by a file in the job's folder."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _ASKED_EVERY_S
@@ -56,7 +56,7 @@ class Stacks:
             with open(path + ".part", "wb") as file:
                 file.write("\n".join(self.lines(pids) + [""]).encode("utf-8", "surrogateescape"))
             os.rename(path + ".part", path)
-        except OSError as error:  # whoever asked waits in vain, and the job must not end of that
+        except OSError as error:  # the request gets no answer, and the job must not end because of that
             say("no stacks: %s" % error)
 
     def _asked(self) -> "Optional[str]":
@@ -65,7 +65,7 @@ class Stacks:
             with open(path, "rb") as file:
                 token = file.read(64).decode("ascii", "replace")
             os.unlink(path)
-        except OSError:  # nobody asks
+        except OSError:  # no request
             return None
         return token if _TOKEN.match(token) else None
 

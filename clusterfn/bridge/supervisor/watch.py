@@ -46,7 +46,7 @@ class Signals:
         self.came.setdefault(number, time.monotonic())
 
     def told_to_end(self) -> bool:
-        """Whether somebody told this process to end."""
+        """Whether this process was asked to end."""
         return signal.SIGTERM in self.came or signal.SIGINT in self.came
 
     def swallow(self) -> None:
@@ -155,7 +155,7 @@ class EndWatch:
 
 
 def cancelled() -> Verdict:
-    """Somebody asked for the end."""
+    """The job was asked to end."""
     return Verdict(CANCELLED, "the job was stopped on request")
 
 

@@ -56,7 +56,7 @@ def _check_usable(found: CheckState, known: dict[str, Partition]) -> None:
 
 def account(found: CheckState) -> str:
     if found.host.scheduler != "slurm":
-        raise StepSkipped("without a queue nobody is charged")
+        raise StepSkipped("without a queue no account is charged")
     accounts = found.site.accounts
     if not accounts:
         raise StepSkipped("SLURM does not say which accounts you may use")

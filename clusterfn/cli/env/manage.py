@@ -211,7 +211,7 @@ def verify_environment(given: argparse.Namespace) -> int:
     if problems:
         raise EnvironmentBuildError(
             f"the environment {built.id} does not work", host=session.host.name, stage="environment",
-            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it anew",
+            evidence=problems, hint=f"clusterfn env remove {built.id[:8]} {session.host.name}, and build it again",
         )  # fmt: skip
     if given.gpus:
         _on_a_card(session, prefix, given.gpus)
@@ -235,7 +235,7 @@ def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, A
     if not told:
         raise EnvironmentBuildError(
             f"{prefix}/bin/python does not say what it imports", host=session.host.name, stage="environment",
-            evidence=lines[-_MOST_LINES:], hint="clusterfn env remove it, and build it anew",
+            evidence=lines[-_MOST_LINES:], hint="clusterfn env remove it, and build it again",
         )  # fmt: skip
     return dict(json.loads(told[-1]))
 

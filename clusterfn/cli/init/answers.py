@@ -90,7 +90,7 @@ def _line(prompt: str) -> str:
     """What is typed until Return.
 
     Raises:
-        KeyboardInterrupt: The input has ended, by Ctrl-D: nobody is there any more.
+        KeyboardInterrupt: The input has ended, by Ctrl-D.
     """
     print(in_one_line(prompt.rstrip()), end=" ", file=sys.stderr, flush=True)
     typed = sys.stdin.readline()
