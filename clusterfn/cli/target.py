@@ -1,7 +1,7 @@
-"""What a command is about: `file.py::function ARGS` as a function and its arguments, and a host.
+"""Parse what a command is about: a host, and `file.py::function ARGS` as a function and its arguments.
 
-The file is imported under its own name, as `import` from its folder would, so that what it defines travels by name and
-its `if __name__ == "__main__"` part stays unread.
+The file is imported under its own name, as `import` from its folder would do: what it defines travels by name, and its
+`if __name__ == "__main__"` part does not run.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class FileFailed(Exception):
 
 
 def host(name: str | None, command: str) -> tuple[config.Config, Host, str]:
-    """The configuration, the host of that name (the one that a call would use if None), and what decided.
+    """Return the configuration, the host of that name (None: the one that a call would use), and what decided.
 
     Raises:
-        ConfigError: There is no such host, or several and none is the default: then it names the command to type.
+        ConfigError: There is no such host, or several and no default.
     """
     known = config.load()
     try:
@@ -53,7 +53,7 @@ def host(name: str | None, command: str) -> tuple[config.Config, Host, str]:
 
 
 def function(text: str) -> Callable[..., Any]:
-    """The function that `file.py::name` names, decorated or not.
+    """Import the function that `file.py::name` names, decorated or not.
 
     Raises:
         ConfigError: No such file or function.
@@ -64,13 +64,15 @@ def function(text: str) -> Callable[..., Any]:
         raise ConfigError(f"{text!r} names no function of a file", hint=_as_written(Path(file or text.strip(":"))))
     path = Path(file)
     if not path.is_file():
-        raise ConfigError(f"there is no file {file}{_near_file(path)}", hint=f"the path is taken from {Path.cwd()}")
+        others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        near = did_you_mean(path.name, others)
+        raise ConfigError(f"there is no file {file}{near}", hint=f"the path is taken from {Path.cwd()}")
     config.running(path)
     return _member(imported(path), name, file)
 
 
 def _as_written(path: Path) -> str:
-    """What to write, with the functions of that very file; it is read, not run."""
+    """Return what to write, with the functions of that file, which is parsed and not run."""
     try:
         tree = ast.parse(path.read_bytes())
     except (OSError, SyntaxError, ValueError):
@@ -79,12 +81,8 @@ def _as_written(path: Path) -> str:
     return f"write {' or '.join(f'{path}::{name}' for name in names)}" if names else f"{path} defines no function"
 
 
-def _near_file(path: Path) -> str:
-    return did_you_mean(path.name, [each.name for each in path.parent.glob("*.py")]) if path.parent.is_dir() else ""
-
-
 def imported(path: Path) -> ModuleType:
-    """The module of a file, under the name by which its own folder (or package) would import it."""
+    """Import a file under the name by which its own folder (or package) would import it."""
     root, name = _place(path.resolve())
     if name == "clusterfn" or name in sys.modules:
         raise ConfigError(f"{path} has the name of a module that is already in use here", hint="rename the file")
@@ -104,7 +102,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def _place(path: Path) -> tuple[Path, str]:
-    """The folder to be put on sys.path, and the dotted name below it."""
+    """Return the folder for sys.path, and the dotted name below it."""
     parts, folder = [path.stem], path.parent
     while (folder / "__init__.py").is_file():
         parts.insert(0, folder.name)
@@ -120,7 +118,7 @@ def _run(path: Path, work: Callable[[], Any]) -> Any:
 
 
 def _complaint(path: Path, error: BaseException) -> str:
-    """Python's own words about the user's lines, without our frames and those of the import machinery."""
+    """Format Python's traceback of the user's lines, without our frames and those of the import machinery."""
     frames = list(_frames(path, error))
     shown = ["Traceback (most recent call last):\n", *traceback.format_list(frames)] if frames else []
     last = traceback.format_exception_only(type(error), error)
@@ -129,13 +127,13 @@ def _complaint(path: Path, error: BaseException) -> str:
 
 
 def _in_decorator(error: BaseException) -> bool:
-    """Whether it is about the words of a decorator, which calls nothing."""
+    """Whether a decorator's options raised it, and no call."""
     ours = (frame.name for frame in traceback.extract_tb(error.__traceback__) if frame.filename in _DECORATOR)
     return next(ours, "") in _DECORATING
 
 
 def _frames(path: Path, error: BaseException) -> Iterator[traceback.FrameSummary]:
-    """From the file's first frame until something of ours is called."""
+    """Yield the frames from the file's first one until something of ours is called."""
     begun = False
     for frame in traceback.extract_tb(error.__traceback__):
         begun = begun or frame.filename == str(path.resolve())
@@ -168,7 +166,7 @@ def _functions(module: ModuleType) -> list[str]:
 
 
 def arguments(words: Sequence[str]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Words of the command line as arguments: Python literals where they are such, else texts.
+    """Parse words of the command line as arguments: Python literals where they are such, else texts.
 
     Raises:
         ConfigError: The same keyword twice.
@@ -198,7 +196,7 @@ def _value(word: str) -> Any:
 
 
 def check_arguments(wanted: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse arguments that the function cannot take, before anything is sent.
+    """Reject arguments that the function cannot take, before anything is sent.
 
     Raises:
         ConfigError: Too many, too few, or one of another name.

@@ -1,6 +1,6 @@
-"""`clusterfn trust HOST`: the host's key is shown, a person says yes, and it is written where ssh looks for it.
+"""`clusterfn trust HOST`: show the host's key, ask, and write it where ssh looks for it.
 
-Asks on a terminal alone; without one a fingerprint given as an option must agree. Fetching and writing are `trust`'s.
+Asks only on a terminal; without one, a fingerprint given as an option must match.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from clusterfn.hosts.transports.trust import HostKeys, ShownKey
 
 
 def trust(given: argparse.Namespace) -> int:
-    """Go through the hosts on the way; 1 if one was not to be trusted."""
+    """Trust each host on the way; return 1 if one was not to be trusted."""
     _, host, _ = target.host(given.host, "trust")
     if not host.address:
         raise ConfigError(f"{host.name} is this machine, and is not reached by ssh", host=host.name)
@@ -29,12 +29,15 @@ def trust(given: argparse.Namespace) -> int:
 
 
 def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace: bool = False) -> list[Path] | None:
-    """Ask about each host on the way whose key is unknown; the files that were written, None if one is not trusted.
+    """Ask about each host on the way whose key is unknown.
 
     Args:
         fingerprints: Of keys that are taken without asking.
         command: What was typed, for the hint to give it a fingerprint.
         replace: Whether another key that is remembered may be forgotten.
+
+    Returns:
+        The files that were written; None if a host is not trusted.
 
     Raises:
         HostKeyError: A key is not the one that is remembered or was named.
@@ -48,7 +51,10 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
             print(f"{settings.place} is known: {known.kind} {host_keys.fingerprint(known.blob)} at {known.place}")
             continue
         if met.known and not replace:
-            raise _changed(host, met, command)
+            shown = ", ".join(str(key) for key in met.shown)
+            error = host_keys.changed(settings, host.name, f"{shown} by {settings.place}", met.known)
+            error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
+            raise error
         _show(met)
         chosen = _chosen(host, met, fingerprints, command)
         if not chosen:
@@ -58,13 +64,6 @@ def go_through(host: Host, fingerprints: Sequence[str], command: str, *, replace
         written.append(keys.write_known_hosts(host, met, chosen))
         print(f"Written to {written[-1]}")
     return written
-
-
-def _changed(host: Host, met: HostKeys, command: str) -> HostKeyError:
-    shown = ", ".join(str(key) for key in met.shown)
-    error = host_keys.changed(met.settings, host.name, f"{shown} by {met.settings.place}", met.known)
-    error.hint = (error.hint or "").replace(f"clusterfn trust {host.name}", command)
-    return error
 
 
 def _show(met: HostKeys) -> None:
@@ -77,7 +76,7 @@ def _show(met: HostKeys) -> None:
 
 
 def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str) -> Sequence[ShownKey]:
-    """The keys to be written: those that a given fingerprint names, or all of them once a person has said yes."""
+    """Return the keys to write: those of the given fingerprints, or all of them once the person said yes."""
     if fingerprints:
         return _named(host, met, fingerprints)
     if not sys.stdin.isatty():
@@ -100,7 +99,7 @@ def _chosen(host: Host, met: HostKeys, fingerprints: Sequence[str], command: str
 
 
 def _named(host: Host, met: HostKeys, fingerprints: Sequence[str]) -> Sequence[ShownKey]:
-    """The keys of these fingerprints.
+    """Return the keys of these fingerprints.
 
     Raises:
         HostKeyError: None of them is shown.

@@ -36,7 +36,7 @@ umask 077; mkdir -p -- "$1" && [ -w "$1" ]
 
 
 class Done:
-    """What was written so far, for the message after Ctrl-C."""
+    """What was done so far, for the message after Ctrl-C."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -66,7 +66,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
         return 1
     done.notes += [f"wrote the host's key to {path}" for path in remembered]
     if begun.there:
-        _refuse_what_stands_there(begun, given)
+        _reject_contradictions(begun, given)
         say(f"{begun.host.name} is in {begun.host.source} already, and stays as it is there.")
         login.connected(begun.host, answers, given.no_key, done)
     else:
@@ -74,7 +74,7 @@ def _story(given: argparse.Namespace, answers: Answers, done: Done) -> int:
     return _check(begun.host, _leave_script(begun.host, done))
 
 
-def _refuse_what_stands_there(begun: Begun, given: argparse.Namespace) -> None:
+def _reject_contradictions(begun: Begun, given: argparse.Namespace) -> None:
     for option, key in (("scheduler", "scheduler"), ("root", "root"), ("environment", "environment")):
         wanted, there = getattr(given, option), getattr(begun.host, key)
         if wanted not in (None, there):
@@ -83,7 +83,7 @@ def _refuse_what_stands_there(begun: Begun, given: argparse.Namespace) -> None:
 
 
 def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) -> None:
-    """Look at the host, and write what was found and answered into clusterfn.yml."""
+    """Survey the host, and write what was found and answered into clusterfn.yml."""
     draft = replace(begun.host, root=given.root or begun.host.root)
     connection = login.with_room(draft, answers, given.no_key, done)
     say(f"Looking at what {draft.name} offers …")
@@ -105,7 +105,7 @@ def _add(begun: Begun, given: argparse.Namespace, answers: Answers, done: Done) 
 
 
 def _make_root(connection: HostConnection, root: str) -> None:
-    """Before it is written down. A path with a variable is for the agent to read.
+    """Make the root before it is written to clusterfn.yml; one with a variable is left to the agent.
 
     Raises:
         ConfigError: It cannot be made, or not be written to.
@@ -119,10 +119,10 @@ def _make_root(connection: HostConnection, root: str) -> None:
 
 
 def _leave_script(host: Host, done: Done) -> str:
-    """A script that runs there; one of that name that is there is the user's own.
+    """Write a script that runs on the host; keep a file of that name, which is the user's own.
 
     Returns:
-        The command by which a function runs on that host.
+        The command that runs a function on that host.
     """
     path = Path(SCRIPT)
     text = read_template(SCRIPT)
@@ -130,17 +130,12 @@ def _leave_script(host: Host, done: Done) -> str:
     if path.exists():
         there = path.read_text(encoding="utf-8", errors="replace")
         say(f"{SCRIPT} is there already{'' if there == text else ', and stays as it is'}.")
-        return f"python {SCRIPT}" if there == text else _by_name(host, there)
+        called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
+        return f"python {SCRIPT}" if there == text else f"clusterfn run --host {host.name} {called}"
     with path.open("x", encoding="utf-8") as file:
         file.write(text)
     done(f"wrote {SCRIPT}, a function that runs on {host.name}")
     return f"python {SCRIPT}"
-
-
-def _by_name(host: Host, there: str) -> str:
-    """A script that is there names a host of its own, or none."""
-    called = f"{SCRIPT}::where hello" if "\ndef where(greeting):" in there else "FILE.py::FUNCTION"
-    return f"clusterfn run --host {host.name} {called}"
 
 
 def _check(host: Host, command: str) -> int:

@@ -1,4 +1,4 @@
-"""From a word that a person types to a host: its address, its name in clusterfn.yml, and how ssh understands them.
+"""Find out which host the person means: its address, its name in clusterfn.yml, and how ssh resolves them.
 
 Opens no connection.
 """
@@ -40,7 +40,7 @@ class Begun:
 
 
 def begin(address: str | None, name: str | None, answers: Answers) -> Begun:
-    """Ask what was not given, and look whether clusterfn.yml has that host.
+    """Ask for what was not given, and look whether clusterfn.yml has that host.
 
     Raises:
         ConfigError: The address or the name cannot be used, or the name is that of another host.
@@ -75,7 +75,7 @@ def _check_address(address: str) -> None:
 
 
 def _draft(name: str, address: str) -> Host:
-    """A host of which nothing is known but this.
+    """Return a host of which only this is known.
 
     Raises:
         ConfigError: clusterfn.yml could not hold it.
@@ -94,7 +94,7 @@ def _draft(name: str, address: str) -> Host:
 
 
 def _proposed(address: str) -> str:
-    """The first part of the host's name that says something."""
+    """Propose the first part of the host's name that says more than "login" or "www"."""
     name = parse_address(address, Host("host", address, "bare", "")).name
     with contextlib.suppress(ValueError):
         return "server" if ipaddress.ip_address(name).version == 6 else name
@@ -104,7 +104,6 @@ def _proposed(address: str) -> str:
 
 
 def _say_aliases() -> None:
-    """The names of ~/.ssh/config, for a person who does not remember them."""
     names = ssh_config_file.aliases()
     if names:
         more = ", …" if len(names) > _SHOWN_ALIASES else ""
@@ -112,7 +111,7 @@ def _say_aliases() -> None:
 
 
 def say_way(host: Host) -> Settings:
-    """How ssh understands the address, and by what.
+    """Print how ssh resolves the address, and from what.
 
     Raises:
         ConfigError: The ssh configuration cannot be read.

@@ -1,7 +1,7 @@
-"""Asking a person, a line at a time: each question has an option that answers it in advance, and most have a default.
+"""Ask the person, a line at a time: each question has an option that answers it in advance, and most have a default.
 
-The only module of `clusterfn init` that reads what is typed; a password is asked for by `transports.prompts` alone.
-Questions go to stderr. Without a terminal a missing answer is an error that names the option.
+Questions go to stderr. Without a terminal a missing answer is an error that names the option. Only
+`transports.prompts` asks for passwords.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TRIES = 5
 
 
 def say(text: str = "") -> None:
-    """A line about what is going on."""
+    """Print a line about progress."""
     print(in_one_line(text))
     sys.stdout.flush()
 
@@ -32,10 +32,10 @@ class Answers:
         self._yes = yes
 
     def text(self, question: str, option: str, default: str | None = None, check: Callable[[str], object] = len) -> str:
-        """A line; an empty one is the default.
+        """Ask for a line; an empty one is the default.
 
         Args:
-            option: That answers it in advance, for the error.
+            option: The option that answers it in advance, for the error.
             check: Raises ConfigError where the answer cannot be used; then it is asked again.
 
         Raises:
@@ -56,7 +56,7 @@ class Answers:
         raise ConfigError(f"no usable answer to: {question}", hint=f"give it by {option}")
 
     def one_of(self, question: str, option: str, choices: Sequence[str], default: str) -> str:
-        """One of a few words."""
+        """Ask for one of a few words."""
 
         def check(given: str) -> None:
             if given not in choices:
@@ -65,7 +65,7 @@ class Answers:
         return self.text(f"{question} ({', '.join(choices)})", option, default, check)
 
     def agree(self, question: str, option: str) -> bool:
-        """Yes or no; yes is the default.
+        """Ask yes or no; yes is the default.
 
         Raises:
             ConfigError: No person can be asked, or it was neither.
@@ -87,7 +87,7 @@ class Answers:
 
 
 def _line(prompt: str) -> str:
-    """What is typed until Return.
+    """Read what is typed until Return.
 
     Raises:
         KeyboardInterrupt: The input has ended, by Ctrl-D.

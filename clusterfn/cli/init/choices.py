@@ -1,4 +1,4 @@
-"""From what a host offers to the lines of clusterfn.yml: proposed with a reason, asked about where there is a choice.
+"""Choose a host's lines of clusterfn.yml from what the host offers; ask the person where there is a choice.
 
 Asks the person, never the host.
 """
@@ -32,11 +32,11 @@ class Given:
 def keys(
     site: Site, user: str, given: Given, answers: Answers, try_root: Callable[[str], object] = len
 ) -> dict[str, Any]:
-    """The lines of the host, but for its address and its environment.
+    """Return the host's lines, without its address and its environment.
 
     Args:
-        user: The name of the account there.
-        try_root: Raises ConfigError where a folder cannot be made there.
+        user: The name of the account on the host.
+        try_root: Raises ConfigError where a folder cannot be made on the host.
 
     Raises:
         ConfigError: An answer does not fit the host.
@@ -51,7 +51,8 @@ def keys(
 
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
     def check(text: str) -> None:
-        _check_root(text)
+        if not text.startswith(("/", "~", "$")):
+            raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
         try_root(text)
 
     proposed = site.proposed_root()
@@ -64,9 +65,9 @@ def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], obj
 
 
 def folder(volume: Volume, user: str) -> str:
-    """Our folder in a volume, as clusterfn.yml writes it: by its path, for jobs may lack the variable that named it.
+    """Return our folder in a volume, by its path: jobs may lack the variable that named it.
 
-    In a folder that is not the user's alone it lies in one of his name.
+    In a folder that is not the user's alone, it is in a folder of the user's name.
     """
     if volume.name == _HOME:
         return f"~/{FOLDER}"
@@ -75,42 +76,26 @@ def folder(volume: Volume, user: str) -> str:
     return "/".join([base.rstrip("/"), *([] if own else [user]), FOLDER])
 
 
-def _check_root(text: str) -> None:
-    if not text.startswith(("/", "~", "$")):
-        raise ConfigError(f"{text!r} is not an absolute path", hint="begin it with /, ~/ or a variable")
-
-
 def _options(site: Site, given: Given, answers: Answers) -> dict[str, Any]:
     """Options of sbatch, where SLURM itself would not choose as wanted."""
     options: dict[str, Any] = {}
-    account = given.account or _account(site, answers)
-    partition = _partition(site, given, answers)
-    if account:
-        options["account"] = account
-    if partition:
-        options["partition"] = partition
-    return options
-
-
-def _account(site: Site, answers: Answers) -> str | None:
-    names = sorted({each.name for each in site.accounts})
-    if len(names) < 2:
-        return None  # SLURM takes the only one by itself
-    return answers.one_of("Which account pays", "--account", names, names[0])
-
-
-def _partition(site: Site, given: Given, answers: Answers) -> Any:
-    """Names for jobs without and with cards; None where SLURM's own default does."""
+    accounts = sorted({each.name for each in site.accounts})
+    if given.account:
+        options["account"] = given.account
+    elif len(accounts) > 1:  # SLURM takes the only one by itself
+        options["account"] = answers.one_of("Which account pays", "--account", accounts, accounts[0])
     usable = [each for each in site.partitions or () if each.state == "up"]
     cpu, default = _cpu_partition(usable, given, answers)
     gpu = given.gpu_partition or _gpu_partition(usable, cpu, answers)
     if gpu and gpu != cpu:
-        return {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
-    return None if default else cpu
+        options["partition"] = {"cpu": cpu, "gpu": gpu} if cpu else {"gpu": gpu}
+    elif cpu and not default:
+        options["partition"] = cpu
+    return options
 
 
 def _cpu_partition(usable: Sequence[Partition], given: Given, answers: Answers) -> tuple[str | None, bool]:
-    """Its name, and whether SLURM would take it by itself."""
+    """Return the partition's name, and whether SLURM would take it by itself."""
     default = next((each.name for each in usable if each.default), None)
     if given.partition:
         return given.partition, given.partition == default
@@ -132,14 +117,21 @@ def _gpu_partition(usable: Sequence[Partition], cpu: str | None, answers: Answer
 
 
 def suggestion(site: Site) -> str:
-    """A line that a server with GPUs may want: most people who call a function there mean to use one."""
+    """Return a line for a server with GPUs: most people who call a function there want to use one."""
     has_gpus = site.cards is not None and bool(site.cards.names)
     return "defaults: {gpus: 1}  # gives each call a GPU, unless it says gpus=0" if has_gpus else ""
 
 
 def say_site(site: Site) -> None:
-    """What was found, a line for each thing."""
-    for line in [*_scheduler_lines(site), *_volume_lines(site), *_card_lines(site)]:
+    """Print what was found, a line for each thing."""
+    lines = _scheduler_lines(site)
+    lines += [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
+    if site.cards is not None and site.cards.trouble:
+        lines.append(f"nvidia-smi fails: {site.cards.trouble}")
+    elif site.cards is not None:
+        names, memory = site.cards.names, screen.size(site.cards.memory_bytes)
+        lines.append(f"{len(names)} x {', '.join(sorted(set(names)))}, {memory}; driver {site.cards.driver}")
+    for line in lines:
         say(f"  {line}")
 
 
@@ -149,18 +141,11 @@ def _scheduler_lines(site: Site) -> list[str]:
     if site.trouble:
         return [f"SLURM, and sinfo fails: {site.trouble}"]
     lines = [f"SLURM with {len(site.partitions)} partitions (* is the default):"]
-    lines += [f"  {_partition_line(each)}" for each in site.partitions]
+    for each in site.partitions:
+        name, gres = f"{each.name}{'*' if each.default else ''}", f", {each.gres}" if "gpu" in each.gres else ""
+        lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
     accounts = sorted({each.name for each in site.accounts})
     return [*lines, f"accounts of yours: {', '.join(accounts)}"] if accounts else lines
-
-
-def _partition_line(each: Partition) -> str:
-    cards = f", {each.gres}" if "gpu" in each.gres else ""
-    return f"{each.name}{'*' if each.default else ''}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{cards}"
-
-
-def _volume_lines(site: Site) -> list[str]:
-    return [f"{each.name} ({each.path}, {each.kind}): {_room(each)}" for each in site.volumes]
 
 
 def _room(volume: Volume) -> str:
@@ -171,12 +156,3 @@ def _room(volume: Volume) -> str:
     words += ["not writable"] if not volume.writable else []
     words += ["programs cannot be started there"] if volume.noexec else []
     return ", ".join(words)
-
-
-def _card_lines(site: Site) -> list[str]:
-    if site.cards is None:
-        return []
-    if site.cards.trouble:
-        return [f"nvidia-smi fails: {site.cards.trouble}"]
-    kinds = ", ".join(sorted(set(site.cards.names)))
-    return [f"{len(site.cards.names)} x {kinds}, {screen.size(site.cards.memory_bytes)}; driver {site.cards.driver}"]

@@ -1,7 +1,7 @@
-"""Which Python is to run functions on a host: its own of the caller's minor version, or one where people put them.
+"""Find the Python that runs functions on a host: its own of the caller's minor version, or one in a usual place.
 
-Builds the question (POSIX sh) and reads the answer; what is found is tried before it is told. Makes nothing: where
-there is none, a call has one made for what its function imports.
+A POSIX sh program looks for them, and tries each. Where there is none, a call has one made for what its function
+imports.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ exit 0
 
 
 def environment(session: HostState, given: str | None, answers: Answers) -> str | None:
-    """What to write as `environment:`; None where the host's own will do, or one is to be made.
+    """Return what to write as `environment:`; None where the host's own will do, or one is to be made.
 
     Raises:
-        EnvironmentBuildError: The given one is not there, or cannot be made.
+        EnvironmentBuildError: The given one does not exist, or cannot be made.
         ConfigError: It is no environment that can be named.
     """
     if given == NONE:
@@ -65,7 +65,7 @@ def environment(session: HostState, given: str | None, answers: Answers) -> str 
 
 
 def _own(connection: HostConnection) -> str | None:
-    """The one that is used where none is named, if it is there; nothing is made."""
+    """Return the interpreter that is used where none is named; None if there is none."""
     environment = ExistingEnvironment(existing.parse_existing(None, "bare"))
     answer = connection.run(environment.probe(), timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     try:
@@ -98,7 +98,7 @@ def _meant(typed: str, found: Sequence[str]) -> str:
 
 
 def _try(session: HostState, text: str) -> None:
-    """Raises ConfigError where that is no environment, or is not there."""
+    """Raise ConfigError if that is no environment, or does not exist."""
     if text == NONE or (names_a_file(text) and Path(text).expanduser().is_file()):
         return
     existing.parse_existing(text, "bare")
@@ -109,7 +109,7 @@ def _try(session: HostState, text: str) -> None:
 
 
 def find(connection: HostConnection) -> list[str]:
-    """Their absolute paths, each once, the likeliest first: users cannot install into the system's own."""
+    """Return their paths, each once; the system's own last, because users cannot install into it."""
     argv = ["/bin/sh", "-c", _LOOK, "sh", PYTHON, PYTHON.removeprefix("python")]
     answer = connection.run(argv, timeout_s=_TIMEOUT_S).result(_TIMEOUT_S)
     lines = answer.out.decode("utf-8", "replace").splitlines()
