@@ -20,8 +20,6 @@ from clusterfn.errors import ConfigError
 from clusterfn.public_api import public_api, show_options
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from typing_extensions import ParamSpec, Unpack
 
     from clusterfn.calls.group import JobGroup
@@ -51,8 +49,16 @@ class ClusterFunction(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if inside_job():
             return self.__wrapped__(*args, **kwargs)
-        if inspect.iscoroutinefunction(self.__wrapped__) and _is_awaited(sys._getframe(2)):  # above is `public_api`
-            raise _awaited(self.__name__)
+        if inspect.iscoroutinefunction(self.__wrapped__):
+            # Only the caller's byte code says, before anything is sent, whether the value is to be awaited.
+            caller = sys._getframe(2)  # above is `public_api`
+            code = dis.get_instructions(caller.f_code)
+            if next((each.opname for each in code if each.offset > caller.f_lasti), "") == "GET_AWAITABLE":
+                name = self.__name__
+                raise ConfigError(
+                    f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
+                    hint=f"write await {name}.submit(…), or {name}(…) without await",
+                )
         from clusterfn.calls import call
 
         return call.run_call(self.__wrapped__, tuple(args), dict(kwargs), self.options)
@@ -282,62 +288,32 @@ def cluster(function: Any = None, **options: Any) -> Any:
         >>> train(1e-3)
     """
     if isinstance(function, (str, int, float, list, tuple, dict)):
-        raise _without_a_name(function)
+        named = isinstance(function, str) and HOST_NAME.fullmatch(function)
+        example = f'host="{function}"' if named else 'cores=2, host="tensor01"'
+        raise ConfigError(f"@cluster({function!r}): options have names", hint=f"write @cluster({example})")
     parsed = parse_options(options)
 
     def decorate(wanted: Any) -> Any:
         if isinstance(wanted, ClusterFunction):
             raise ConfigError(f"{wanted.__name__} is decorated already", hint="use .with_options(…) on it")
-        if isinstance(wanted, _ABOVE_FUNCTIONS):
-            raise _upside_down(type(wanted).__name__)
+        if isinstance(wanted, (classmethod, staticmethod, property, functools.cached_property)):
+            name = type(wanted).__name__
+            raise ConfigError(
+                f"@cluster stands above @{name}, and gets no function", hint=f"put @{name} above @cluster"
+            )
         if not callable(wanted) or isinstance(wanted, type):
-            raise _no_function(wanted)
+            hint = "write it in the line above a `def`"
+            if isinstance(wanted, type):
+                hint = "decorate a function that makes one and works with it, or one of its methods"
+            raise ConfigError(f"@cluster goes on a function, not on {wanted!r}", hint=hint)
         if inspect.isgeneratorfunction(wanted) or inspect.isasyncgenfunction(wanted):
-            raise _generates(wanted.__name__)
+            raise ConfigError(
+                f"{wanted.__name__} is a generator function, and a generator exists only in the process that runs it",
+                hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
+            )
         return ClusterFunction(wanted, parsed)
 
     return decorate if function is None else decorate(function)
-
-
-def _without_a_name(value: object) -> ConfigError:
-    named = isinstance(value, str) and HOST_NAME.fullmatch(value)
-    example = f'host="{value}"' if named else 'cores=2, host="tensor01"'
-    return ConfigError(f"@cluster({value!r}): options have names", hint=f"write @cluster({example})")
-
-
-_ABOVE_FUNCTIONS = (classmethod, staticmethod, property, functools.cached_property)
-
-
-def _upside_down(name: str) -> ConfigError:
-    return ConfigError(f"@cluster stands above @{name}, and gets no function", hint=f"put @{name} above @cluster")
-
-
-def _no_function(wanted: object) -> ConfigError:
-    advice = "decorate a function that makes one and works with it, or one of its methods"
-    return ConfigError(
-        f"@cluster goes on a function, not on {wanted!r}",
-        hint=advice if isinstance(wanted, type) else "write it in the line above a `def`",
-    )
-
-
-def _generates(name: str) -> ConfigError:
-    return ConfigError(
-        f"{name} is a generator function, and a generator exists only in the process that runs it",
-        hint="return a list, or call `.map()` on a function of one item: its results arrive one by one",
-    )
-
-
-def _is_awaited(caller: FrameType) -> bool:
-    """Whether what this frame calls now is awaited at once: the next instruction of `await f(x)` says so."""
-    following = (each.opname for each in dis.get_instructions(caller.f_code) if each.offset > caller.f_lasti)
-    return next(following, "") == "GET_AWAITABLE"
-
-
-def _awaited(name: str) -> ConfigError:
-    return ConfigError(
-        f"await {name}(…): the call itself returns the function's value, which cannot be awaited",
-        hint=f"write await {name}.submit(…), or {name}(…) without await",
-    )
 
 
 def inside_job() -> bool:

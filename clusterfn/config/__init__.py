@@ -60,8 +60,12 @@ class Config:
         """
         chosen, because = self._chosen(name)
         if chosen not in self.hosts:
+            hint = f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.path}"
+            if not self.path:
+                found = f"there is no {FILE} in {Path.cwd()} or above: go to your project's folder"
+                hint = f"{found}, set ${places.VARIABLE}, or set a host up by `clusterfn init ADDRESS`"
             near = did_you_mean(chosen, self.hosts)
-            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", hint=self._known())
+            raise ConfigError(f"there is no host {chosen!r}{near} ({because})", hint=hint)
         return self.hosts[chosen], because
 
     def _chosen(self, name: str | None) -> tuple[str, str]:
@@ -72,21 +76,12 @@ class Config:
             return variable, f"${HOST_VARIABLE}={variable}"
         if self.default_host is not None:
             return self.default_host, f"default_host: in {self.default_place}"
-        return self._only()
-
-    def _only(self) -> tuple[str, str]:
         if len(self.named) > 1:
             hint = f'say host="{self.named[0]}", or add `default_host: {self.named[0]}` to {self.path}'
             raise ConfigError(f"{self.path} has several hosts and no default_host: {', '.join(self.named)}", hint=hint)
         if self.named:
             return self.named[0], f"the only host in {self.path}"
         return LOCAL.name, f"{self.path} names no host" if self.path else f"there is no {FILE}"
-
-    def _known(self) -> str:
-        if not self.path:
-            found = f"there is no {FILE} in {Path.cwd()} or above: go to your project's folder"
-            return f"{found}, set ${places.VARIABLE}, or set a host up by `clusterfn init ADDRESS`"
-        return f"the hosts are {', '.join(self.hosts)}; choose one of them or add it to {self.path}"
 
 
 def running(script: Path) -> None:
@@ -131,7 +126,10 @@ def parse(data: bytes, path: Path) -> Config:
     advice.refuse_passwords(top)
     advice.refuse_misplaced_hosts(top, TOP_KEYS, _hosts.HOST_KEYS)
     keys = top.mapping(TOP_KEYS)
-    named = _named_hosts(keys.get("hosts"), path.parent)
+    named: dict[str, Host] = {}
+    if below := keys.get("hosts"):
+        below.mapping()  # rejects what is no mapping, and a name that it has twice
+        named = {key.text: _hosts.host(key, value, path.parent) for key, value in below.pairs}
     hosts = {LOCAL.name: LOCAL, **named}
     default = keys.get("default_host")
     if default is not None and default.as_text() not in hosts:
@@ -139,10 +137,3 @@ def parse(data: bytes, path: Path) -> Config:
         raise default.error(f'there is no host "{default.text}"{near}', f"the hosts are {', '.join(hosts)}")
     place = default.place if default else ""
     return Config(hosts, default.text if default else None, path, tuple(named), place)
-
-
-def _named_hosts(value: yamlfile.Value | None, folder: Path) -> dict[str, Host]:
-    if value is None:
-        return {}
-    value.mapping()  # refuses what is no mapping, and a name that stands there twice
-    return {key.text: _hosts.host(key, below, folder) for key, below in value.pairs}

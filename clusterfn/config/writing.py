@@ -83,7 +83,10 @@ def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
             hint="choose another name, or change its lines by hand",
         )
     old = _read(path) if path.exists() else _NEW.format(name=name)
-    text = _with_default(_with_host(old, name, keys, suggestion), before, name)
+    text = _with_host(old, name, keys, suggestion)
+    if before.default_host is None and len(before.named) <= 1:  # another host would leave open which one is meant
+        only = before.named[0] if before.named else name
+        text = _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
     _refuse_unless_only_added(before, text, name, path, _block(name, keys, "", _STEP))
     return Change(path, text, _new_lines(old if path.exists() else "", text))
 
@@ -148,7 +151,9 @@ def _with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
     if not _is_map(hosts):  # a bare `hosts:`
         return _after(text, hosts.end_mark.index, _block(name, keys, "", _STEP, suggestion))
     if hosts.flow_style:
-        return _into_flow(text, hosts, _flow({name: keys})[1:-1])
+        entry, before = _flow({name: keys})[1:-1], ", " if hosts.value else ""
+        at = hosts.value[-1][1].end_mark.index if hosts.value else hosts.start_mark.index + 1
+        return f"{text[:at]}{before}{entry}{text[at:]}"
     column = hosts.value[0][0].start_mark.column
     at = _past_comments(text, _end(hosts, text), column)
     return _after(text, at, _block(name, keys, "", " " * column, suggestion))
@@ -156,14 +161,6 @@ def _with_host(text: str, name: str, keys: Keys, suggestion: str) -> str:
 
 def _is_map(node: Any) -> bool:
     return getattr(node, "id", "") == "mapping"
-
-
-def _into_flow(text: str, hosts: Any, entry: str) -> str:
-    if not hosts.value:
-        at = hosts.start_mark.index + 1
-        return text[:at] + entry + text[at:]
-    at = hosts.value[-1][1].end_mark.index
-    return f"{text[:at]}, {entry}{text[at:]}"
 
 
 def _end(node: Any, text: str) -> int:
@@ -198,14 +195,6 @@ def _after(text: str, at: int, block: str) -> str:
     end = "\r\n" if "\r\n" in text else "\n"
     before = text[:at] + (end if text[:at] and not text[:at].endswith("\n") else "")
     return before + block.replace("\n", end) + text[at:]
-
-
-def _with_default(text: str, before: config.Config, name: str) -> str:
-    """Say which host is meant by calls that name none, where another host would leave that open."""
-    if before.default_host is not None or len(before.named) > 1:
-        return text
-    only = before.named[0] if before.named else name
-    return _after(text, len(text), f"\ndefault_host: {_flow(only)}\n")
 
 
 def _refuse_unless_only_added(before: config.Config, text: str, name: str, path: Path, block: str) -> None:

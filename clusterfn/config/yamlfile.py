@@ -98,12 +98,14 @@ class Value:
         for key, value in self.pairs:
             name = key.as_key(known, advice or {})
             if name in found:
-                raise key.error(f'the key "{name}" stands here twice, first in line {found[name].line + 1}', _ONCE)
+                raise key.error(
+                    f'the key "{name}" stands here twice, first in line {found[name].line + 1}', "keep one of them"
+                )
             found[name] = value
         return found
 
     def _where_keys_belong(self) -> str:
-        """What to do where nothing or something else than keys stands: most often they are not indented enough."""
+        """What to do where keys are missing: most often they are not indented enough."""
         before = self.source.lines[self.line][: self.column].split() if self.line < len(self.source.lines) else []
         if self.kind == "null" and not self.text and before:
             return f"indent the lines below it further than {before[-1]}"
@@ -146,9 +148,11 @@ class Value:
 
     def as_count(self, least: int) -> int:
         """A whole number in decimal digits of at least `least`."""
-        number = int(self.text) if self._is_count() else -1
+        counts = self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text)
+        number = int(self.text) if counts else -1
         if number < least:
-            raise self.error(f"{self.written} is not a whole number of at least {least}", _NUMBER)
+            hint = "write it in digits, without quotes, a unit or a leading zero"
+            raise self.error(f"{self.written} is not a whole number of at least {least}", hint)
         return number
 
     def as_choice(self, choices: Collection[str]) -> str:
@@ -159,9 +163,6 @@ class Value:
             raise self.error(f"{self.written} is none of its values{did_you_mean(word, choices)}", hint)
         return word
 
-    def _is_count(self) -> bool:
-        return self.kind == "int" and self.plain and len(self.text) < 16 and _COUNT.fullmatch(self.text) is not None
-
     def _visible(self) -> str:
         if not self.text.strip():
             raise self.error("an empty text", "give it a value, or remove the key")
@@ -170,8 +171,6 @@ class Value:
         return self.text
 
 
-_ONCE = "keep one of them"
-_NUMBER = "write it in digits, without quotes, a unit or a leading zero"
 _EXAMPLE = "begin with a line `hosts:`; docs/reference/configuration.md has a whole file"
 
 
@@ -184,21 +183,17 @@ def parse(data: bytes, path: str) -> Value:
     if len(data) > LIMIT_BYTES:
         raise ConfigError(f"{path}: {len(data)} bytes are too many for a configuration", hint="keep it below 128 KB")
     source = Source(path)
-    text = _decoded(data, source)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, column = before.count(b"\n"), len(before) - before.rfind(b"\n") - 1
+        raise source.error("this byte is not UTF-8", line, column, "save the file as UTF-8") from error
     source = Source(path, tuple(text.splitlines()))
     node = _composed(text, source)
     if node is None:
         raise source.error("the file is empty", 0, 0, _EXAMPLE)
     return _value(node, source, "")
-
-
-def _decoded(data: bytes, source: Source) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line, column = before.count(b"\n"), len(before) - before.rfind(b"\n") - 1
-        raise source.error("this byte is not UTF-8", line, column, "save the file as UTF-8") from error
 
 
 def _composed(text: str, source: Source) -> Any:
@@ -230,14 +225,11 @@ def trick(text: str | bytes, loader: Any) -> tuple[str, Any, str | None] | None:
         if depth > _DEPTH:
             return "this is nested too deeply", event.start_mark, None
         if isinstance(event, yaml.AliasEvent):
-            return f'"*{event.anchor}": aliases are not supported', event.start_mark, _REPEAT
+            return f'"*{event.anchor}": aliases are not supported', event.start_mark, "repeat the lines"
         tag = getattr(event, "tag", None)
         if tag not in (None, "!", _TAG + "str"):
             return f'"{tag}": tags are not supported', event.start_mark, "write the plain value"
     return None
-
-
-_REPEAT = "repeat the lines"
 
 
 def _translated(error: Any, text: str, source: Source) -> ConfigError:
