@@ -11,8 +11,8 @@ MAKEFLAGS += --no-print-directory
 # Where it is set, each of the thousands of processes that tests start compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check lab lab-down test test-with-lab test-on-lab test-beside test-environments test-bridge \
-	test-here lint test-long long-on-lab long-here bench bench-peers
+.PHONY: help venv demo check lab lab-down test test-with-lab tests-side-by-side lint test-long long-on-lab long-here \
+	bench bench-peers
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -45,7 +45,7 @@ lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installe
 	else echo "shellcheck is not installed: $(SCRIPTS) not checked"; fi
 
 check: lint  ## without root: lint and every test that needs no lab
-	$(BIN)/python -m pytest -q -m "not lab"
+	$(BIN)/python -m pytest -q -m "not lab" -n 2 --dist loadgroup
 
 lab: venv  ## as root on Debian: start the test hosts (tests/lab/README.md)
 	$(BIN)/python -m tests.lab up
@@ -64,32 +64,11 @@ test-with-lab: venv
 	$(BIN)/python -m tests.lab torch
 	$(BIN)/python -m tests.lab.conda36
 	$(BIN)/python -m tests.lab.channel
-	@# Most of these tests wait: side by side they take a third of the time. Each shows what it said when it ends.
-	@echo "lint, and pytest in five parts side by side"
-	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j6 --output-sync=target lint test-on-lab test-beside test-environments test-bridge test-here
+	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) lint tests-side-by-side
 
-# Those beside share no cards, no limits of an sshd and no look at the whole of SLURM's queue with the others.
-e2e = $(addprefix tests/e2e/test_, $(addsuffix .py, $(1)))
-BESIDE = tests/chaos tests/contract tests/lab/test_ownbox.py \
-	$(call e2e, cable callers delay first_hour hostile minors notebook queue size ssh_matrix)
-ENVIRONMENTS = tests/lock tests/builder \
-	$(call e2e, compare_models environment environments environments_elsewhere installer libraries real_torch)
-ON_HOSTS = tests/bridge tests/builder
-part = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@
-test-on-lab: venv
-	@$(part) -m lab $(addprefix --ignore=,$(BESIDE) $(ENVIRONMENTS))
-
-test-beside: venv
-	@$(part) -m lab $(BESIDE)
-
-test-environments: venv
-	@$(part) -m lab $(ENVIRONMENTS)
-
-test-bridge: venv
-	@$(part) -m "not lab" $(ON_HOSTS)
-
-test-here: venv
-	@$(part) -m "not lab" $(addprefix --ignore=,$(ON_HOSTS))
+# Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
+tests-side-by-side: venv
+	@$(BIN)/python -m pytest -q -n 5 --dist loadgroup --no-loadscope-reorder
 
 test-long: lab  ## the tests that take minutes; the report goes to benchmarks/results
 	@mkdir -p benchmarks/results
@@ -98,12 +77,12 @@ test-long: lab  ## the tests that take minutes; the report goes to benchmarks/re
 	| tee benchmarks/results/test-long-$(COMMIT).txt
 
 # Some of those on the lab end SLURM's daemons: nothing else may use SLURM then.
-LONG = --long --durations=0 --durations-min=1
+LONG = $(BIN)/python -m pytest -q -o cache_dir=.pytest_cache/$@ --long --durations=0 --durations-min=1
 long-on-lab: venv
-	@$(part) $(LONG) -m "long and lab"
+	@$(LONG) -m "long and lab"
 
 long-here: venv
-	@$(part) $(LONG) -m "long and not lab"
+	@$(LONG) -m "long and not lab"
 
 bench: venv  ## measure again what the documentation claims
 	$(BIN)/python -m benchmarks

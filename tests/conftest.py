@@ -1,12 +1,12 @@
-"""Fixtures of every test: a clean environment, the lab, and which tests run without being asked for."""
+"""Fixtures of every test, which tests run, which of them run one after the other, and the end of the report."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,8 +24,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too (make test-long)")
 
 
+# Tests on the lab that share nothing with another group's: GPUs, limits of an sshd, a look at all of SLURM's queue.
+APART = {
+    "environments": "lock builder e2e/test_compare_models.py e2e/test_environment.py e2e/test_environments.py "
+    "e2e/test_environments_elsewhere.py e2e/test_installer.py e2e/test_libraries.py e2e/test_real_torch.py",
+    "connections": "chaos contract lab/test_ownbox.py e2e/test_cable.py e2e/test_callers.py e2e/test_delay.py "
+    "e2e/test_first_hour.py e2e/test_grid_engine.py e2e/test_hostile.py e2e/test_minors.py e2e/test_notebook.py "
+    "e2e/test_queue.py e2e/test_size.py e2e/test_ssh_matrix.py",
+}
+TABLES = pytest.StashKey[list[tuple[str, str]]]()
+
+
+def group_of(item: pytest.Item) -> str:
+    """What runs one after the other in one process (pytest-xdist): a file, or all tests that share parts of the lab."""
+    path = item.path.relative_to(Path(__file__).parent).as_posix()
+    if not item.get_closest_marker("lab"):
+        return path
+    for name, paths in APART.items():
+        if any(path == each or path.startswith(f"{each}/") for each in paths.split()):
+            return name
+    return "lab"
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in its own hook of this name
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked `long` are left out unless --long is given; then each may take ten minutes, or what it says."""
+    """Leave tests marked `long` out unless --long is given; then each may take ten minutes, or what it says."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(group_of(item)))
+    items.sort(key=lambda item: group_of(item) not in ("lab", *APART))  # the groups that take longest begin first
     if config.getoption("--long"):
         for item in items:
             if item.get_closest_marker("long") and not item.get_closest_marker("timeout"):
@@ -35,6 +61,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["tables"] = session.config.stash.get(TABLES, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Take over the tables of a worker of pytest-xdist."""
+    node.config.stash.setdefault(TABLES, []).extend(getattr(node, "workeroutput", {}).get("tables", []))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the tables that tests made, and how many tests ran."""
+    for heading, text in config.stash.get(TABLES, []):
+        terminalreporter.section(heading)
+        terminalreporter.write_line(text)
+    ends = [report for name in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(name, [])]
+    flaky = {report.nodeid for report in ends if "flaky" in report.keywords}
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    terminalreporter.write_line(f"{len(ends) - skipped} tests run, {skipped} skipped, {len(flaky)} marked flaky")
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Put a text at the end of the report, below the name of the test's folder."""
+    tables, heading = request.config.stash.setdefault(TABLES, []), request.path.parent.name
+    return lambda text: tables.append((heading, text))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The hosts of the chaos tests, clients in processes of their own, and the table of kills at the end of the report."""
+"""The hosts of the chaos tests, and clients in processes of their own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from tests.chaos.lanes import Lane
     from tests.chaos.world import World
     from tests.lab import Lab
-
-TABLES = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture(scope="session")
@@ -41,19 +39,6 @@ def new_lane(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     yield make
     for lane in made:
         lane.close()
-
-
-@pytest.fixture
-def table(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Put a text at the end of the report."""
-    return request.config.stash.setdefault(TABLES, []).append
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The tables."""
-    for text in config.stash.get(TABLES, []):
-        terminalreporter.section("chaos")
-        terminalreporter.write_line(text)
 
 
 @pytest.fixture

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 import clusterfn
+from tests.conftest import TABLES
 from tests.faults.case import Case
 
-MATRIX = pytest.StashKey[list[Case]]()
 _FILE = Path(__file__).parents[2] / "benchmarks" / "results" / "truth-matrix.txt"
 
 
@@ -36,17 +36,17 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         yield
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    cases = config.stash.get(MATRIX, [])
-    if not cases:
-        return
-    text = matrix(cases)
-    terminalreporter.section("truth matrix")
-    terminalreporter.write_line(f"clusterfn from {Path(clusterfn.__file__).parent}")
-    terminalreporter.write_line(text)
-    if config.getoption("--write-matrix"):
+@pytest.fixture(scope="module")
+def in_matrix(request: pytest.FixtureRequest) -> Iterator[Callable[[list[Case]], None]]:
+    """Put cases into a table at the end of the report once they have ended, and into its file if that is wanted."""
+    seen: list[Case] = []
+    yield seen.extend
+    text = matrix(seen)
+    tables = request.config.stash.setdefault(TABLES, [])
+    tables.append(("truth matrix", f"clusterfn from {Path(clusterfn.__file__).parent}\n{text}"))
+    if request.config.getoption("--write-matrix"):
         _FILE.parent.mkdir(parents=True, exist_ok=True)
-        _FILE.write_text(f"{_title()}\n\n{text}\n")
+        _FILE.write_text("\n\n".join([_title(), *(table for heading, table in tables if heading == "truth matrix")]))
 
 
 def matrix(cases: list[Case]) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.faults.bench import Bench
 from tests.faults.case import Case, Row
-from tests.faults.conftest import MATRIX
 from tests.faults.rows import local_rows
 from tests.faults.test_truth import check_the_end, check_what_is_left
 
@@ -21,7 +20,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def bench(
-    clean_environment: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    clean_environment: None,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    in_matrix: Callable[[list[Case]], None],
 ) -> Iterator[Bench]:
     """All cases of this run, started."""
     root = tmp_path_factory.mktemp("local")
@@ -29,7 +31,7 @@ def bench(
     config.write_text(f"hosts:\n  local:\n    scheduler: local\n    root: {root}/root\n")
     wanted = [item.callspec.params["row"] for item in request.session.items if item.path == request.path]
     cases = [Case(row, "local", None) for row in wanted]
-    request.config.stash.setdefault(MATRIX, []).extend(cases)
+    in_matrix(cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(config))
         bench = Bench(cases)

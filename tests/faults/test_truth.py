@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from clusterfn.errors import ClusterfnError
 from tests.faults.bench import Bench
 from tests.faults.case import NOTHING, Case, Row
-from tests.faults.conftest import MATRIX
 from tests.faults.rows import ROWS
 from tests.lab import Lab
 
@@ -28,7 +27,11 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def bench(
-    lab: Lab, clean_environment: None, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+    lab: Lab,
+    clean_environment: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    in_matrix: Callable[[list[Case]], None],
 ) -> Iterator[Bench]:
     """All cases of this run, started."""
     from tests.faults.hosts import World
@@ -37,7 +40,7 @@ def bench(
     world.build()
     wanted = [item.callspec.params for item in request.session.items if item.path == request.path]
     cases = [Case(each["row"], each["host"], world) for each in wanted]
-    request.config.stash.setdefault(MATRIX, []).extend(cases)
+    in_matrix(cases)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CLUSTERFN_CONFIG", str(world.config))
         bench = Bench(cases)
