@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import os
 import pathlib
 import pickle
+import tempfile
 from pathlib import Path, PurePath, PurePosixPath
 
 import pytest
@@ -137,7 +139,8 @@ def as_nobody(tmp_path):
         yield
         return
     nobody = 65534
-    for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+    temporary = Path(tempfile.gettempdir())
+    for folder in itertools.takewhile(lambda folder: folder != temporary, (tmp_path, *tmp_path.parents)):
         folder.chmod(0o755)
     os.chown(tmp_path, nobody, nobody)
     os.seteuid(nobody)
