@@ -163,13 +163,13 @@ def _find(job_id: str, host: str | None) -> tuple[HostState, str]:
     return found[0] if len(found) == 1 else _sender(found)
 
 
-class _Patience:
+class _Patience(job_display.StatusLine):
     """Waits for a job that is still being sent, and says so."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.was_needed = False
         self._began = self._seen = time.monotonic()
-        self._line = ""
         self._pause_s = _LOOK_S
 
     def has(self, arriving: Mapping[str, str], found: bool) -> bool:
@@ -181,16 +181,12 @@ class _Patience:
         for part, name in arriving.items():
             self.was_needed, self._seen = True, now
             if now - self._began > _UNTOLD_S:
-                self._tell(f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it")
+                line = f"clusterfn: {part[:SHORT]} is still being sent to {name}; waiting for the rest of it"
+                if job_display.is_terminal(sys.stderr):
+                    self.redraw(line)
+                else:
+                    self.say_if_changed(line)
         return bool(arriving) or (self.was_needed and not found and now - self._seen < _ON_ITS_WAY_S)
-
-    def _tell(self, line: str) -> None:
-        if line != self._line:
-            self._line = line
-            if job_display.is_terminal(sys.stderr):
-                job_display.redraw(line)
-            else:
-                job_display.say(f"{line}\n")
 
     def wait(self) -> None:
         """Until the next look; a long upload needs few."""
@@ -201,8 +197,8 @@ class _Patience:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._line and job_display.is_terminal(sys.stderr):
-            job_display.redraw("")
+        if self.line and job_display.is_terminal(sys.stderr):
+            self.redraw("")
 
 
 def _ids(found: Iterable[tuple[HostState, str]]) -> set[str]:

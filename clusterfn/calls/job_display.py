@@ -61,14 +61,40 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
     return job.result()
 
 
-class _JobDisplay:
-    """What stands on the screen of one waiting call."""
+class StatusLine:
+    """One line of ours: redrawn on a terminal, elsewhere printed again when it changes."""
+
+    def __init__(self) -> None:
+        self.line = ""
+
+    def redraw(self, line: str) -> None:
+        """Replace the line on a terminal; "" takes it away, so that output starts at the left."""
+        line = fitting(line)
+        if line != self.line:
+            redraw(line)
+            self.line = line
+
+    def say_if_changed(self, line: str) -> None:
+        """Print the line where lines stay, unless it is the last one."""
+        if line != self.line:
+            self.line = line
+            say(f"{line}\n")
+
+    def close(self) -> None:
+        """Leave the line as it is, and go to the next one."""
+        if self.line:
+            self.line = ""
+            say("\n")
+
+
+class _JobDisplay(StatusLine):
+    """What the screen shows of one waiting call."""
 
     def __init__(self, job: Job[Any], where: str) -> None:
+        super().__init__()
         self.job = job
         self.queue: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-        self.line = ""
         self.spoken = False
         self.within_a_line = False
         self.trouble = ""
@@ -107,21 +133,13 @@ class _JobDisplay:
             if moving:
                 self._end_line()
             shown = moving or self.trouble or not self.spoken
-            self._redraw(self._text(with_clock=True) if shown else "")
+            self.redraw(self._text(with_clock=True) if shown else "")
         elif moving:
-            self._say_now_and_then(self._text(with_clock=False))
+            if time.monotonic() >= self.due:
+                self.due = time.monotonic() + TELL_EVERY_S
+                self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
         elif self.job.state == PENDING and self.job.reason and not self.trouble:
-            self._say_anew(self._text(with_clock=False))
-
-    def _say_now_and_then(self, line: str) -> None:
-        if time.monotonic() >= self.due:
-            self.due = time.monotonic() + TELL_EVERY_S
-            self._say_anew(line)
-
-    def _say_anew(self, line: str) -> None:
-        if line != self.line:
-            self.line = line
-            say(f"clusterfn: {line}\n")
+            self.say_if_changed(f"clusterfn: {self._text(with_clock=False)}")
 
     def _connection(self, trouble: str) -> None:
         """Said in the status line; where there is none, once when the connection is lost and once when it is back."""
@@ -144,16 +162,10 @@ class _JobDisplay:
         reason = self.trouble or self.job.reason
         return f"{self.job.id[:SHORT]} {self.job.state.lower()}{clock}{f' ({reason})' if reason else ''}"
 
-    def _redraw(self, line: str) -> None:
-        line = fitting(line)
-        if line != self.line:
-            redraw(line)
-            self.line = line
-
     def clear(self) -> None:
         """Take the status line away, so that output starts at the left."""
         if self.line and is_terminal(sys.stderr):
-            self._redraw("")
+            self.redraw("")
 
 
 _going: weakref.WeakSet[Job[Any] | GroupState] = weakref.WeakSet()

@@ -92,7 +92,7 @@ def _ticking(call: Callable[[float], T], until: float | None, on_tick: Callable[
         on_tick()
 
 
-class ProgressCounter:
+class ProgressCounter(job_display.StatusLine):
     """How many of a number of calls have ended.
 
     Args:
@@ -103,10 +103,11 @@ class ProgressCounter:
     """
 
     def __init__(self, total: int) -> None:
+        super().__init__()
         self.total = total
         self.redrawn = job_display.is_terminal(sys.stderr)
         self._ended = self._failed = 0
-        self._line = self._reason = ""
+        self._reason = ""
         self._reason_at = 0.0
 
     def skip(self, failed: bool = False) -> None:
@@ -129,9 +130,8 @@ class ProgressCounter:
             job_display.say(f"{text}\n")
             return
         if failed and self._failed <= _NAMED:
-            job_display.redraw(text)
-            job_display.say("\n")
-            self._line = ""
+            self.redraw(text)
+            self.close()
         self._redraw(tail)
 
     def wait(self, group: GroupState, tail: str) -> None:
@@ -147,16 +147,7 @@ class ProgressCounter:
 
     def _redraw(self, tail: str) -> None:
         line = f"[{self._ended}/{self.total}] {self._ended - self._failed} ✓ {self._failed} ✗ {tail}"
-        line = job_display.fitting(line.rstrip())
-        if line != self._line:
-            self._line = line
-            job_display.redraw(line)
-
-    def close(self) -> None:
-        """Leave the line that is redrawn."""
-        if self._line:
-            self._line = ""
-            job_display.say("\n")
+        self.redraw(line.rstrip())
 
 
 def _mark(ended: ItemOutcome) -> str:
