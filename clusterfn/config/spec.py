@@ -248,7 +248,7 @@ class JobSpec:
     quiet_s: float = layout.QUIET_S
 
     def to_json(self) -> bytes:
-        """Write spec.json, which the supervisor and the worker read: see docs/architecture.md."""
+        """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
         clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
         record = {
             "format": layout.FORMAT,

@@ -48,7 +48,7 @@ def make(files: Mapping[str, bytes]) -> FileBundle:
 
 @functools.lru_cache(maxsize=1)
 def bridge() -> FileBundle:
-    """The files of supervisor, worker and builder, cloudpickle and the library, as in `docs/architecture.md`."""
+    """The files of supervisor, worker and builder, cloudpickle and the library, as in `docs/reference/protocol.md`."""
     return make(dict(_bridge_files()))
 
 

@@ -245,7 +245,7 @@ def test_each_key_of_a_host_that_a_page_names_exists(page):
     attributes = {"keep_days", "queue_timeout_s", "memory_bytes", "log_limit_bytes"}
     said = set(re.findall(r"`(\w+)`", page.read_text(encoding="utf-8")))
 
-    assert said & attributes == set() or page.name in ("architecture.md", "job-directory.md")
+    assert said & attributes == set() or page.name in ("protocol.md", "job-directory.md")
 
 
 def test_what_is_promised_to_installers_is_true():

@@ -1,4 +1,4 @@
-"""Frames on the client's side of the wire (docs/architecture.md). Pure but for the `read` it is given."""
+"""Frames on the client's side of the wire (docs/reference/protocol.md). Pure but for the `read` it is given."""
 
 from __future__ import annotations
 
