@@ -17,7 +17,7 @@ import shlex
 import sys
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError, HostError
@@ -103,10 +103,10 @@ def _start(stream: Stream, host: Host, wanted: str, have: Sequence[str]) -> Agen
     if rest is None:
         raise _no_agent(host, stream, printed)
     reader = FrameReader(stream.read, rest)
-    with _Deadline(stream, HELLO_S) as deadline:
+    with _deadline(stream, HELLO_S) as passed:
         answer = reader.frame()
     if answer is None:
-        late = f"did not answer within {HELLO_S:g} s" if deadline.passed else f"ended: {stream.cause()}"
+        late = f"did not answer within {HELLO_S:g} s" if passed.is_set() else f"ended: {stream.cause()}"
         raise HostError(f"The agent on {host.name} {late}", host=host.name, evidence=_lines(stream.stderr()))
     if answer[0]["id"] != HELLO_ID or not answer[0].get("end"):
         raise no_frame("it is no answer to the first request", repr(answer[0]).encode())
@@ -161,7 +161,7 @@ def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, byte
     """Return what was printed before the marker, and what came after it (None: no marker)."""
     sought = marker.encode() + b"\n"
     printed = b""
-    with _Deadline(stream, MARKER_S):
+    with _deadline(stream, MARKER_S):
         with contextlib.suppress(OSError):  # the command is gone already: what it printed tells why
             stream.write(data)
         while sought not in printed:
@@ -174,25 +174,22 @@ def _until_marker(stream: Stream, data: bytes, marker: str) -> tuple[bytes, byte
     return before, after
 
 
-class _Deadline:
-    """Closes the stream after some seconds, so that a blocked read returns."""
+@contextlib.contextmanager
+def _deadline(stream: Stream, seconds: float) -> Iterator[threading.Event]:
+    """Close the stream after some seconds, so that a blocked read returns; the event is set then."""
+    passed = threading.Event()
 
-    def __init__(self, stream: Stream, seconds: float) -> None:
-        self.passed = False
-        self._stream = stream
-        self._timer = threading.Timer(seconds, self._on_time)
-        self._timer.daemon = True
+    def give_up() -> None:
+        passed.set()
+        stream.close()
 
-    def _on_time(self) -> None:
-        self.passed = True
-        self._stream.close()
-
-    def __enter__(self) -> _Deadline:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield passed
+    finally:
+        timer.cancel()
 
 
 def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
@@ -200,7 +197,14 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
     before, found, tried = text.rpartition(NO_PYTHON)
     evidence = _lines(before if found else text) + _lines(stream.stderr())
     if found:
-        return _no_python(host, tried.split(), evidence)
+        looked = host.python or LOOKED_AT
+        unusable = [f"older than 3.6, or does not start: {path}" for path in tried.split()]
+        return HostError(
+            f"No Python of at least 3.6 was found on {host.name}",
+            host=host.name,
+            evidence=[f"looked at: {looked}", *unusable, *evidence],
+            hint=f"name one by python: /path/to/python3 under host {host.name} ({host.source})",
+        )
     if NO_LOGIN.search(text):
         return HostError(
             f"The account on {host.name} has no login shell (nologin)",
@@ -213,25 +217,11 @@ def _no_agent(host: Host, stream: Stream, printed: bytes) -> HostError:
         message = f"The agent on {host.name} did not start within {MARKER_S:g} s"
     else:
         message = f"The login shell on {host.name} did not start the agent: {cause}"
-    hint = f"see whether `{_try_it(host)}` prints hello; an rc file must not exit, wait or start another shell for "
+    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
+    command = f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
+    hint = f"see whether `{command}` prints hello; an rc file must not exit, wait or start another shell for "
     hint += 'commands: look for "exit" in ~/.bashrc there'
     return HostError(message, host=host.name, evidence=evidence, hint=hint)
-
-
-def _no_python(host: Host, tried: list[str], evidence: list[str]) -> HostError:
-    looked = host.python or LOOKED_AT
-    unusable = [f"older than 3.6, or does not start: {path}" for path in tried]
-    return HostError(
-        f"No Python of at least 3.6 was found on {host.name}",
-        host=host.name,
-        evidence=[f"looked at: {looked}", *unusable, *evidence],
-        hint=f"name one by python: /path/to/python3 under host {host.name} ({host.source})",
-    )
-
-
-def _try_it(host: Host) -> str:
-    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
-    return f"ssh {config}{host.address} 'echo hello'" if host.address else "/bin/sh -c 'echo hello'"
 
 
 def _lines(text: str) -> list[str]:

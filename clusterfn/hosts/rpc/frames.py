@@ -76,13 +76,11 @@ def _header(text: bytes) -> Header:
         raise no_frame(f"its header is no JSON: {error}", text) from error
     if not isinstance(header, dict) or not isinstance(header.get("id"), int):
         raise no_frame("it names no request", text)
-    if header.get("end") and header.get("ok") is not True and not _is_error(header.get("error")):
+    failure = header.get("error")
+    is_error = isinstance(failure, dict) and all(isinstance(failure.get(name), str) for name in ("kind", "message"))
+    if header.get("end") and header.get("ok") is not True and not is_error:
         raise no_frame("it ends well or with an error, and this does neither", text)
     return header
-
-
-def _is_error(found: Any) -> bool:
-    return isinstance(found, dict) and all(isinstance(found.get(name), str) for name in ("kind", "message"))
 
 
 def no_frame(why: str, seen: bytes | bytearray) -> HostError:

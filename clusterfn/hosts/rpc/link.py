@@ -78,7 +78,7 @@ class Link:
             number = self._requests.number()
             request.register(number, self.host.name, self._answering)
             request.cancel = lambda: self.cancel(number)
-            self._requests.add(request)
+            self._requests[number] = request
             skipped = self._requests.failed_before(request)
             if skipped is None and self.line.connected:
                 self._sender.send(request)
@@ -298,7 +298,7 @@ class Link:
             wanted = self.line.renew(opened)
             self._sender.forget()
             self._requests.unsent.clear()
-            skipped = [(each, self._requests.failed_before(each)) for each in self._requests.all()]
+            skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
             for request, error in skipped:
                 if error is None:
                     self._sender.send(request)

@@ -58,7 +58,7 @@ class Reply(Generic[T]):
 
     def _wait(self, timeout_s: float | None) -> None:
         if not self._future.done():
-            self._check_that_it_can_come()
+            self._reject_wait_without_end()
         concurrent.futures.wait([self._future], timeout_s)
         if not self._future.done():
             raise Unreachable(
@@ -68,7 +68,7 @@ class Reply(Generic[T]):
                 retryable=True,
             )
 
-    def _check_that_it_can_come(self) -> None:
+    def _reject_wait_without_end(self) -> None:
         if os.getpid() != self._pid:
             raise HostError(
                 f"The answer of {self._host} to `{self._asked}` comes to process {self._pid}, which forked this one",
@@ -113,14 +113,10 @@ class Reply(Generic[T]):
         """For requests only: the answer."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):  # it has ended, perhaps just now
             self._future.set_result(value)
-            self._cancel = _nothing
+            self._cancel = lambda: None
 
     def reject(self, error: BaseException) -> None:
         """For requests only: the error."""
         with contextlib.suppress(concurrent.futures.InvalidStateError):
             self._future.set_exception(error)
-            self._cancel = _nothing
-
-
-def _nothing() -> None:
-    """Cancel nothing: the answer has come."""
+            self._cancel = lambda: None

@@ -16,7 +16,7 @@ from clusterfn.hosts.transports import Stream
 FAILURES_KEPT = 10_000
 
 
-class PendingRequests:
+class PendingRequests(dict[int, OpenRequest[Any]]):
     """The open requests of a link by number, and the errors of failed ones that later requests depend on.
 
     The caller holds the link's lock.
@@ -27,29 +27,15 @@ class PendingRequests:
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.last = HELLO_ID
         self.unsent: set[int] = set()
-        self._open: dict[int, OpenRequest[Any]] = {}
         self._failures: collections.OrderedDict[int, ClusterfnError] = collections.OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._open
 
     def number(self) -> int:
         """Give out a fresh request number."""
         self.last += 1
         return self.last
-
-    def add(self, request: OpenRequest[Any]) -> None:
-        """Add a request that has its number."""
-        self._open[request.id] = request
-
-    def get(self, number: int) -> OpenRequest[Any] | None:
-        """Return the open request with that number."""
-        return self._open.get(number)
 
     def remove(self, number: int, failure: ClusterfnError | None = None) -> OpenRequest[Any] | None:
         """Remove a request that has ended; keep its error, if it failed, for requests that name it in `after`."""
@@ -57,32 +43,28 @@ class PendingRequests:
             self._failures[number] = failure
         while len(self._failures) > FAILURES_KEPT:
             self._failures.popitem(last=False)
-        return self._open.pop(number, None)
+        return self.pop(number, None)
 
     def failed_before(self, request: OpenRequest[Any]) -> ClusterfnError | None:
         """Return the error of the first failed request in its `after`; None if none failed."""
         return next((self._failures[number] for number in request.after if number in self._failures), None)
 
-    def all(self) -> list[OpenRequest[Any]]:
-        """Return the open requests."""
-        return list(self._open.values())
-
     def keep_what_is_sent_again(self) -> None:
         """Drop the requests that end with their stream."""
-        for request in self.all():
+        for request in list(self.values()):
             if not request.resend():
-                del self._open[request.id]
+                del self[request.id]
 
     def take_unsent(self) -> list[OpenRequest[Any]]:
         """Remove and return the requests that were never sent."""
-        taken = [self._open.pop(number) for number in self.unsent if number in self._open]
+        taken = [self.pop(number) for number in self.unsent if number in self]
         self.unsent.clear()
         return taken
 
     def take_all(self) -> list[OpenRequest[Any]]:
         """Remove and return all open requests."""
-        taken = self.all()
-        self._open.clear()
+        taken = list(self.values())
+        self.clear()
         return taken
 
 
