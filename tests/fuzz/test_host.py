@@ -17,13 +17,14 @@ pytest.importorskip("fcntl")
 
 from hypothesis import strategies as st
 
-from clusterfn.bridge.queue import machine, plan
+from clusterfn.bridge.queue import plan
 from clusterfn.bridge.queue.capacity import MachineResources, gpus_of_kind
 from clusterfn.bridge.queue.lease_names import Seen
 from clusterfn.bridge.queue.tickets import Queue
 from clusterfn.bridge.supervisor import expire, listing
 from clusterfn.bridge.supervisor import gpus as bridge_gpus
 from clusterfn.bridge.supervisor.eligible_gpus import GpuInfo
+from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
@@ -75,7 +76,7 @@ TICKET = {
     "submitted": 10**15, "t": 1e9, "reason": "", "asked": {"gpus": 1, "cores": 2, "memory_mb": 10},
     "limits": {"gpus": 4, "cores": None, "memory_mb": None, "jobs": 20}, "queue_timeout_s": 60.0, "lease": "socket",
     "resources": {"cores": 2, "memory_bytes": 2**30, "gpus": 1, "gpu_type": "a6000", "gpu_memory_bytes": None},
-    "bridge": "/r/bridge/1", "env": {"A": "b"}, "boot": machine.boot_id(),
+    "bridge": "/r/bridge/1", "env": {"A": "b"}, "boot": boot_id(),
 }  # fmt: skip
 NAMES = [
     b"gpu/GPU-1", b"run/1000/7f3a000011112222/1/2/1024", b"wait/1000/123456/999/1/2/1024/7f3a000011112222/a6000/48000",

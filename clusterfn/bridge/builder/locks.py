@@ -19,7 +19,7 @@ import time
 
 from ..layout import BUILDS
 from ..supervisor import publish
-from ..supervisor.job import start_time
+from ..supervisor.process_tree import boot_id, start_time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def beats_folder(root: str) -> str:
 def identify_process() -> "dict[str, Any]":
     """Describe this process so that others can check it; the same pid in another namespace is another process."""
     pid = os.getpid()
-    return {"host": socket.gethostname(), "boot": _boot(), "pids": _namespace(), "pid": pid, "start": start_time(pid)}
+    return {"host": socket.gethostname(), "boot": boot_id(), "pids": _namespace(), "pid": pid, "start": start_time(pid)}
 
 
 class LockHolder:
@@ -234,14 +234,6 @@ def _read(path: str) -> "Optional[tuple[str, dict[str, Any]]]":
         return count, dict(json.loads(who))
     except ValueError:  # a full disk cut it off
         return count, {}
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
 
 
 def _namespace() -> str:

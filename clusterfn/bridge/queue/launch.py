@@ -63,7 +63,12 @@ def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
     pid = holder.pid if holder is not None and holder.uid == os.getuid() else 0
     if holder is not None:
         holder.close()
-    if not pid or process_tree.state_of(pid) != _STOPPED and not _hangs(pid, name, marks):
+    late = lease_names.overdue(marks.names(), name, machine.now_s()) if pid else None
+    promised = marks.holder(late) if late else None
+    if promised is not None:
+        promised.close()
+    hangs = promised is not None and promised.pid == pid
+    if not pid or process_tree.state_of(pid) != _STOPPED and not hangs:
         return None
     os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + _DIES_S
@@ -72,16 +77,6 @@ def _instead_of(name: str, marks: "Leases") -> "Optional[Lease]":
         time.sleep(_LOOK_S)
         mark = marks.hold(name)
     return mark
-
-
-def _hangs(pid: int, name: str, marks: "Leases") -> bool:
-    """Whether this process has promised to look at the queue, and did not."""
-    late = lease_names.overdue(marks.names(), name, machine.now_s())
-    holder = marks.holder(late) if late else None
-    if holder is None:
-        return False
-    holder.close()
-    return holder.pid == pid
 
 
 def _start(queue: "Queue", mark: "Lease", lease: str, bridge: str, first: "Optional[FirstInLine]") -> None:
@@ -108,13 +103,10 @@ def revive_spooler(root: str, bridge: str) -> None:
 
 
 def environment_of(pid: int) -> "dict[str, str]":
-    """What a process found around itself when it was started: this one's own may have been changed by job.sh."""
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            pairs = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if entry]
-    except OSError:  # job.sh was killed
-        return {name: value for name, value in os.environ.items() if name != TURN}
-    return {name: value for name, _, value in pairs if name != TURN}
+    """The variables with which a process was started: job.sh may have changed this one's own."""
+    found = process_tree.environment_of(pid)
+    variables = dict(os.environ) if found is None else found  # None: job.sh was killed
+    return {name: value for name, value in variables.items() if name != TURN}
 
 
 def start_script(queue: "Queue", ticket: "Ticket", turn: str = "1") -> "Optional[subprocess.Popen[Any]]":

@@ -6,6 +6,7 @@ import sys
 import time
 
 from ..layout import MACHINES
+from ..supervisor.process_tree import read_proc
 
 _BOOTTIME = 7  # CLOCK_BOOTTIME, which Python names from 3.7 on: goes on while the machine sleeps
 
@@ -19,11 +20,6 @@ def name() -> str:
 def folder(root: str) -> str:
     """Where this machine's queue and journal lie below a root, which other machines may share."""
     return os.path.join(root, MACHINES, name())
-
-
-def boot_id() -> str:
-    """Another one after each start of the machine."""
-    return _first_line("/proc/sys/kernel/random/boot_id")
 
 
 def now_ns() -> int:
@@ -50,10 +46,9 @@ def memory_mb() -> int:
 
 def available_mb() -> int:
     """What could be had now without swapping."""
-    with open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) >> 10
+    for line in read_proc("meminfo").split(b"\n"):
+        if line.startswith(b"MemAvailable:"):
+            return int(line.split()[1]) >> 10
     return memory_mb()  # a kernel before 3.14 does not say
 
 

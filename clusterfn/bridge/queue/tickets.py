@@ -16,6 +16,7 @@ from collections import namedtuple
 from ..layout import CANCEL, CLAIM, DAMAGED_TICKETS, ELEMENTS, FORMAT, JOBS, QUEUE, element_log
 from ..supervisor import publish
 from ..supervisor.job import DAMAGED
+from ..supervisor.process_tree import boot_id
 from . import machine
 from .capacity import Demand, UserLimits, kind_of
 
@@ -49,7 +50,7 @@ class Queue:
     def __init__(self, root: str) -> None:
         self.root = root
         self.folder = os.path.join(machine.folder(root), QUEUE)
-        self._boot = machine.boot_id()
+        self._boot = boot_id()
         self._known: "dict[str, tuple[tuple[int, int], Ticket]]" = {}
         self._damaged: "dict[str, str]" = {}
 

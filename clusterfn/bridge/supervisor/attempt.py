@@ -26,7 +26,7 @@ from ..layout import (
     WORK,
     attempt_dir,
 )
-from . import checkpoint, publish, retries
+from . import publish, retries
 from .text import portable
 from .verdict import Fenced, document, superseded
 
@@ -181,7 +181,7 @@ class Attempt:
 
     def publish(self, kind: str, facts: "dict[str, Any]") -> bool:
         """Publish this attempt's outcome; False if another already stands."""
-        kept = kind != RETURNED and checkpoint.holds_something(self.job)
+        kept = kind != RETURNED and self.job.has_checkpoint()
         told = dict(facts, earlier=self.earlier(), checkpoint=kept)
         outcome = document(self.job.id, self.number, kind, portable(told))
         won = self._put(outcome)

@@ -1,4 +1,4 @@
-"""What a job keeps for the attempts after it: whether there is any, and a copy of another job's for `resume=`.
+"""Copy the checkpoint of the job that `resume=` names.
 
 A copy and no links: the job keeps writing there, and the same job can be resumed again.
 """
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 _PIECE = 16 << 20
 
 
-def holds_something(job: "JobFolder") -> bool:
-    """Whether the job has left a checkpoint."""
-    try:
-        return bool(os.listdir(job.path(CHECKPOINT)))
-    except OSError:  # the job has not begun, or the function has removed the folder
-        return False
-
-
 def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     """Copy the checkpoint of the job that this one resumes, unless an attempt of this one has begun before.
 
@@ -42,7 +34,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
         Verdict: There is none any more, or the job must end meanwhile.
     """
     resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
-    if not resumed or holds_something(job):
+    if not resumed or job.has_checkpoint():
         return []
     theirs, aside = os.path.join(job.root, JOBS, resumed, CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
     copying = _Copying(theirs, look)

@@ -26,12 +26,12 @@ from ..layout import (
     STDOUT,
     USAGE,
 )
-from ..queue import launch, lease_names, machine, tickets
+from ..queue import launch, lease_names, tickets
 from ..queue.lease import leases_of_kind
 from . import classify_exit, process_tree, publish, retries
 from .attempt import Attempt, claim, let_in, read_usage
 from .classify_exit import describe_signal
-from .job import JobFolder, start_time
+from .job import JobFolder
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
 from .watch import cancelled, scheduler_verdict
@@ -220,7 +220,8 @@ def _has_lost_its_script(job: JobFolder) -> bool:
     if len(claimed) != 3:
         return False
     boot, pid, start = claimed
-    return boot != machine.boot_id() or not process_tree.is_alive(int(pid)) or start_time(int(pid)) != start
+    lives = boot == process_tree.boot_id() and process_tree.is_alive(int(pid))
+    return not lives or process_tree.start_time(int(pid)) != start
 
 
 def _withdrawn(job: JobFolder) -> bool:

@@ -38,7 +38,7 @@ from ..layout import (
 )
 from . import process_tree
 from .attempt import Attempt
-from .job import DAMAGED, JobFolder, job_folders, start_time
+from .job import DAMAGED, JobFolder, job_folders
 from .verdict import say
 
 TYPE_CHECKING = False
@@ -250,11 +250,9 @@ def _runs(started: str) -> bool:
     try:
         with open(started, encoding="utf-8", errors="replace") as file:
             boot, _, stat = file.read().partition(" ")
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            if file.read().strip() != boot:
-                return False
-        pid = int(stat.partition(" ")[0])
-        return process_tree.is_alive(pid) and start_time(pid) == stat.rpartition(")")[2].split()[19]
+        pid, start = int(stat.partition(" ")[0]), stat.rpartition(")")[2].split()[19]
+        lives = boot == process_tree.boot_id() and process_tree.is_alive(pid)
+        return lives and process_tree.start_time(pid) == start
     except (OSError, ValueError, IndexError):
         return False
 

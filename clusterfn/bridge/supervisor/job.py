@@ -22,6 +22,7 @@ from ..layout import (
     element_log,
     environment_dir,
 )
+from .process_tree import boot_id, start_time
 from .text import native
 
 TYPE_CHECKING = False
@@ -96,6 +97,13 @@ class JobFolder:
         """Whether it was asked to end."""
         return os.path.exists(self.path(CANCEL))
 
+    def has_checkpoint(self) -> bool:
+        """Whether the function has left a checkpoint."""
+        try:
+            return bool(os.listdir(self.path(CHECKPOINT)))
+        except OSError:  # the job has not begun, or the function has removed the folder
+            return False
+
     def secrets(self) -> "dict[str, str]":
         """The secret variables and their values; none once the job is final."""
         try:
@@ -146,21 +154,7 @@ def submission_id(slurm: bool) -> str:
     if slurm and os.environ.get("SLURM_JOB_ID"):
         return os.environ["SLURM_JOB_ID"]
     parent = os.getppid()
-    return "%s:%d:%s" % (_read("/proc/sys/kernel/random/boot_id"), parent, start_time(parent))
-
-
-def start_time(pid: int) -> str:
-    """When a process started, in ticks since boot: with its pid it names it for ever."""
-    stat = _read("/proc/%d/stat" % pid)
-    return stat.rpartition(")")[2].split()[19] if stat else ""
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
+    return "%s:%d:%s" % (boot_id(), parent, start_time(parent))
 
 
 _DRIVER = "/sys/module/nvidia/version"

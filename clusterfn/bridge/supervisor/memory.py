@@ -8,7 +8,7 @@ exact account (which walks page tables) is asked for when that sum is over the l
 import os
 import time
 
-from .process_tree import PROC
+from .process_tree import PROC, read_proc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,13 +62,13 @@ class Sampler:
 
 
 def _resident(pid: int) -> int:
-    fields = _read("%s/%d/statm" % (PROC, pid)).split()
+    fields = read_proc(pid, "statm").split()
     return int(fields[1]) * _PAGE if fields else 0
 
 
 def proportional(pid: int) -> int:
     """Bytes of one process without file pages, shared ones divided among their users; resident bytes on old kernels."""
-    text = _read("%s/%d/smaps_rollup" % (PROC, pid))
+    text = read_proc(pid, "smaps_rollup").decode("ascii", "replace")
     values = {line.split(":")[0]: line.split()[1] for line in text.split("\n") if line.endswith("kB")}
     if "Pss_Anon" in values:
         return (int(values["Pss_Anon"]) + int(values.get("Pss_Shmem", 0))) * 1024
@@ -77,8 +77,8 @@ def proportional(pid: int) -> int:
 
 def peak_of(pid: int) -> int:
     """The most bytes one living process ever had resident."""
-    for line in _read("%s/%d/status" % (PROC, pid)).split("\n"):
-        if line.startswith("VmHWM:"):
+    for line in read_proc(pid, "status").split(b"\n"):
+        if line.startswith(b"VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -111,7 +111,7 @@ class Killer:
 def _memory_groups() -> "list[str]":
     """Files that count out-of-memory kills in this process's own memory group, version 1 or 2."""
     found = []
-    for line in _read(PROC + "/self/cgroup").split("\n"):
+    for line in read_proc("self/cgroup").decode("ascii", "replace").split("\n"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):

@@ -1,4 +1,4 @@
-"""Every process that a job started: finds them, says what they are, ends them.
+"""Processes by /proc: what one is, every process that a job started, and how to end them all.
 
 While the supervisor lives, its descendants are complete, because it adopts orphans. After its death they are found by
 the tag in their environment, and on a bare host by the session that job.sh leads. Not reached then: a process that has
@@ -13,67 +13,122 @@ from ..layout import TAG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Iterable, NamedTuple, Optional
-
-    class _Stat(NamedTuple):
-        name: str
-        state: str
-        parent: int
-        session: int
-
-else:
-    from collections import namedtuple
-
-    _Stat = namedtuple("_Stat", "name state parent session")
+    from typing import Callable, Iterable, Optional
 
 PROC = "/proc"
 _LIMIT_S = 10.0
 _DEAD = ("Z", "X")
 
 
+def read_proc(*names: "object") -> bytes:
+    """A file below /proc; empty if there is none, as of a process that has ended."""
+    try:
+        with open("/".join([PROC] + [str(name) for name in names]), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def boot_id() -> str:
+    """Another one after each start of the machine."""
+    return read_proc("sys/kernel/random/boot_id").decode("ascii", "replace").strip()
+
+
+def _stat(pid: int) -> "list[str]":
+    """The fields of a process from its state on; empty if it is gone."""
+    return read_proc(pid, "stat").decode("utf-8", "replace").rpartition(")")[2].split()
+
+
+def start_time(pid: int) -> str:
+    """When a process started, in ticks since boot: with its pid it names it for ever. Empty if it is gone."""
+    fields = _stat(pid)
+    return fields[19] if fields else ""
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it exists and is not a zombie."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in _DEAD
+
+
+def parent_of(pid: int) -> int:
+    """Its parent's pid; 0 if it is gone."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields else 0
+
+
+def state_of(pid: int) -> str:
+    """The kernel's letter for what it does; "?" if it is gone."""
+    fields = _stat(pid)
+    return fields[0] if fields else "?"
+
+
+def cpu_s(pid: int) -> float:
+    """Seconds of CPU time that it used, and those of its children that it has collected."""
+    return sum(map(int, _stat(pid)[11:15])) / float(os.sysconf("SC_CLK_TCK"))
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether it has a handler of its own for a signal."""
+    for line in read_proc(pid, "status").split(b"\n"):
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def name_of(pid: int) -> str:
+    """ "sleep (pid 123)"."""
+    head, _, rest = read_proc(pid, "stat").decode("utf-8", "replace").rpartition(")")
+    return "%s (pid %d)" % (head.partition("(")[2] if rest else "?", pid)
+
+
+def command_line(pid: int) -> "list[bytes]":
+    """The words by which it was started; none if it is gone."""
+    return read_proc(pid, "cmdline").split(b"\0")[:-1]
+
+
+def environment_of(pid: int) -> "Optional[dict[str, str]]":
+    """The variables with which it was started; None if that cannot be read."""
+    try:
+        with open("%s/%d/environ" % (PROC, pid), "rb") as file:
+            pairs = [os.fsdecode(entry).partition("=") for entry in file.read().split(b"\0") if entry]
+    except OSError:
+        return None
+    return {name: value for name, _, value in pairs}
+
+
+def children_of_thread(pid: int, thread: int) -> "list[int]":
+    """The children that one of its threads has started; the kernel needs CONFIG_PROC_CHILDREN to tell."""
+    return [int(number) for number in read_proc(pid, "task", thread, "children").split()]
+
+
 def descendants(pid: int) -> "list[int]":
     """All living descendants of `pid`."""
-    found = _by_children(pid) if _has_children_files(pid) else _by_parents(pid)
+    if os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid)):  # cheap beside thousands of other processes
+        children_of = _children
+    else:
+        children = {}  # type: dict[int, list[int]]
+        for number in _all():
+            children.setdefault(parent_of(number), []).append(number)
+
+        def children_of(pid: int) -> "list[int]":
+            return children.get(pid, [])
+
+    found = []  # type: list[int]
+    waiting = [pid]
+    while waiting:
+        own = children_of(waiting.pop())
+        found += own
+        waiting += own
     return [number for number in found if is_alive(number)]
 
 
-def _has_children_files(pid: int) -> bool:
-    return os.path.exists("%s/%d/task/%d/children" % (PROC, pid, pid))
-
-
-def _by_children(pid: int) -> "list[int]":
-    """Cheap on a machine with thousands of processes; the kernel needs CONFIG_PROC_CHILDREN."""
-    found: "list[int]" = []
-    waiting = [pid]
-    while waiting:
-        own = _children(waiting.pop())
-        found += own
-        waiting += own
-    return found
-
-
 def _children(pid: int) -> "list[int]":
-    folder = "%s/%d/task" % (PROC, pid)
     try:
-        tasks = os.listdir(folder)
+        threads = os.listdir("%s/%d/task" % (PROC, pid))
     except OSError:
         return []
-    return [int(number) for task in tasks for number in _read("%s/%s/children" % (folder, task)).split()]
-
-
-def _by_parents(pid: int) -> "list[int]":
-    children: "dict[int, list[int]]" = {}
-    for number in _all():
-        stat = _stat(number)
-        if stat is not None:
-            children.setdefault(stat.parent, []).append(number)
-    found: "list[int]" = []
-    waiting = [pid]
-    while waiting:
-        own = children.get(waiting.pop(), [])
-        found += own
-        waiting += own
-    return found
+    return [child for thread in threads for child in children_of_thread(pid, int(thread))]
 
 
 def _all() -> "list[int]":
@@ -83,62 +138,6 @@ def _all() -> "list[int]":
         return []
 
 
-def _stat(pid: int) -> "Optional[_Stat]":
-    head, _, rest = _read("%s/%d/stat" % (PROC, pid)).rpartition(")")
-    fields = rest.split()
-    return _Stat(head.partition("(")[2], fields[0], int(fields[1]), int(fields[3])) if fields else None
-
-
-def _read(path: str) -> str:
-    return _read_bytes(path).decode("utf-8", "replace")
-
-
-def _read_bytes(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:  # it ended meanwhile
-        return b""
-
-
-def is_alive(pid: int) -> bool:
-    """Whether it exists and is not a zombie."""
-    stat = _stat(pid)
-    return stat is not None and stat.state not in _DEAD
-
-
-def parent_of(pid: int) -> int:
-    """Its parent's pid; 0 if it is gone."""
-    stat = _stat(pid)
-    return 0 if stat is None else stat.parent
-
-
-def state_of(pid: int) -> str:
-    """The kernel's letter for what it does; "?" if it is gone."""
-    stat = _stat(pid)
-    return "?" if stat is None else stat.state
-
-
-def cpu_s(pid: int) -> float:
-    """Seconds of CPU time that it used, and those of its children that it has collected."""
-    fields = _read("%s/%d/stat" % (PROC, pid)).rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / float(os.sysconf("SC_CLK_TCK"))
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether it has a handler of its own for a signal."""
-    for line in _read("%s/%d/status" % (PROC, pid)).split("\n"):
-        if line.startswith("SigCgt:"):
-            return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-    return False
-
-
-def name_of(pid: int) -> str:
-    """ "sleep (pid 123)"."""
-    stat = _stat(pid)
-    return "%s (pid %d)" % (stat.name if stat else "?", pid)
-
-
 def tagged(job: str, attempt: int) -> "list[int]":
     """Living processes of this user whose last exec carried exactly this attempt's tag."""
     tag, uid, own = ("%s=%s/%d" % (TAG, job, attempt)).encode(), os.getuid(), os.getpid()
@@ -146,13 +145,13 @@ def tagged(job: str, attempt: int) -> "list[int]":
 
 
 def _is_tagged(pid: int, uid: int, tag: bytes) -> bool:
-    folder = "%s/%d" % (PROC, pid)
+    return _is_of_user(pid, uid) and tag in read_proc(pid, "environ").split(b"\0")
+
+
+def _is_of_user(pid: int, uid: int) -> bool:
     try:
-        if os.stat(folder).st_uid != uid:
-            return False
-        with open(folder + "/environ", "rb") as file:
-            return tag in file.read().split(b"\0")
-    except OSError:  # it ended meanwhile, or made itself unreadable
+        return os.stat("%s/%d" % (PROC, pid)).st_uid == uid
+    except OSError:  # it ended meanwhile
         return False
 
 
@@ -164,9 +163,12 @@ def of_session(script: str) -> "list[int]":
             nothing is found.
     """
     leader, uid = os.getsid(0), os.getuid()
-    if os.fsencode(script) not in _read_bytes("%s/%d/cmdline" % (PROC, leader)).split(b"\0"):
+    if os.fsencode(script) not in command_line(leader):
         return []
-    spared = set(_with_ancestors(os.getpid())) | {leader}
+    spared, pid = {leader}, os.getpid()
+    while pid > 1:
+        spared.add(pid)
+        pid = parent_of(pid)
     return [pid for pid in _all() if pid not in spared and _is_in(pid, leader, uid)]
 
 
@@ -176,22 +178,9 @@ def in_session(leader: int) -> "list[int]":
     return [pid for pid in _all() if _is_in(pid, leader, uid)]
 
 
-def _with_ancestors(pid: int) -> "list[int]":
-    found = []
-    while pid > 1:
-        found.append(pid)
-        pid = parent_of(pid)
-    return found
-
-
 def _is_in(pid: int, session: int, uid: int) -> bool:
-    stat = _stat(pid)
-    if stat is None or stat.session != session or stat.state in _DEAD:
-        return False
-    try:
-        return os.stat("%s/%d" % (PROC, pid)).st_uid == uid
-    except OSError:  # it ended meanwhile
-        return False
+    fields = _stat(pid)
+    return bool(fields) and int(fields[3]) == session and fields[0] not in _DEAD and _is_of_user(pid, uid)
 
 
 def end(find: "Callable[[], list[int]]", reap: "Callable[[], object]", limit_s: float = _LIMIT_S) -> "list[str]":

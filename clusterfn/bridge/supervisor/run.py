@@ -24,7 +24,7 @@ from ..layout import (
     WORK,
     WORKER,
 )  # fmt: skip
-from . import checkpoint, classify_exit, environ, gpus, memory, process_tree, stacks, stall, worker_process
+from . import classify_exit, environ, gpus, memory, process_tree, stacks, stall, worker_process
 from .attempt import UsageFile, let_in
 from .job import describe_place
 from .output import Pump, copy, list_files_left
@@ -88,7 +88,10 @@ class AttemptRun:
     def start(self) -> None:
         """Take what it needs and start the worker."""
         self._have_environment()
-        self.notes += checkpoint.resume(self.job, self.watch.look)
+        if self.job.spec.get("resume"):
+            from . import checkpoint  # few jobs need it, and it imports shutil
+
+            self.notes += checkpoint.resume(self.job, self.watch.look)
         cards, cpus = self._take_cards(), self._take_cores()
         spec = self.job.spec
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)

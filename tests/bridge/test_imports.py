@@ -1,0 +1,22 @@
+"""How much of itself the supervisor loads for a plain job: every module costs each job time before it starts."""
+
+from __future__ import annotations
+
+import re
+
+from tests.bridge.host import Bench
+
+MOST = 32
+
+
+def test_a_plain_job_loads_few_modules_of_the_supervisor(bench: Bench):
+    job = bench.job("def f():\n    return 1\n")
+    script = job.folder / "job.sh"
+    script.write_text(script.read_text().replace(" -I -S ", " -I -S -X importtime ", 1))
+
+    assert job.run()["kind"] == "returned"
+    loaded = set(re.findall(r"\| +_clusterfn\.bridge\.([\w.]+)$", job.log(), re.MULTILINE))
+    modules = loaded - {"supervisor", "queue", "agent"}  # packages, which are empty
+
+    assert "supervisor.run" in modules
+    assert len(modules) <= MOST, sorted(modules)
