@@ -138,16 +138,14 @@ class RemainingResources:
         missing = []
         if asked.gpus and len(self.left(cards)) < asked.gpus:
             missing.append(CARDS)
-        if self.cores < asked.cores and not self._shares_cores():
+        shares_cores = self.limits.cores is not None and self.limits.cores > self._there
+        if self.cores < asked.cores and not shares_cores:
             missing.append(CORES)
         if asked.memory_mb and self.memory_mb < asked.memory_mb:
             missing.append(MEMORY)
         if self.over(asked):
             missing.append(OWN)
         return missing
-
-    def _shares_cores(self) -> bool:
-        return self.limits.cores is not None and self.limits.cores > self._there
 
     def suitable(self, cards: "Optional[Sequence[str]]") -> "list[str]":
         """The free cards among these."""

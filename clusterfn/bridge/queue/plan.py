@@ -225,7 +225,8 @@ class _Planning:
         self.made.named.append(ticket)
         if ticket.job not in self._runs:
             self.room.take(ticket.asked, kind)
-            self._count(ticket)
+            group = _group(ticket)
+            self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
 
     def _stays(self, ticket: "Ticket", missing: "list[str]") -> None:
         """The first of its line reserves; who waits for the user's own jobs keeps nothing from others."""
@@ -251,10 +252,6 @@ class _Planning:
         own = [job for job in running if job.uid == self.view.uid and job.job.startswith(group + ".")]
         has = sum(job.asked.gpus for job in own) + self._of_groups.get(group, 0) + ticket.asked.gpus
         return "" if has <= max(len(kind or []) // 2, ticket.asked.gpus) else HALF
-
-    def _count(self, ticket: "Ticket") -> None:
-        group = _group(ticket)
-        self._of_groups[group] = self._of_groups.get(group, 0) + ticket.asked.gpus
 
 
 def _group(ticket: "Ticket") -> str:

@@ -136,7 +136,11 @@ class GpuHolders:
 
     def of(self, seen_on: "dict[str, list[GpuProcess]]") -> "dict[str, dict[str, Any]]":
         """`user`, `job`, `name`, `since` (seconds since 1970) of each card that is held; None for what is not known."""
-        found = self._own()
+        running = {job.job for job in self._seen.running if job.uid == self._uid}
+        found = {}
+        for uuid, (job, since) in _taken(self._root).items():  # this user's own jobs are in the journal
+            if uuid in self._seen.cards and job in running:
+                found[uuid] = dict(self._somebody(self._uid), job=job, name=_name_of(self._root, job), since=since)
         for uuid in sorted(self._seen.cards - set(found)):
             users = {each.user for each in seen_on.get(uuid, [])}
             uid = next((uid for uid, left in self._left if left > 0 and gpus.user_name(uid) in users), None)
@@ -148,27 +152,13 @@ class GpuHolders:
             found[uuid] = self._somebody(*candidates)
         return found
 
-    def _own(self) -> "dict[str, dict[str, Any]]":
-        """Those of this user's running jobs, by the journal."""
-        running = {job.job for job in self._seen.running if job.uid == self._uid}
-        found = {}
-        for uuid, (job, since) in _taken(self._root).items():
-            if uuid in self._seen.cards and job in running:
-                found[uuid] = dict(self._somebody(self._uid), job=job, name=_name_of(self._root, job), since=since)
-        return found
-
     def _somebody(self, *uids: int) -> "dict[str, Any]":
-        """One of these users; with one alone the card is counted."""
-        if len(uids) == 1:
-            self._count(uids[0])
+        """The holder of a GPU is one of these users; with one user the GPU counts as one of theirs."""
+        counted = next((job for job in self._left if uids == (job[0],) and job[1] > 0), None)
+        if counted is not None:
+            counted[1] -= 1
         user = " or ".join(gpus.user_name(uid) for uid in uids) or _SOMEBODY
         return {"user": user, "own": uids == (self._uid,), "job": None, "name": None, "since": None}
-
-    def _count(self, uid: int) -> None:
-        for job in self._left:
-            if job[0] == uid and job[1] > 0:
-                job[1] -= 1
-                return
 
 
 def _taken(root: str) -> "dict[str, tuple[str, float]]":

@@ -90,7 +90,7 @@ class Spooler:
         self._tries: "dict[str, tuple[int, float]]" = {}
         self._holders: "dict[str, LeaseHolder]" = {}
         self._cards = GpuCache()
-        self._told: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
+        self._reported: "Optional[tuple[list[Ticket], dict[str, str]]]" = None
 
     def named_already(self, job: str, until_s: int, fd: int) -> None:
         """Keep the name of a job."""
@@ -121,7 +121,11 @@ class Spooler:
         self._promise_turn()
         self._reap()
         tickets = self._tickets()
-        self._forget({ticket.job for ticket in tickets})
+        waiting = {ticket.job for ticket in tickets}
+        for job in set(self._starting) - waiting:
+            del self._starting[job]
+        for job in set(self._tries) - waiting:
+            del self._tries[job]
         seen = lease_names.Seen(self.marks.names(), machine.now_s())
         self._follow(seen)
         ready = [ticket for ticket in tickets if has_environment(ticket)]
@@ -129,12 +133,17 @@ class Spooler:
         made.reasons.update(self._make([ticket for ticket in tickets if ticket not in ready]))
         self._name(made.named)
         for ticket in made.start:
-            self._start(ticket)
-        self._tell(tickets, made.reasons)
+            process = self._script(ticket) if self._may_try(ticket) else None
+            if process is not None:
+                self._starting[ticket.job] = process
+                self._children.append(process)
+        if (tickets, made.reasons) != self._reported:
+            self._reported = (tickets, made.reasons)
+            report.write_reasons(self.queue.root, tickets, made.reasons)
         return bool(tickets or self._concluding)
 
     def _promise_turn(self) -> None:
-        """Let others know by when it will have come here again: one that does not is replaced (`launch.ensure`)."""
+        """Hold a name that says by when the next turn comes: a spooler that is late is replaced (`ensure_spooler`)."""
         now_s = machine.now_s()
         if self.lease == "file" or self._promise is not None and self._promise[0] > now_s + _TURN_S * 2 // 3:
             return  # the holder of a locked file is unknown
@@ -170,7 +179,9 @@ class Spooler:
     def _still_waits(self, ticket: "Ticket") -> bool:
         if ticket.job in self._concluding:
             return False
-        if is_claimed(ticket) or ticket.element is not None and _is_over(ticket):
+        group_outcome = os.path.join(attempt_dir(ticket.home, 1), OUTCOME)
+        is_over = ticket.element is not None and (is_cancelled(ticket) or os.path.exists(group_outcome))
+        if is_claimed(ticket) or is_over:
             self.queue.remove(ticket.job)
             return False
         if ticket.job in self._starting:
@@ -226,12 +237,6 @@ class Spooler:
             else:
                 self.queue.withdraw(job)
 
-    def _forget(self, waiting: "set[str]") -> None:
-        for job in set(self._starting) - waiting:
-            del self._starting[job]
-        for job in set(self._tries) - waiting:
-            del self._tries[job]
-
     # environments
 
     def _make(self, waiting: "list[Ticket]") -> "dict[str, str]":
@@ -252,12 +257,6 @@ class Spooler:
         return reasons
 
     # starting
-
-    def _start(self, ticket: "Ticket") -> None:
-        process = self._script(ticket) if self._may_try(ticket) else None
-        if process is not None:
-            self._starting[ticket.job] = process
-            self._children.append(process)
 
     def _may_try(self, ticket: "Ticket") -> bool:
         return time.monotonic() >= self._tries.get(ticket.job, (0, 0.0))[1]
@@ -315,15 +314,12 @@ class Spooler:
         for ticket in wanted:
             before = self._named.get(ticket.job)
             if before is None or before[0] < now_s + _RENEW_S:
-                self._name_until(ticket, now_s + lease_names.VALID_S)
-                if before is not None and self._named[ticket.job] != before:
-                    before[1].close()
-
-    def _name_until(self, ticket: "Ticket", until_s: int) -> None:
-        waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
-        mark = self.marks.hold(lease_names.wait(waiting, until_s))
-        if mark is not None:
-            self._named[ticket.job] = (until_s, mark)
+                waiting = capacity.Waiting(ticket.ms, self.uid, ticket.job, ticket.asked, ticket.kind)
+                mark = self.marks.hold(lease_names.wait(waiting, now_s + lease_names.VALID_S))
+                if mark is not None:
+                    self._named[ticket.job] = (now_s + lease_names.VALID_S, mark)
+                    if before is not None:
+                        before[1].close()
 
     def _follow(self, seen: lease_names.Seen) -> None:
         """Be woken by the end of each holder, and by the arrival of jobs for which something is reserved.
@@ -341,11 +337,6 @@ class Spooler:
             holder = self.marks.holder(name)
             if holder is not None:
                 self._holders[name] = holder
-
-    def _tell(self, tickets: "list[Ticket]", reasons: "dict[str, str]") -> None:
-        if (tickets, reasons) != self._told:
-            self._told = (tickets, reasons)
-            report.write_reasons(self.queue.root, tickets, reasons)
 
     def _wait(self) -> None:
         """Until something changes that may matter, or it is time to look again."""
@@ -369,17 +360,10 @@ class Spooler:
         now = time.monotonic()
         if self._starting or self._concluding or any(not_before > now for _, not_before in self._tries.values()):
             return _STARTING_S
-        limits: "list[float]" = [ticket.timeout_s - waited_s(ticket) for ticket in self._timed()]
+        tickets = self._reported[0] if self._reported else []
+        limits: "list[float]" = [each.timeout_s - waited_s(each) for each in tickets if each.timeout_s is not None]
         longest = _UNHEARD_S if self.lease == "file" or self._makers else _LOOK_AGAIN_S
         return max(0.01, min([longest] + limits))
-
-    def _timed(self) -> "list[Ticket]":
-        return [ticket for ticket in (self._told or ([], {}))[0] if ticket.timeout_s is not None]
-
-
-def _is_over(ticket: "Ticket") -> bool:
-    """Whether its group needs it no longer."""
-    return is_cancelled(ticket) or os.path.exists(os.path.join(attempt_dir(ticket.home, 1), OUTCOME))
 
 
 class GpuCache:

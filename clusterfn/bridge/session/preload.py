@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NoReturn
 
 _LIMIT_S = 120
-_CARD = "/dev/nvidia"
+_GPU = "/dev/nvidia"
 
 
 class Preloader:
@@ -95,14 +95,11 @@ def _lasting() -> str:
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         return "it starts threads"
-    return "it opens a card" if any(map(_is_card, os.listdir("/proc/self/fd"))) else ""
-
-
-def _is_card(fd: str) -> bool:
-    try:
-        return os.readlink("/proc/self/fd/%s" % fd).startswith(_CARD)
-    except OSError:  # the one of the listing itself
-        return False
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the one of the listing itself
+            if os.readlink("/proc/self/fd/%s" % fd).startswith(_GPU):
+                return "it opens a card"
+    return ""
 
 
 def imported_since(before: Iterable[str]) -> list[str]:

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     payload.become_program(argv[0])
     os.environ[payload.FAILED] = os.path.join(attempt, FAILED_RANK)
     payload.use_utf8()
-    _explain_crashes()
+    faulthandler.enable(file=out_of_reach(os.dup(2)))
     payload.dump_stacks_on_signal(os.path.join(attempt, STACKS))
     children.warn_about_forks()
     children.report_own_signals(report.say)
@@ -66,10 +66,6 @@ def _native(value: Any) -> Any:
     if isinstance(value, list):
         return [_native(item) for item in value]
     return {_native(k): _native(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def _explain_crashes() -> None:
-    faulthandler.enable(file=out_of_reach(os.dup(2)))
 
 
 def _check_version(spec: dict[str, Any]) -> None:
