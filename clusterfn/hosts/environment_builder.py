@@ -1,14 +1,11 @@
-"""The host's builder of environments as seen from here: its commands with their answers, and a build's own words.
-
-Makes and removes nothing itself.
-"""
+"""Run the commands of a host's environment builder (list, remove, repair), and follow the progress of a build."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +21,7 @@ if TYPE_CHECKING:
     from clusterfn.hosts.host_state import HostState
 
 BuildProgress = Mapping[str, Any]
-"""One line of the builder's, as decision 14 has it: stage, done, of, bytes, text; the last is "done" or "failed"."""
+"""One line of the builder: stage, done, of, bytes, text; the stage of the last is "done" or "failed"."""
 
 _TIMEOUT_S = 60.0
 _LONG_S = 3600.0
@@ -35,7 +32,7 @@ _LAST = ("done", "failed")
 
 @dataclass(frozen=True)
 class Built:
-    """An environment that lies on a host.
+    """An environment on a host.
 
     Attributes:
         about: What the user named.
@@ -57,52 +54,51 @@ class Built:
 
 
 def list_environments(session: HostState, root: str) -> list[Built]:
-    """What lies below a root of environments, the one used last first.
+    """List the environments below a root, the one used last first.
 
     Raises:
-        EnvironmentBuildError: The host cannot say.
+        EnvironmentBuildError: The host cannot list them.
     """
-    found = [_built(told) for told in run_builder(session, "list", root)]
+    found = []
+    for line in run_builder(session, "list", root):
+        packages = [LockedPackage(*each, *[""] * 4) for each in line["packages"]]
+        torch = torch_build.find_torch(packages, cuda.load_table())
+        built = Built(
+            line["id"], line["about"], line["python"], torch.cuda if torch else None, line["bytes"], line["files"],
+            line["built"], line["used"], tuple(line["used_by"]),
+        )  # fmt: skip
+        found.append(built)
     return sorted(found, key=lambda each: -each.used)
 
 
-def _built(told: BuildProgress) -> Built:
-    packages = [LockedPackage(*each, *[""] * 4) for each in told["packages"]]
-    torch = torch_build.find_torch(packages, cuda.load_table())
-    return Built(
-        told["id"], told["about"], told["python"], torch.cuda if torch else None, told["bytes"], told["files"],
-        told["built"], told["used"], tuple(told["used_by"]),
-    )  # fmt: skip
-
-
 def remove_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
-    """Remove one, unless jobs use it: {"removed", "why", "used_by", "freed"}."""
+    """Remove an environment unless jobs use it; return {"removed", "why", "used_by", "freed"}."""
     return run_builder(session, "remove", root, env_id, timeout_s=_LONG_S)[-1]
 
 
 def remove_unused_environments(
     session: HostState, root: str, days: float, keep: int, *, dry: bool = False
 ) -> BuildProgress:
-    """Remove those not used for so many days, but for the so many used last; `dry`: only tell what would go.
+    """Remove environments not used for `days` days, except the `keep` used last; with `dry` only return what would go.
 
     Returns:
-        {"removed", "kept", "freed"}, and "packages" of what was removed
+        {"removed", "kept", "freed"}, and without `dry` also "packages", the number that were removed.
     """
     return run_builder(session, "gc-dry" if dry else "gc", root, str(days), str(keep), timeout_s=_LONG_S)[-1]
 
 
 def repair_environment(session: HostState, root: str, env_id: str) -> BuildProgress:
-    """Put back files that it has lost: {"files", "missing", "relinked", "lost"}."""
+    """Restore the files that an environment has lost; return {"files", "missing", "relinked", "lost"}."""
     return run_builder(session, "holes", root, env_id, timeout_s=_LONG_S)[-1]
 
 
 def run_builder(
     session: HostState, *words: str, timeout_s: float = _TIMEOUT_S, stdin: bytes = b""
 ) -> list[BuildProgress]:
-    """The lines that one command of the builder says.
+    """Run one command of the builder; return the lines that it prints.
 
     Raises:
-        EnvironmentBuildError: It failed; or it says nothing that can be read.
+        EnvironmentBuildError: It failed, or it prints nothing that can be read.
     """
     argv, before = [*session.builder, *words], session.lay_out_bridge()
     ran = session.connection.run(argv, stdin, unset=session.scheduler.unset, timeout_s=timeout_s, after=before)
@@ -118,22 +114,21 @@ def run_builder(
 
 
 def build_error(told: BuildProgress, host: str) -> EnvironmentBuildError:
-    """The error that a failed builder's last word means."""
+    """Make the error that a failed builder's last line describes."""
     return EnvironmentBuildError(
-        message(told), host=host, stage="environment", evidence=evidence(told), hint=told.get("hint") or _AGAIN
-    )
-
-
-_AGAIN = "try again; clusterfn env list says what is there"
+        message(told), host=host, stage="environment", evidence=evidence(told),
+        hint=told.get("hint") or "try again; clusterfn env list says what is there",
+    )  # fmt: skip
 
 
 def message(told: BuildProgress) -> str:
-    """Why it failed, in a sentence."""
-    return f"the environment could not be made: {told.get('message') or told.get('text') or 'nobody knows why'}"
+    """Say in a sentence why a build failed."""
+    return (
+        f"the environment could not be made: {told.get('message') or told.get('text') or 'the builder gave no reason'}"
+    )
 
 
 def evidence(told: BuildProgress) -> list[str]:
-    """Lines that show it."""
     return [str(line) for line in told.get("evidence") or ()][-_EVIDENCE:]
 
 
@@ -146,10 +141,10 @@ def _parsed(line: str | bytes) -> BuildProgress | None:
 
 
 def describe_progress(told: BuildProgress) -> str:
-    """How far a build is.
+    """Say how far a build is.
 
     Example:
-        >>> in_words({"stage": "unpack", "done": 3, "of": 16, "bytes": 5 << 20})
+        >>> describe_progress({"stage": "unpack", "done": 3, "of": 16, "bytes": 5 << 20})
         'unpack 3 of 16, 5 MB'
     """
     count = f" {told['done']} of {told['of']}" if told.get("of", 0) > 1 else ""
@@ -158,12 +153,12 @@ def describe_progress(told: BuildProgress) -> str:
 
 
 class RemoteBuild:
-    """A builder that was started there, heard by what it writes into its log.
+    """A builder that was started on a host, followed by its log.
 
     Its callbacks run on the connection's reader thread.
 
     Args:
-        log: The log on the host; this builder's alone.
+        log: The log on the host, which only this builder writes.
     """
 
     def __init__(self, session: HostState, log: str) -> None:
@@ -176,46 +171,49 @@ class RemoteBuild:
         self._unseen = 0
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
-        """Hear it from its first word on; the future holds its last."""
+        """Follow it from its first line on; return a future of its last."""
         self._on_progress = on_progress
-        self._following = self._session.connection.follow(self._log, self._came)
+        self._following = self._session.connection.follow(self._log, self._receive)
         self._following.add_done_callback(self.started)
-        self._outcome.add_done_callback(lambda _: self._leave())
+        self._outcome.add_done_callback(lambda _: self._stop_following())
         return self._outcome
 
     def when_over(self, then: Callable[[], None]) -> None:
-        """Call `then` once nothing more is to be heard."""
+        """Call `then` once the outcome is known."""
         self._outcome.add_done_callback(lambda _: then())
 
     def started(self, reply: Reply[Any]) -> None:
-        """Whether it could be started, and can be heard."""
+        """Take the answer to the request that started or follows it: an error ends the build."""
         error = reply.exception(0)
         if error is not None:
             self.refused(error)
 
     def refused(self, error: BaseException) -> None:
-        """It was never started."""
+        """End the build with an error: it was never started."""
         with contextlib.suppress(InvalidStateError):
             self._outcome.set_exception(error)
 
     def process_ended(self, reply: Reply[int | None]) -> None:
-        """Its process is gone, if anybody saw that."""
+        """Take the answer that its process has ended, with the raw wait status if the agent saw it."""
         status = None if reply.exception(0) else reply.result(0)
-        if status is not None:
-            self._gone(f"its builder {_how(status)}")
+        if status is not None:  # Windows cannot decode it by os.WIFSIGNALED
+            how = f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
+            self._read_last_line(f"its builder {how}")
 
     def scheduler_said(self, seen: Seen) -> None:
-        """What the scheduler said at one look of the batch job that it is."""
+        """Take the scheduler's state of its batch job, if the build runs as one."""
         if isinstance(seen, Silent) or self._outcome.done():
             return
         if seen is not None and seen.phase == PENDING:
             self._on_progress({"stage": "queue", "text": self._session.scheduler.in_words(seen)})
         self._unseen = self._unseen + 1 if seen is None or seen.phase == FINAL else 0
         if self._unseen == _LOOKS:
-            self._gone(f"its builder's batch job ended ({seen.state if seen else 'the scheduler does not know it'})")
+            self._read_last_line(
+                f"its builder's batch job ended ({seen.state if seen else 'the scheduler does not know it'})"
+            )
 
-    def _gone(self, how: str) -> None:
-        """Its last word may still be on its way, or never come."""
+    def _read_last_line(self, how: str) -> None:
+        """Read the log to its end: the last line may be missing, or not yet followed."""
         text = io.BytesIO()
         rest = self._session.connection.get(self._log, text)
         rest.add_done_callback(lambda _: self._conclude(text.getvalue(), how))
@@ -223,33 +221,24 @@ class RemoteBuild:
     def _conclude(self, text: bytes, how: str) -> None:
         lines = [line.decode("utf-8", "replace") for line in text.splitlines()]
         said = [told for told in map(_parsed, lines) if told and told.get("stage") in _LAST]
-        last = {"stage": "failed", "at": "stopped", "message": how, "evidence": list(_unread(lines))}
+        others = [line for line in lines if _parsed(line) is None][-_EVIDENCE:]  # such as a traceback
+        last = {"stage": "failed", "at": "stopped", "message": how, "evidence": others}
         self._end(said[-1] if said else last)
 
-    def _came(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
-        for told in filter(None, map(_parsed, lines)):
-            if told.get("stage") in _LAST:
-                self._end(told)
-            elif "stage" in told and not self._outcome.done():
-                self._on_progress(told)
+        for line in filter(None, map(_parsed, lines)):
+            if line.get("stage") in _LAST:
+                self._end(line)
+            elif "stage" in line and not self._outcome.done():
+                self._on_progress(line)
 
     def _end(self, told: BuildProgress) -> None:
-        with contextlib.suppress(InvalidStateError):  # both ways tell of its end
+        with contextlib.suppress(InvalidStateError):  # its end is seen in two ways
             self._outcome.set_result(told)
 
-    def _leave(self) -> None:
+    def _stop_following(self) -> None:
         if self._following is not None:
             self._following.cancel()
         with contextlib.suppress(HostError):  # the connection has ended: the log stays
             self._session.connection.run(["rm", "-f", "--", self._log])
-
-
-def _how(status: int) -> str:
-    """In words, what waitpid said there; Windows cannot read it."""
-    return f"was ended by signal {status & 127}" if status & 127 else f"ended with {status >> 8}"
-
-
-def _unread(lines: Sequence[str]) -> Iterator[str]:
-    """Lines that are no words of the builder's, such as a traceback."""
-    yield from [line for line in lines if _parsed(line) is None][-_EVIDENCE:]

@@ -1,6 +1,6 @@
-"""Which environment a call means on its host: one that is there, one to be made, or, without a word, whichever fits.
+"""Resolve the environment of a call on its host: an existing one, one to be made, or, if none is named, one that fits.
 
-Asks the host each thing once per process; makes nothing there.
+Asks the host each thing once per process; makes nothing on it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class EnvironmentRequest:
-    """What a call says of its environment.
+    """What a call says about its environment.
 
     Attributes:
         text: `environment=`; None for the host's own.
         packages: `packages=`.
-        gpus: How many cards the job asks for: the build of PyTorch depends on them.
+        gpus: How many GPUs the job asks for: the build of PyTorch depends on them.
         imports: Gives the top-level names of the modules that the call needs.
     """
 
@@ -79,7 +79,9 @@ class EnvironmentResolver:
     def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `HostState.environment`."""
         with self._finding:
-            self._drop_outdated()
+            if self._outdated:
+                self._outdated = False
+                self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
             found = self._find(wanted, say)
             self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
             return found
@@ -99,13 +101,8 @@ class EnvironmentResolver:
         return self._remembered(ExistingEnvironment(spec))
 
     def forget(self) -> None:
-        """What is made for the cards is to be chosen again: they are known now. Does not block."""
+        """Choose again what was made for unknown GPUs: they are known now. Does not block."""
         self._outdated = True
-
-    def _drop_outdated(self) -> None:
-        if self._outdated:
-            self._outdated = False
-            self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
 
     def _remembered(self, environment: ExistingEnvironment) -> ResolvedEnvironment:
         if environment.key() not in self._known:
@@ -136,7 +133,7 @@ class EnvironmentResolver:
         return self._known[key]
 
     def _found_or_made(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
-        """The host's own Python of the caller's version if it has what the function imports, else one that has."""
+        """Find the host's Python of the caller's version if it has what the function imports; else make one."""
         from clusterfn.environment import imports
 
         names = set(wanted.imports())

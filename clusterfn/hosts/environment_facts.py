@@ -1,7 +1,4 @@
-"""What a host is asked before an environment is made for it: where environments lie, and what its cards are.
-
-Sends nothing but these questions.
-"""
+"""Ask a host what an environment for it depends on: where environments are, and which GPUs it has."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ _EXPAND = "import os, sys; print(os.path.expanduser(os.path.expandvars(sys.argv[
 def lock_environment(
     session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int], say: Say
 ) -> LockedEnvironment:
-    """The environment of a specification on the session's host.
+    """Lock a specification for a host.
 
     Raises:
         LockError, EnvironmentBuildError, ConfigError: As `resolve.resolve_environment`.
@@ -45,13 +42,13 @@ def lock_environment(
 
 
 def explain_stale_lock(session: ConnectedHost, spec: Specification, gpus: int, caller: tuple[int, int]) -> str:
-    """Why the lock that is there does not do for the session's host; "" if it does."""
+    """Say why the existing lock does not fit the host; "" if it does."""
     told = platform_facts(session)
     return resolve.why_stale(spec, session.host, told, gpus_of_jobs(session, told["root"]) if gpus else None, caller)
 
 
 def platform_facts(session: ConnectedHost) -> dict[str, str]:
-    """What a lock for the host depends on, and where environments lie there."""
+    """Return what a lock for the host depends on, and where environments are."""
     known = session.connection.facts
     return {
         "platform": known.platform,
@@ -62,10 +59,10 @@ def platform_facts(session: ConnectedHost) -> dict[str, str]:
 
 
 def environments_root(session: ConnectedHost) -> str:
-    """The folder below which environments lie on the host, absolute.
+    """Return the folder below which environments are on the host, absolute.
 
     Raises:
-        ConfigError: `env_root:` is no absolute path there.
+        ConfigError: `env_root:` is no absolute path on the host.
     """
     wanted = session.host.making.root
     if wanted is None or wanted == session.host.root:
@@ -84,12 +81,12 @@ def environments_root(session: ConnectedHost) -> str:
 
 
 def gpus_of_jobs(session: ConnectedHost, environments: str) -> GpuCapabilities:
-    """What is known of the cards that a job of this host gets: from clusterfn.yml, the machine, or an earlier job."""
+    """Return what is known of the GPUs of a job: from clusterfn.yml, the machine, or an earlier job; else a guess."""
     return known_gpus(session, environments) or torch_build.unknown_gpus(session.host)
 
 
 def known_gpus(session: ConnectedHost, environments: str) -> GpuCapabilities | None:
-    """The same, without a guess."""
+    """Return the same, or None instead of a guess."""
     if session.host.making.driver:
         return torch_build.unknown_gpus(session.host)
     return _remembered(session, environments) if scheduler_for(session.host).has_nodes else _asked(session)

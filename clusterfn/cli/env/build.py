@@ -25,7 +25,7 @@ _PLATFORMS = ("linux-64", "linux-aarch64", "linux-ppc64le")
 
 
 def lock(given: argparse.Namespace) -> int:
-    """Write or check the lock; on stdout a table of what it means on each host."""
+    """Write or check the lock; print a table of what it means on each host."""
     words = selection.split_file_and_hosts(given.words)
     if given.platform:
         return _for_platform(given, words)
@@ -47,7 +47,7 @@ def _made(session: HostState, spec: Specification, gpus: int | None) -> LockedEn
 
 
 def _cards(session: HostState, gpus: int | None) -> int:
-    """What was said, else whether the host is known to have cards: a lock for cards does for jobs without, too."""
+    """Return --gpus, else 1 if the host is known to have GPUs: a lock for GPUs also fits jobs without."""
     return (
         int(environment_facts.known_gpus(session, environment_facts.environments_root(session)) is not None)
         if gpus is None
@@ -81,7 +81,7 @@ def _out_of_date(spec: Specification, sessions: list[HostState], gpus: int | Non
 
 
 def _for_platform(given: argparse.Namespace, words: selection.FileAndHosts) -> int:
-    """No host is asked."""
+    """Lock for a platform, without asking a host."""
     if words.hosts or given.gpus:
         raise ConfigError("--platform stands instead of a host and its cards", hint="leave out one of them")
     if given.platform not in _PLATFORMS:
@@ -101,7 +101,7 @@ _QUARTERS = 4
 
 
 def build(given: argparse.Namespace) -> int:
-    """Build it; on stdout its id."""
+    """Build an environment; print its id."""
     words = selection.split_file_and_hosts(given.words)
     if len(words.hosts) > 1:
         raise ConfigError(f"several hosts are named: {', '.join(words.hosts)}", hint="build on one after the other")
@@ -140,12 +140,12 @@ class _ProgressLine:
         self._line = screen.Line(sys.stderr)
 
     def say(self, sentence: str) -> None:
-        """A sentence that stays."""
+        """Write a sentence that is not overwritten."""
         self._line.clear()
         selection.say(sentence)
 
     def progress(self, told: BuildProgress) -> None:
-        """How far it is."""
+        """Show how far the build is."""
         of = told.get("of") or 1
         self._line.show(
             f"clusterfn: {environment_builder.describe_progress(told)}",
@@ -153,5 +153,4 @@ class _ProgressLine:
         )
 
     def clear(self) -> None:
-        """Take the line away."""
         self._line.clear()

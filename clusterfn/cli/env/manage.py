@@ -64,7 +64,7 @@ OnGpu = tuple[str, str, str, bool, int, str, float]
 
 
 def gpu_kernel() -> Callable[[], OnGpu | None]:
-    """A function that calculates on a GPU by PyTorch and tells of it; None where there is no PyTorch."""
+    """Return a function that calculates on a GPU with PyTorch and reports it; None where there is no PyTorch."""
 
     def kernel() -> OnGpu | None:  # travels by value, as it has no name that can be imported
         import importlib
@@ -91,7 +91,7 @@ _SHOWN_JOBS = 3
 
 
 def list_environments(given: argparse.Namespace) -> int:
-    """The environments of a host, the one used last first."""
+    """Print the environments of a host, the one used last first."""
     session = selection.host_state(given.host, "list")
     found = environment_builder.list_environments(session, environment_facts.environments_root(session))
     if given.json:
@@ -120,7 +120,7 @@ def _users(jobs: Sequence[str]) -> str:
 
 
 def show_environment(given: argparse.Namespace) -> int:
-    """All that is known of one."""
+    """Print all that is known of an environment."""
     session = selection.host_state(given.host, "show")
     built = selection.find_environment(given.id, session)
     prefix = layout.environment_dir(environment_facts.environments_root(session), built.id)
@@ -155,7 +155,7 @@ def _facts(built: Built, prefix: str, told: Mapping[str, Any], plan: Mapping[str
 
 
 def seconds(stages: Mapping[str, Any]) -> str:
-    """How long each stage took, and all of them.
+    """Say how long each stage took, and all of them together.
 
     Example:
         >>> seconds({"packages": 4.0, "link": 0.5})
@@ -166,7 +166,7 @@ def seconds(stages: Mapping[str, Any]) -> str:
 
 
 def _virtual(packages: Mapping[str, str]) -> str:
-    """What was taken to be on the host.
+    """Say what was assumed of the host.
 
     Example:
         >>> _virtual({"__glibc": "2.28", "__unix": "0"})
@@ -176,12 +176,12 @@ def _virtual(packages: Mapping[str, str]) -> str:
 
 
 def read_ready(session: HostState, prefix: str) -> dict[str, Any]:
-    """What the builder wrote when it was done."""
+    """Read what the builder wrote at the end of the build."""
     return _read(session, posixpath.join(prefix, layout.READY))
 
 
 def read_plan(session: HostState, prefix: str) -> dict[str, Any]:
-    """What the builder was told to make."""
+    """Read the plan that the builder was given."""
     return _read(session, posixpath.join(prefix, layout.ABOUT, layout.PLAN))
 
 
@@ -199,7 +199,7 @@ _MOST_LINES = 20
 
 
 def verify_environment(given: argparse.Namespace) -> int:
-    """Whether one is whole and works; a line for each thing that was looked at."""
+    """Check that an environment is whole and works; print a line for each check."""
     session = selection.host_state(given.host, "verify")
     built = selection.find_environment(given.id, session)
     root = environment_facts.environments_root(session)
@@ -219,14 +219,14 @@ def verify_environment(given: argparse.Namespace) -> int:
 
 
 def _files(mended: BuildProgress) -> list[str]:
-    """What cannot be brought back."""
+    """Report on restored files; list those that cannot be restored."""
     print(f"files     {mended['files']} are there, {mended['relinked']} of them were missing and are back")
     lost = mended["lost"]
     return [f"{len(lost)} files are lost: {', '.join(lost[:_MOST_LINES])}"] if lost else []
 
 
 def _imported(session: HostState, prefix: str, wanted: list[str]) -> dict[str, Any]:
-    """What its own Python imports of what was asked for."""
+    """Import in its own Python what was asked for; return what came of it."""
     argv = [f"{prefix}/bin/python", "-I", "-c", IMPORT_PROGRAM, *wanted]
     unset = (*session.scheduler.unset, "LD_LIBRARY_PATH", "PYTHON")
     answer = session.connection.run(argv, unset=unset, timeout_s=_IMPORT_TIMEOUT_S).result(_IMPORT_TIMEOUT_S)
@@ -249,7 +249,7 @@ def _modules(found: dict[str, Any]) -> list[str]:
 
 
 def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
-    """By an ordinary job, because only such a one is given cards; what goes wrong there is raised here."""
+    """Run a kernel in an ordinary job, because only a job gets GPUs."""
     where = {"host": session.host.name, "environment": f"prefix:{prefix}", "gpus": gpus, "name": "verify"}
     told = call.run_call(gpu_kernel(), (), {}, parse_options(where))
     node, torch, cuda, available, _, capability, total = told or ("", "", "", False, 0, "", 0.0)
@@ -268,7 +268,7 @@ def _on_a_card(session: HostState, prefix: str, gpus: int) -> None:
 
 
 def remove_environment(given: argparse.Namespace) -> int:
-    """Remove one that no job uses."""
+    """Remove an environment that no job uses."""
     session = selection.host_state(given.host, "remove")
     built = selection.find_environment(given.id, session)
     told = environment_builder.remove_environment(session, environment_facts.environments_root(session), built.id)
@@ -283,7 +283,7 @@ def remove_environment(given: argparse.Namespace) -> int:
 
 
 def remove_unused(given: argparse.Namespace) -> int:
-    """Remove what was not used for long; what is held, and by whom, is said."""
+    """Remove environments that were not used for long; say which jobs hold the others."""
     session = selection.host_state(given.host, "gc")
     root = environment_facts.environments_root(session)
     there = {each.id: each for each in environment_builder.list_environments(session, root)}

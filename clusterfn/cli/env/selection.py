@@ -1,4 +1,4 @@
-"""What the words of `clusterfn env` mean: which specification, which host, which environment there."""
+"""Resolve the arguments of `clusterfn env`: which specification, which host, which of its environments."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _LEAST_DIGITS = 4
 
 @dataclass(frozen=True)
 class FileAndHosts:
-    """Words in any order, told apart."""
+    """The arguments, which may come in any order."""
 
     file: str | None
     hosts: tuple[str, ...]
 
 
 def split_file_and_hosts(words: Sequence[str]) -> FileAndHosts:
-    """A word that ends like a file of packages is one; the others are hosts.
+    """Split arguments into the file of packages, by its suffix, and hosts.
 
     Raises:
         ConfigError: There are two files.
 
     Example:
-        >>> told_apart(["tensor01", "environment.yml"])
-        Words(file='environment.yml', hosts=('tensor01',))
+        >>> split_file_and_hosts(["tensor01", "environment.yml"])
+        FileAndHosts(file='environment.yml', hosts=('tensor01',))
     """
     files = [word for word in words if names_a_file(word)]
     if len(files) > 1:
@@ -47,12 +47,12 @@ def split_file_and_hosts(words: Sequence[str]) -> FileAndHosts:
 
 
 def resolve_host(name: str | None, command: str) -> Host:
-    """The host of that name, else the one that a call would use."""
+    """Return the host of that name, else the one that a call would use."""
     return target.host(name, f"env {command}")[1]
 
 
 def specification(file: str | None, packages: Sequence[str], where: Host | None) -> Specification:
-    """What is to be in the environment: of the file, of the packages, else of the host's own file, else of the usual.
+    """Read the specification: from the file, from the packages, else from the host's own file, else environment.yml.
 
     Raises:
         ConfigError: There is none of these, or two.
@@ -78,7 +78,7 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
 
 
 def find_environment(word: str, session: HostState) -> Built:
-    """The environment on the host that is meant by its id, by the beginning of that, or by its file.
+    """Find an environment on the host by its id, the beginning of its id, or its file.
 
     Raises:
         ConfigError: There is none, or there are several.
@@ -97,7 +97,7 @@ def find_environment(word: str, session: HostState) -> Built:
 
 
 def _id_of_file(word: str, session: HostState) -> str:
-    """Of the lock as it stands: nothing is solved for a question."""
+    """Return the id of the existing lock; solve nothing."""
     spec = resolve.read_specification(word, ())
     why = environment_facts.explain_stale_lock(session, spec, 0, CALLER)
     if why:
@@ -106,10 +106,10 @@ def _id_of_file(word: str, session: HostState) -> str:
 
 
 def host_state(name: str | None, command: str) -> HostState:
-    """The session of a host."""
+    """Connect to a host."""
     return open_session(resolve_host(name, command))
 
 
 def say(sentence: str) -> None:
-    """A sentence for the person, beside the data."""
+    """Write a sentence to stderr, beside the data on stdout."""
     job_display.say(f"clusterfn: {sentence}\n")
