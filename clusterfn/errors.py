@@ -5,7 +5,7 @@
     ├── PayloadError          the call cannot travel, or cannot be loaded there
     ├── LockError             an environment could not be locked
     ├── EnvironmentBuildError the environment is missing, another than asked for, or could not be made
-    ├── SubmitError           the scheduler refused the job
+    ├── SubmitError           the scheduler rejected the job
     ├── MapError              no item of a map returned
     ├── SweepError            no configuration of a sweep succeeded
     ├── HostError             the host could not be used
@@ -32,8 +32,6 @@ from typing import Any
 
 from clusterfn.bridge.supervisor.text import printable
 
-_FACTS = ("host", "job", "stage", "evidence", "hint", "log", "retryable")
-
 
 class ClusterfnError(Exception):
     """What failed, where, at which stage, what was seen, and one thing to do.
@@ -45,7 +43,7 @@ class ClusterfnError(Exception):
         stage: Where in the job's life: one of `layout.STAGES`.
         evidence: Lines that show it, such as the end of the output.
         hint: One thing to do.
-        log: Where the whole log lies, as host:path.
+        log: Path of the whole log, as host:path.
         retryable: Whether the same call may succeed later unchanged.
     """
 
@@ -73,19 +71,14 @@ class ClusterfnError(Exception):
 
     def __str__(self) -> str:
         """All of it, without anything that a terminal would obey: much of it comes from hosts."""
-        return printable("\n".join([str(self.message), *self._where(), *self._seen(), *self._what_to_do()]))
-
-    def _where(self) -> list[str]:
         facts = [("host", self.host), ("job", self.job), ("stage", self.stage)]
-        line = ", ".join(f"{name} {value}" for name, value in facts if value)
-        return [f"  where: {line}"] if line else []
-
-    def _seen(self) -> list[str]:
-        return ["  seen:", *(f"    {line}" for line in self.evidence)] if self.evidence else []
-
-    def _what_to_do(self) -> list[str]:
-        lines = [f"  next:  {self.hint}"] if self.hint else []
-        return [*lines, f"  log:   {self.log}"] if self.log else lines
+        where = ", ".join(f"{name} {value}" for name, value in facts if value)
+        lines = [str(self.message)]
+        lines += [f"  where: {where}"] if where else []
+        lines += ["  seen:", *(f"    {line}" for line in self.evidence)] if self.evidence else []
+        lines += [f"  next:  {self.hint}"] if self.hint else []
+        lines += [f"  log:   {self.log}"] if self.log else []
+        return printable("\n".join(lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.message, self.__dict__)
@@ -115,7 +108,7 @@ class EnvironmentBuildError(ClusterfnError):
 
 
 class SubmitError(ClusterfnError):
-    """The scheduler refused the job; `evidence` holds its own words."""
+    """The scheduler rejected the job; `evidence` holds its own words."""
 
 
 class MapError(ClusterfnError):
@@ -143,7 +136,7 @@ class Unreachable(HostError):
 
 
 class AuthenticationError(HostError):
-    """The host refused to let this user in."""
+    """The host rejected the login of this user."""
 
 
 class HostKeyError(HostError):

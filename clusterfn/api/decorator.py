@@ -1,7 +1,6 @@
-"""`@cluster`: a function that runs elsewhere when it is called.
+"""`@cluster`: a function that runs on a host when it is called.
 
-Checks words, types and units when the decorator is read; reads no configuration and sends nothing before the first
-call.
+Options are checked at decoration; the configuration is read at the first call.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class ClusterFunction(Generic[P, R]):
 
         Raises:
             ConfigError, PayloadError: Before anything is sent.
-            HostError, SubmitError: The host or its scheduler refused.
+            HostError, SubmitError: The host or its scheduler rejected it.
             RuntimeError: Inside a job.
 
         Example:
@@ -123,7 +122,7 @@ class ClusterFunction(Generic[P, R]):
                 What is the same for all calls is `itertools.repeat(x)`.
             max_parallel: Calls that run side by side, at most; fewer where the host has no room for as many.
             chunksize: Items that are taken from the queue at a time.
-            on_error: "collect": an exception stands in the place of a result; "raise": the first one is raised.
+            on_error: "collect": an exception takes the place of a result; "raise": the first one is raised.
             sequential_up_to: Up to this many items run one at a time, more run side by side. Without it, two items that
                 would have to share a GPU of a bare host run one at a time.
 
@@ -147,7 +146,7 @@ class ClusterFunction(Generic[P, R]):
         return mapping.run(self.__wrapped__, iterables, self.options, how, on_error)
 
     def local(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function itself, here, in this process."""
+        """Call the function itself in this process."""
         return self.__wrapped__(*args, **kwargs)
 
     def on(self, host: str) -> ClusterFunction[P, R]:
@@ -165,7 +164,7 @@ class ClusterFunction(Generic[P, R]):
 
     @public_api
     def script(self, *args: P.args, **kwargs: P.kwargs) -> str:
-        """What a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
+        """Describe what a call would do: the script, the commands, the files and their sizes. Nothing is sent."""
         from clusterfn.calls import call
 
         return call.describe_call(self.__wrapped__, args, kwargs, self.options)
@@ -185,7 +184,7 @@ class ClusterFunction(Generic[P, R]):
     if not TYPE_CHECKING:  # type checkers still find misspelled names
 
         def __getattr__(self, name):
-            """What was unpickled as a part of its own function has no function before that is complete."""
+            """Find the function late: unpickled as a part of it, this object exists before the function is complete."""
             if "__wrapped__" in vars(self) or "function" not in vars(vars(self).get("_mark", _mark)):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             self._fill()
@@ -233,7 +232,7 @@ def _unpickled(mark: Any, options: Options | None) -> ClusterFunction[Any, Any]:
 
 
 def undecorated(function: Callable[..., R]) -> tuple[Callable[..., R], Options]:
-    """What is called, and what its decorator said; a method or a partial has the options of what it calls.
+    """Return what is called and its options; a method or a partial has those of what it calls.
 
     Raises:
         ConfigError: It is no function.
@@ -268,7 +267,7 @@ def cluster(function: Any = None, **options: Any) -> Any:
     """Let a function run on a host of clusterfn.yml; without one it runs on this machine, in a process of its own.
 
     An `async def` function runs to its end on the host. Its call returns the value, not a coroutine; to await a call,
-    write `await f.submit(...)`. A generator function is refused.
+    write `await f.submit(...)`. A generator function is rejected.
 
     Args:
         function: The function, where it is decorated without options.

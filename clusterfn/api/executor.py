@@ -27,11 +27,10 @@ _AT_ONCE = 50
 
 
 class Executor(concurrent.futures.Executor):
-    """Runs functions on a host: what is submitted as a job each, what is mapped as one group.
+    """Run functions on a host: each `submit` as a job, each `map` as one group.
 
-    Each call has a process of its own, so there is no `initializer`: what it would do belongs into the function.
-    A function that is decorated by `cluster` keeps its own options; those that are given here go over them, as with
-    `with_options`.
+    Each call has a process of its own, so there is no `initializer`: do its work in the function.
+    A function that is decorated by `cluster` keeps its own options; those given here override them.
 
     Args:
         host: The host's name in clusterfn.yml; None for the function's, and else as for `cluster`.
@@ -87,7 +86,7 @@ class Executor(concurrent.futures.Executor):
     ) -> Iterator[R]:
         """Send `fn(*each)` for each tuple of `zip(*iterables)` in one round trip; the values in order, as they come.
 
-        Giving up, be it after an exception, a timeout or half of the values, touches no call: they go on.
+        All calls keep running when you stop iterating, after an exception or a timeout too.
 
         Args:
             fn: What to call.
@@ -141,7 +140,7 @@ class Executor(concurrent.futures.Executor):
         if wait:
             concurrent.futures.wait(jobs)
             for group in self._groups:
-                with contextlib.suppress(ClusterfnError):  # nothing can be heard of it: who asks for a value is told
+                with contextlib.suppress(ClusterfnError):  # the host is lost: `result` says so
                     group.wait()
 
     def __exit__(
@@ -156,6 +155,6 @@ class Executor(concurrent.futures.Executor):
 
 @public_api
 def _in_order(group: JobGroup[R, Any], until: float | None) -> Iterator[R]:
-    """Each value, of which nothing is kept: there may be more of them than memory."""
+    """Yield each value and keep none: together they may be larger than memory."""
     for index in range(len(group)):
         yield state_of_group(group).give_away(index, until)

@@ -1,7 +1,4 @@
-"""`login()` and `logout()`: one login for all programs of this user, from a script, a notebook or the command line.
-
-The work is done by `transport`; here a host gets its name.
-"""
+"""`login()` and `logout()`: one login for all programs of this user, from a script, a notebook or the command line."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ def login(host: str | None = None) -> None:
 
 @public_api
 def logout(host: str | None = None) -> bool:
-    """End the connection that `login` holds, with all that goes through it now; jobs on the host go on.
+    """End the connection that `login` holds, with all that goes through it now; jobs on the host keep running.
 
     Args:
         host: The host's name; without it the one that a call would use.
@@ -52,6 +49,6 @@ def logout(host: str | None = None) -> bool:
 
 
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
-    """What is held after a login, and whether that login was made now."""
+    """Log in, and return the held connection and whether that login was made now."""
     chosen, _ = config.load().resolve(host)
     return shared_login.log_in(chosen, prompts.person())

@@ -1,7 +1,6 @@
-"""A session: cards, cores and an interpreter on a host, held for many calls, each still in a process of its own.
+"""A session: GPUs, cores and an interpreter on a host, held for many calls, each in a process of its own.
 
-On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor. It starts with the
-first call, and again with the next one after it has ended.
+On the host it is one job whose worker serves calls (`bridge/session`); here it is an Executor.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _SHOWN: dict[str, Callable[[Any], str]] = {
 
 
 class Session(concurrent.futures.Executor):
-    """Cards, cores and an interpreter, held for many calls that run one after another.
+    """Hold GPUs, cores and an interpreter for many calls that run one after another.
 
     Each call has a process of its own, forked from an interpreter that has loaded what earlier calls used: it starts in
     milliseconds, and nothing that it does to its process is seen by the next. The session lets go when it is closed,
@@ -77,14 +76,14 @@ class Session(concurrent.futures.Executor):
 
     @property
     def job(self) -> Job[Any] | None:
-        """The job that holds the cards; None before the first call."""
+        """The job that holds the GPUs; None before the first call."""
         return self._holding.job if self._holding else None
 
     @public_api
     def call(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Run `fn(*args, **kwargs)` in the session, show what it prints, and return its value or raise its exception.
 
-        Ctrl-C ends the call; the session goes on.
+        Ctrl-C ends the call; the session keeps running.
         """
         call = self._send(fn, args, kwargs, follow=True)
         return job_display.result(call, f"{call.name} in a session on {call.host}", "stop")
@@ -140,7 +139,7 @@ class Session(concurrent.futures.Executor):
 
     @public_api
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls, and let the cards go once those that were taken have ended.
+        """Take no more calls, and release the GPUs once those that were taken have ended.
 
         Args:
             wait: Whether to wait for that.

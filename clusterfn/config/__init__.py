@@ -1,10 +1,10 @@
-"""clusterfn.yml: found, read, checked, and asked which host a call goes to.
+"""clusterfn.yml: find, read and check it, and resolve which host a call goes to.
 
     $CLUSTERFN_CONFIG, else clusterfn.yml in the working directory or above it, else beside the running script or above
     it, else in the user's configuration folder
 
 Read at the first call that needs a host, never at decoration and never inside a job (the callers see to that).
-Every complaint is a ConfigError that names file, line and column. No network, and nothing on disk but this one file.
+Every error is a ConfigError that names file, line and column.
 """
 
 from __future__ import annotations

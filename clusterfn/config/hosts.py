@@ -50,7 +50,7 @@ OURS = frozenset(
 
 
 def host(key: Value, value: Value, folder: Path) -> Host:
-    """The host that stands below `key:`.
+    """The host with the name `key`.
 
     Raises:
         ConfigError: A key is unknown, missing, or has a value that it cannot have.
@@ -92,7 +92,7 @@ def _where(value: Value) -> str:
 
 
 def _cuda(value: Value) -> dict[str, Any]:
-    """What is known of the cards before anybody has asked them."""
+    """What is known of the GPUs before a job has asked them."""
     given = value.mapping(("driver", "capability", "table"))
     facts: dict[str, Any] = {}
     if "driver" in given:
@@ -215,7 +215,7 @@ def _gpu_type(value: Value) -> str:
 
 
 def _cards(value: Value) -> dict[str, int]:
-    """How large the cards of each type are."""
+    """The size of the GPUs of each type."""
     for key, given in value.pairs:
         _gpu_type(key)
         _memory(given)

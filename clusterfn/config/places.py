@@ -1,4 +1,4 @@
-"""Where clusterfn.yml is looked for, whose file is obeyed, and where this user's own records lie, on each platform.
+"""Where to look for clusterfn.yml, which owner's file to obey, and the folders of this user's own records.
 
 Opens no file.
 """

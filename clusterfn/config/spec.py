@@ -17,10 +17,10 @@ class Resources:
     Attributes:
         cores: Processor cores (`--cpus-per-task`).
         memory_bytes: Memory of the whole job.
-        gpus: Whole cards; 0 hides CUDA.
+        gpus: Whole GPUs; 0 hides CUDA.
         time_s: Seconds until the job is ended.
-        gpu_memory_bytes: The size of each card, at least.
-        gpu_type: Words of each card's name, "a6000"; with SLURM the type of its gres.
+        gpu_memory_bytes: The size of each GPU, at least.
+        gpu_type: Words of each GPU's name, "a6000"; with SLURM the type of its gres.
         nodes: How many nodes call the function; all else is for each of them.
         allow_cpu: Whether it may run on the CPU where PyTorch cannot use the GPUs.
     """
@@ -40,7 +40,7 @@ class EnvironmentSettings:
     """How environments are made on a host.
 
     Attributes:
-        root: Where they lie, as clusterfn.yml has it; None below the host's root.
+        root: Their folder, as in clusterfn.yml; None: below the host's root.
         fetch_on: Who fetches packages: "host", "client", or "auto": the host if it can.
         build_on: "host", or "node": in a batch job of its own.
         partition: For that job.
@@ -48,8 +48,8 @@ class EnvironmentSettings:
         timeout_s: How many seconds a package's script may take, and for how many a build may do nothing.
         purge_days: Files that are not read for so long are removed by the file system; None if they stay.
         installer: "clusterfn"; "conda": the host's own; or the path of one there.
-        driver: Of the cards, if it is known beforehand.
-        capabilities: Compute capabilities of the cards, if they are known beforehand.
+        driver: Of the GPUs, if it is known beforehand.
+        capabilities: Compute capabilities of the GPUs, if they are known beforehand.
         table: A file with more rows for the table of CUDA builds.
     """
 
@@ -125,9 +125,9 @@ class EnvironmentRef:
 
     Attributes:
         id: The hash of its lock.
-        root: The folder below which environments lie there, absolute.
+        root: The folder there that contains environments, absolute.
         purged: Whether files of it may have been removed by the file system since.
-        cuda: The version of CUDA that its PyTorch must show on the cards; "" if that is not asked.
+        cuda: The version of CUDA that its PyTorch must show on the GPUs; "" if that is not asked.
         node_root: The folder on each node's own disk into which it is unpacked; "" if it runs where it was made.
         owners: Users and groups of the host who may have made it, besides this user and root.
     """

@@ -1,9 +1,4 @@
-"""Amounts of memory and durations as people write them, with what to write instead of a mistake.
-
-`free_memory` says how much of it this machine has left.
-
-Imports `errors` alone.
-"""
+"""Amounts of memory and durations as people write them, with what to write instead of a mistake."""
 
 from __future__ import annotations
 
@@ -157,6 +152,6 @@ def free_memory(swap: bool = False) -> int | None:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    told = dict(line.split(":", 1) for line in lines)
+    facts = dict(line.split(":", 1) for line in lines)
     wanted = ("MemAvailable", "SwapFree") if swap else ("MemAvailable",)
-    return sum(int(told.get(name, "0").split()[0]) for name in wanted) << 10 if "MemAvailable" in told else None
+    return sum(int(facts.get(name, "0").split()[0]) for name in wanted) << 10 if "MemAvailable" in facts else None

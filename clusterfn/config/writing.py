@@ -1,7 +1,6 @@
-"""Adding one host to clusterfn.yml as text: every line, comment and order that is there stays.
+"""Add one host to clusterfn.yml as text: every line and comment in the file stays.
 
 The new text is parsed by `clusterfn.config` first, written aside and renamed: the file is the old one or the new one.
-Decides nothing about the host; asks no host and no user.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Change:
 
 
 def place(folder: Path) -> Path:
-    """The file that holds in a folder, and for a script that lies in it; a new one there if none does.
+    """The file that counts in a folder, and for a script in it; a new one there if there is none.
 
     Raises:
         ConfigError: It belongs to another user, or has nearly the right name.
@@ -164,7 +163,7 @@ def _is_map(node: Any) -> bool:
 
 
 def _end(node: Any, text: str) -> int:
-    """Where the last thing in a node ends; the mark of a block itself lies behind the comments that follow it."""
+    """Where the last item of a node ends: the end mark of a block comes after the comments that follow it."""
     if node.id == "scalar" or node.flow_style or not node.value:
         at: int = node.end_mark.index
         return len(text[:at].rstrip()) if getattr(node, "style", None) in ("|", ">") else at
@@ -190,7 +189,7 @@ def _line_end(text: str, at: int) -> int:
 
 
 def _after(text: str, at: int, block: str) -> str:
-    """`block` on lines of its own, after the line in which `at` lies, with the line ends of the file."""
+    """Insert `block` after the line that contains `at`, with the line ends of the file."""
     at = at if text[:at].endswith("\n") else _line_end(text, at)
     end = "\r\n" if "\r\n" in text else "\n"
     before = text[:at] + (end if text[:at] and not text[:at].endswith("\n") else "")

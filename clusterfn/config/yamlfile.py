@@ -1,7 +1,7 @@
 """A YAML file as a tree in which every piece knows its place, so that every complaint names file, line and column.
 
 It builds no objects from the file and guesses no types: a scalar keeps the text
-that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `010`) is refused where it would matter.
+that was written, and what YAML 1.1 would quietly turn it into (`no`, `1:30`, `010`) is rejected where it would matter.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Source:
         """A ConfigError that begins with file:line:column and shows that line; count from 0."""
         text = self.lines[line].strip() if show and line < len(self.lines) else ""
         shown = [text[:_SHOWN]] if text and not _HIDDEN.search(text) else []
-        told = _PASSWORD.sub(r"\1:…@", problem[:_LONGEST])
-        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {told}", evidence=shown, hint=hint)
+        shown_problem = _PASSWORD.sub(r"\1:…@", problem[:_LONGEST])
+        return ConfigError(f"{self.path}:{line + 1}:{column + 1}: {shown_problem}", evidence=shown, hint=hint)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Value:
         return name
 
     def as_text(self) -> str:
-        """A text that is not empty and has no control characters; a plain `no` or `1:30` is refused."""
+        """A text that is not empty and has no control characters; a plain `no` or `1:30` is rejected."""
         if self.kind in ("map", "list"):
             raise self.error(f"{self.written} stands where a text is wanted")
         if self.kind != "str":

@@ -52,7 +52,7 @@ class SweepSelection:
         by_chance = self.sampler == spaces.RANDOM or (self._max is not None and self._max < self.space.size)
         if wanted is not None or not by_chance:
             return wanted
-        known = [each["seed"] for each in journal.told("begin")]
+        known = [each["seed"] for each in journal.records_of("begin")]
         if known and isinstance(known[0], int):
             return known[0]
         seed = secrets.randbelow(1 << 32)
@@ -84,7 +84,7 @@ def is_study(sampler: object) -> bool:
 
 
 class Study:
-    """A study of Optuna's: batch after batch, each told to it before the next. Attributes as in `SweepSelection`.
+    """A study of Optuna's: it learns the scores of a batch before the next. Attributes as in `SweepSelection`.
 
     Args:
         configurations: Keyword -> list, or distribution of Optuna's.
@@ -130,7 +130,8 @@ class Study:
 
     def batches(self, seed: int | None, journal: SweepJournal) -> Iterator[list[Configuration]]:
         """What is run together: first what a journal knows, as it was, then `at_once` at a time."""
-        known = {name: values for told in journal.told("sampled") for name, values in told["configurations"].items()}
+        before = journal.records_of("sampled")
+        known = {name: values for record in before for name, values in record["configurations"].items()}
         if known:
             self._numbers.update({name: self._number(name, values) for name, values in known.items()})
             yield [Configuration(name, values) for name, values in known.items()]

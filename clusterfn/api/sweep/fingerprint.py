@@ -45,11 +45,11 @@ def fingerprint(*objects: Any) -> str:
     """
     walk = _Walk()
     try:
-        told = [walk.digest(each) for each in objects]
+        digests = [walk.digest(each) for each in objects]
     except RecursionError:
         raise Unstable("it is nested too deeply") from None
     sources = user_modules.sources(walk.modules)
-    return _joined("whole", [*told, sources.digest.encode() if sources else b""]).hex()
+    return _joined("whole", [*digests, sources.digest.encode() if sources else b""]).hex()
 
 
 def _joined(kind: str, parts: Iterable[bytes]) -> bytes:
@@ -68,7 +68,7 @@ class _Walk:
         self._open: dict[int, int] = {}
 
     def digest(self, obj: Any) -> bytes:
-        """The digest of one object; what is above it in the walk is told by how far above."""
+        """The digest of one object; one that contains itself counts by how far above it is."""
         if type(obj) is bytes:
             return _joined("bytes", [obj])
         if type(obj) in _PLAIN:

@@ -35,7 +35,7 @@ class SweepJournal:
         path: Made if it is not there.
 
     Attributes:
-        records: What stood in it when it was opened.
+        records: What was in it when it was opened.
 
     Raises:
         ConfigError: Another process has it, it cannot be written, or it is something else than a journal.
@@ -63,7 +63,7 @@ class SweepJournal:
         self.close()
 
     def close(self) -> None:
-        """Let others have it."""
+        """Close and unlock the file."""
         self._file.close()
 
     def _lock(self) -> None:
@@ -82,7 +82,7 @@ class SweepJournal:
             raise ConfigError(f"another process goes on with {self.path}", hint=hint) from None
 
     def _read(self) -> list[dict[str, Any]]:
-        """What stands in it; a line that was torn says nothing, and what is appended begins a line of its own."""
+        """Read it. A torn line is left out, and what is appended begins a line of its own."""
         self._file.seek(0)
         text = self._file.read()
         if text[: len(_BEGIN)] != _BEGIN[: len(text)]:
@@ -113,8 +113,8 @@ class SweepJournal:
             ) from error  # fmt: skip
         self._before = b""
 
-    def told(self, event: str) -> list[dict[str, Any]]:
-        """The lines about one kind of event that stood in it."""
+    def records_of(self, event: str) -> list[dict[str, Any]]:
+        """The records of one kind of event."""
         return [each for each in self.records if each["event"] == event]
 
 

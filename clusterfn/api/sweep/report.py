@@ -58,7 +58,7 @@ class SweepResult(Generic[R]):
     Attributes:
         results: A `Trial` for each, in the order of the grid, or in which they were drawn.
         minimize: Whether the lowest score is the best.
-        journal: The file that says how it came about; passing it to `sweep` again goes on with it.
+        journal: The file that says how it came about; pass it to `sweep` again to resume.
         seed: What chose the configurations; None where nothing was left to chance.
         shown: How many the report lists.
         group_by: The keyword whose value each line of the ranking gives; None gives all of them.
@@ -122,10 +122,9 @@ class SweepResult(Generic[R]):
 
 
 def _row(trial: Trial[Any]) -> dict[str, Any]:
-    told = {"score": trial.score, "seconds": trial.seconds, "error": None, "job": trial.job}
-    if trial.error is not None:
-        told["error"] = cause(trial.error)
-    return {**{f"config_{key}" if key in told else key: value for key, value in trial.config.items()}, **told}
+    error = None if trial.error is None else cause(trial.error)
+    facts = {"score": trial.score, "seconds": trial.seconds, "error": error, "job": trial.job}
+    return {**{f"config_{key}" if key in facts else key: value for key, value in trial.config.items()}, **facts}
 
 
 def report(result: SweepResult[Any]) -> list[str]:

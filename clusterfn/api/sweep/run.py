@@ -136,13 +136,13 @@ class Runner:
             job_display.tell(f"{len(taken)} of {counted(len(batch))}: {what}")
 
     def _known(self, config: Configuration) -> Trial[Any] | None:
-        told = self._ended.get(config.name)
-        kept = self._shelf.values.get(config.name, config.name) if told else None
-        if told is None or kept is None:
+        record = self._ended.get(config.name)
+        kept = self._shelf.values.get(config.name, config.name) if record else None
+        if record is None or kept is None:
             return None
         return Trial(
-            config.name, config.values, told["score"], kept.value, None, kept.seconds, tuple(told["scores"]),
-            told["group"], told["item"], told["host"], JOURNAL,
+            config.name, config.values, record["score"], kept.value, None, kept.seconds, tuple(record["scores"]),
+            record["group"], record["item"], record["host"], JOURNAL,
         )  # fmt: skip
 
     def _cached(self, config: Configuration) -> Trial[Any] | None:
@@ -182,8 +182,8 @@ class Runner:
             return state_of_group(
                 mapping.run(called, items, self._function.options, MapOptions(self._max_parallel), caller=caller)
             )
-        except PayloadError as refused:
-            refused.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, refused.message)
+        except PayloadError as rejected:
+            rejected.message = re.sub(r"^item (\d+)", lambda found: batch[int(found[1])].name, rejected.message)
             raise
 
     def _follow(self, following: _Following, again: bool = False) -> dict[str, Trial[Any]]:

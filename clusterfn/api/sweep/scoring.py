@@ -20,7 +20,7 @@ class Scoring:
     """How results are compared.
 
     Attributes:
-        by: A key of the result, or a function of it; None takes the number itself, or what stands under "score".
+        by: A key of the result, or a function of it; None takes the number itself, or the value of its "score".
         minimize: Whether the lowest is the best.
     """
 
@@ -58,7 +58,7 @@ def possible_keys(values: Iterable[Any]) -> list[str]:
 
 
 def check(by: object) -> None:
-    """Refuse what is no way to find a score.
+    """Reject what is no way to find a score.
 
     Raises:
         ConfigError: It is neither a key nor a function.

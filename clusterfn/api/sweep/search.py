@@ -69,8 +69,8 @@ def sweep(
         top: How many the report ranks.
         group_by: A keyword: the sweep counts the configurations with each of its values, and the ranking shows it.
         cache: Whether results are kept for other sweeps of the same code with the same arguments; or the folder.
-        journal: The file that tells each decision. If it is there, the sweep goes on where it stopped. None begins a
-            new one among clusterfn's own files, and says which.
+        journal: The file with each decision. If it exists, the sweep resumes. None begins a new one among
+            clusterfn's own files, and says which.
         max_parallel: As for `map`.
 
     Returns:
@@ -79,7 +79,7 @@ def sweep(
     Raises:
         SweepError: No configuration was completed; it lists each distinct cause with its count.
         ConfigError, PayloadError, TypeError: Before anything is sent; among them a journal of another sweep.
-        HostError: As for `map`; what has ended until then stands in the journal.
+        HostError: As for `map`; what ended before is in the journal.
         RuntimeError: Inside a job.
 
     Example:
@@ -211,7 +211,7 @@ def _begin(
     }
     own = sys.modules["clusterfn"].__version__  # imported, it would import us
     versions = {"clusterfn": own, "python": platform.python_version()}
-    known = journal.told("begin")
+    known = journal.records_of("begin")
     if not known:
         journal.add("begin", **facts, versions=versions)
         job_display.tell(f"journal {journal.path}")
@@ -240,7 +240,7 @@ def _announce(asked: _Asked, journal: SweepJournal, phase: int, batch: Sequence[
     if asked.group_by is not None:
         possible = asked.choice.space.possible(asked.group_by)
         show_line(reports.distribution(asked.group_by, possible, batch))
-    known = {name for told in journal.told("sampled") for name in told["configurations"]}
+    known = {name for record in journal.records_of("sampled") for name in record["configurations"]}
     if not known.issuperset(each.name for each in batch):
         journal.add("sampled", phase=phase, configurations={each.name: each.values for each in batch})
 

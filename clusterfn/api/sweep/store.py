@@ -96,7 +96,7 @@ class Store:
 
 
 def beside(journal: Path) -> Path:
-    """Where the values of a journal lie."""
+    """The folder with the values of a journal."""
     return journal.with_name(f"{journal.name}{_BESIDE}")
 
 
