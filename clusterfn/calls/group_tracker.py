@@ -92,7 +92,7 @@ class GroupTracker(BaseTracker):
         if scheduler.knows_all:
             self.queued()
 
-    def _await_submissions(self) -> None:
+    def await_submissions(self) -> None:
         """Wait until each submission has its answer: a scheduler cannot cancel what it does not know yet."""
         for reply in list(self._submissions):
             reply.exception(_TIMEOUT_S)
@@ -339,7 +339,7 @@ class GroupTracker(BaseTracker):
         self._stopping = True
         if self._stop_sending():
             return
-        self._await_submissions()
+        self.await_submissions()
         self.connection.put(posixpath.join(self.folder, layout.CANCEL), b"").result(_TIMEOUT_S)
         self.cancel_at_scheduler()
         with contextlib.suppress(Unreachable):  # it continues without an answer
@@ -349,7 +349,7 @@ class GroupTracker(BaseTracker):
         """Keep items from ever starting that no element has taken."""
         if self._stop_sending():
             return
-        self._await_submissions()
+        self.await_submissions()
         self._fail_unfinished(liveness.WITHDRAWN).result(_TIMEOUT_S)
 
     def _end(self) -> None:

@@ -734,8 +734,8 @@ def dies(tracker):
     print(json.dumps(group.id), flush=True)
     os._exit(0)
 
-GroupTracker._drop = lambda tracker: False  # all of it has arrived
-GroupTracker._cancel_at_scheduler = dies
+GroupTracker._stop_sending = lambda tracker: False  # all of it has arrived
+GroupTracker.cancel_at_scheduler = dies
 group = cluster(host="slurm")(abs).map(range(4), chunksize=1)
 group.stop()
 """
