@@ -81,11 +81,10 @@ def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
     if not found:
         raise _not_there(host, job_id)
     if len(found) > 1:
-        raise ConfigError(f"resume={job_id!r} fits {len(found)} jobs on {host}", evidence=[*found][:10], hint=_MORE)
+        raise ConfigError(
+            f"resume={job_id!r} fits {len(found)} jobs on {host}", evidence=[*found][:10], hint="give more digits"
+        )
     return next(iter(found.items()))
-
-
-_MORE = "give more digits"
 
 
 def _not_there(host: str, job_id: str) -> ConfigError:

@@ -68,11 +68,33 @@ def run(
     Raises:
         ConfigError, TypeError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
+    name = str(getattr(function, "__name__", "function"))
     if not iterables:
-        name = getattr(function, "__name__", "function")
         raise TypeError(f"there is nothing to call {name} with: give the values of its arguments, as map(f, values)")
     _check(on_error, options)
-    return _run(function, list(zip(*iterables)), options, how, on_error, caller)
+    calls = list(zip(*iterables))
+    name = job_name(options.name or name)
+    labels = caller.labels or [payload_items.label(args) for args in calls]
+    if not calls:
+        return JobGroup(GroupState("", name, "", "", 0))
+    one, packed = _prepare(function, calls, options)
+    session, limits = one.session, SchedulerLimits()
+    with job_display.nothing_runs():
+        if session.scheduler.has_nodes:
+            limits = _limits(session, one.job.resources.gpus)
+            group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
+        else:
+            group = chunking.on_machine(len(calls), how, _machine(session, one.job.resources))
+    job = replace(one.job, group=group)
+    _tell(one, group, how, limits)
+    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
+    made.on_interrupt = options.on_interrupt
+    made.given = submit.given_paths(session.root, one.payload)
+    history.remember(made, one.config)
+    caller.before_send(made)
+    files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
+    _send(replace(one, job=job), files, made, _track(session, job, made, limits))
+    return JobGroup(made)
 
 
 def parse_map_options(max_parallel: object, chunksize: object, sequential_up_to: object = None) -> MapOptions:
@@ -103,34 +125,6 @@ def _check(on_error: str, options: Options) -> None:
             "outputs= does not go with map: the files of many items would overwrite each other",
             hint="fetch those of one item by group.download(index, pattern, to=…)",
         )
-
-
-def _run(
-    function: Callable[..., R], calls: list[tuple[Any, ...]], options: Options, how: MapOptions, on_error: OnError,
-    caller: Caller,
-) -> JobGroup[R, Any]:  # fmt: skip
-    name = job_name(options.name or str(getattr(function, "__name__", "function")))
-    labels = caller.labels or [payload_items.label(args) for args in calls]
-    if not calls:
-        return JobGroup(GroupState("", name, "", "", 0))
-    one, packed = _prepare(function, calls, options)
-    session, limits = one.session, SchedulerLimits()
-    with job_display.nothing_runs():
-        if session.scheduler.has_nodes:
-            limits = _limits(session, one.job.resources.gpus)
-            group = chunking.in_arrays(len(calls), how, one.job.resources.time_s, limits)
-        else:
-            group = chunking.on_machine(len(calls), how, _machine(session, one.job.resources))
-    job = replace(one.job, group=group)
-    _tell(one, group, how, limits)
-    made = GroupState(job.id, job.name, job.host.name, layout.job_dir(job.root, job.id), len(calls), on_error, labels)
-    made.on_interrupt = options.on_interrupt
-    made.given = submit.given_paths(session.root, one.payload)
-    history.remember(made, one.config)
-    caller.before_send(made)
-    files = {**packed.files(), layout.LABELS: json.dumps(list(labels)).encode()}
-    _send(replace(one, job=job), files, made, _track(session, job, made, limits))
-    return JobGroup(made)
 
 
 def _track(session: HostState, job: JobSpec, made: GroupState, limits: SchedulerLimits) -> GroupTracker:

@@ -14,7 +14,7 @@ import linecache
 import pickle
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -77,31 +77,32 @@ def pack(
         PayloadError: Part of it cannot travel; the message says which, by its path.
     """
     check_arguments(function, args, kwargs)
-    container = serialization.part("container")
     keep_registrations()
     apart, needs, notes = Large(), Needs(), serialization.part("pickler").notes
     notes.clear()
     call = (function, tuple(map(apart.of, args)), {name: apart.of(value) for name, value in kwargs.items()})
+    packed = pack_object(call, needs, target, (function, args, kwargs))
+    blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
+    packed = replace(packed, blobs=blobs, sources=needs.texts, logging=serialization.part("logs").describe())
+    buffers = {digest: packed.buffers[index] for index, digest in blobs.items()}
+    return needs.as_payload(b"".join(packed.pieces()), buffers, notes)
+
+
+def pack_object(
+    obj: Any, needs: Needs, target: tuple[int, int] | None,
+    call: tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]],
+) -> Any:  # fmt: skip
+    """Pickle an object, and note what it needs.
+
+    Args:
+        call: The function with its arguments that the object is of; its error names what cannot travel.
+    """
     try:
-        packed = container.pack(call, needs.look, target)
+        return serialization.part("container").pack(obj, needs.look, target)
     except PayloadError:
         raise
     except Exception as error:  # __reduce__ of the user's may raise anything
-        raise cannot_travel(function, args, kwargs, target, error) from error
-    blobs = {index: hashlib.sha256(view).hexdigest() for index, view in enumerate(packed.buffers)}
-    packed = replace(packed, blobs=blobs, sources=needs.texts, logging=serialization.part("logs").describe())
-    sources = user_modules.sources(needs.modules)
-    return Payload(
-        data=b"".join(packed.pieces()),
-        blobs={digest: packed.buffers[index] for index, digest in blobs.items()},
-        sources=sources,
-        shipments=tuple(needs.shipments.values()),
-        edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
-        needs=frozenset(name.partition(".")[0] for name in needs.known),
-        notes=tuple(notes),
-        given=needs.given(),
-        decided_here=tuple(needs.decided_here()),
-    )
+        raise cannot_travel(*call, target, error) from error
 
 
 def imports_of(payload: Payload) -> frozenset[str]:
@@ -220,6 +221,24 @@ class Needs:
         self._paths: dict[str, set[PurePath]] = {}
         self._flags: dict[str, tuple[object, str, Mapping[str, Any]]] = {}
 
+    def as_payload(
+        self, data: bytes, blobs: Mapping[str, memoryview], notes: Iterable[str] = ()
+    ) -> Payload:  # fmt: skip
+        """Return the payload of these bytes, with all that was noted for it."""
+        sources = user_modules.sources(self.modules)
+        return Payload(
+            data=data,
+            blobs=blobs,
+            sources=sources,
+            shipments=tuple(self.shipments.values()),
+            edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
+            needs=frozenset(name.partition(".")[0] for name in self.known),
+            notes=tuple(notes),
+            # of those of which the same content was passed from two paths there is none
+            given={name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1},
+            decided_here=tuple(self.decided_here()),
+        )
+
     def decided_here(self) -> Iterator[str]:
         """What the function would find otherwise on the host, as its own module was run on this machine only."""
         for name, (value, file, scope) in self._flags.items():
@@ -273,10 +292,6 @@ class Needs:
             text = "".join(linecache.getlines(code.co_filename, function.__globals__))
             if 0 < len(text) <= _MAX_SOURCE:
                 self.texts[code.co_filename] = text
-
-    def given(self) -> dict[str, PurePath]:
-        """The caller's path of each file or folder; none of those of which the same content was passed from two."""
-        return {name: next(iter(paths)) for name, paths in self._paths.items() if len(paths) == 1}
 
     def _ship(self, path: File | Directory) -> tuple[Any, ...]:
         item = shipment(path)

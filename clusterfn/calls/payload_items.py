@@ -14,8 +14,7 @@ from pathlib import PurePath
 from typing import Any
 
 from clusterfn.bridge import layout
-from clusterfn.calls import user_modules
-from clusterfn.calls.payload import Large, Needs, Payload, cannot_travel, check_arguments, keep_registrations
+from clusterfn.calls.payload import Large, Needs, Payload, check_arguments, keep_registrations, pack_object
 from clusterfn.errors import PayloadError
 from clusterfn.hosts import serialization
 
@@ -75,37 +74,18 @@ class _Packing:
     def item(self, index: int, args: tuple[Any, ...], function: Callable[..., Any]) -> bytes:
         """One item: its arguments."""
         try:
-            return self._bytes(self._packed(tuple(map(self.large.of, args))))
-        except Exception as error:  # __reduce__ of the user's may raise anything
-            refused = (
-                error if isinstance(error, PayloadError) else cannot_travel(function, args, {}, self.target, error)
+            return self._bytes(
+                pack_object(tuple(map(self.large.of, args)), self.needs, self.target, (function, args, {}))
             )
+        except PayloadError as refused:
             refused.message = refused.message.replace("the call", f"item {index}", 1)
-            raise refused from error
+            raise
 
     def function(self, function: Callable[..., Any]) -> Payload:
         """The function; after all items, as it brings along what they need."""
-        try:
-            packed = self._packed((function, (), {}))
-        except PayloadError:
-            raise
-        except Exception as error:  # __reduce__ of the user's may raise anything
-            raise cannot_travel(function, (), {}, self.target, error) from error
-        sources = user_modules.sources(self.needs.modules)
+        packed = pack_object((function, (), {}), self.needs, self.target, (function, (), {}))
         packed = replace(packed, sources=self.needs.texts, logging=serialization.part("logs").describe())
-        return Payload(
-            data=self._bytes(packed),
-            blobs=self.blobs,
-            sources=sources,
-            shipments=tuple(self.needs.shipments.values()),
-            edited=tuple(user_modules.edited(user_modules.names(sources))) if sources else (),
-            needs=frozenset(name.partition(".")[0] for name in self.needs.known),
-            given=self.needs.given(),
-            decided_here=tuple(self.needs.decided_here()),
-        )
-
-    def _packed(self, obj: Any) -> Any:
-        return serialization.part("container").pack(obj, self.needs.look, self.target)
+        return self.needs.as_payload(self._bytes(packed), self.blobs)
 
     def _bytes(self, packed: Any) -> bytes:
         digests = {index: self._digest(view) for index, view in enumerate(packed.buffers)}

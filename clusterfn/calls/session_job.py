@@ -126,9 +126,8 @@ class SessionJob:
         self._settling = threading.Lock()
         self.job, self._tracker = send_call(prepared)
         idle_s = prepared.job.serving.idle_s if prepared.job.serving else 0.0
-        job_display.remember_going(
-            self.job, f"it lets go after {_shown(idle_s)} without a call; clusterfn cancel ID: now"
-        )
+        idle = f"{idle_s / 60:g} min" if idle_s >= 60 else f"{idle_s:g} s"
+        job_display.remember_going(self.job, f"it lets go after {idle} without a call; clusterfn cancel ID: now")
         self.job.listen(self._on_job_change)
         self.job.add_done_callback(self._over)
 
@@ -144,10 +143,11 @@ class SessionJob:
         self, fn: Callable[..., R], args: tuple[Any, ...], kwargs: Mapping[str, Any], name: str | None, follow: bool
     ) -> SessionCallJob[R]:
         """Send one call."""
-        with job_display.nothing_runs(), job_display.preparing(name or str(getattr(fn, "__name__", "function"))):
+        name = name or str(getattr(fn, "__name__", "function"))
+        with job_display.nothing_runs(), job_display.preparing(name):
             payload = payloads.pack(fn, args, kwargs, None if self._version == CALLER else self._version)
         tell_left_out(payload)
-        tracker = self._next(job_name(name or str(getattr(fn, "__name__", "function"))), follow)
+        tracker = self._next(job_name(name), follow)
         call: SessionCallJob[R] = SessionCallJob(self.job, payload, tracker)
         call.given = submit.given_paths(self.spec.root, payload)
         self._put(call, payload)
@@ -288,8 +288,10 @@ class SessionJob:
         if self.job.state == UNKNOWN:  # the connection has ended: each call gets that error itself
             return
         with self._settling:  # a call may be moved once only
-            left = [call for call in list(self._open) if not self._has_ended(call)]
-            unserved = [call for call in left if self.job.state == RETURNED and not self._was_taken(call)]
+            left = [call for call in list(self._open) if not (call.done() or self._is_on_host(call.tracker.outcome))]
+            unserved = [
+                call for call in left if self.job.state == RETURNED and not self._is_on_host(call.tracker.taken)
+            ]
             self._open.difference_update(unserved)
         for call in left:
             if call not in unserved:
@@ -297,14 +299,7 @@ class SessionJob:
         if unserved:
             self._again(unserved)
 
-    def _has_ended(self, call: SessionCallJob[Any]) -> bool:
-        """Whether its outcome is on the host, if it has not arrived yet."""
-        return call.done() or self._is_there(call.tracker.outcome)
-
-    def _was_taken(self, call: SessionCallJob[Any]) -> bool:
-        return self._is_there(call.tracker.taken)
-
-    def _is_there(self, path: str) -> bool:
+    def _is_on_host(self, path: str) -> bool:
         return self._session.connection.have([path]).result()[0]
 
     def _lost(self, call: SessionCallJob[Any]) -> ClusterfnError:
@@ -314,7 +309,3 @@ class SessionJob:
         facts: dict[str, Any] = {name: getattr(error, name, None) for name in ("stage", "evidence", "hint", "log")}
         message = f"the session of the call has ended: {self.why_over}"
         return kind(message, host=call.host, job=call.id, **facts)
-
-
-def _shown(seconds: float) -> str:
-    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"
