@@ -19,7 +19,7 @@ def login(host: str | None = None) -> None:
         host: The host's name; without it the one that a call would use.
 
     Raises:
-        ConfigError: There is no such host, or it is this machine.
+        ConfigError: There is no such host, it is this machine, or this machine has no ssh that can hold a connection.
         HostError: AuthenticationError, Unreachable or HostKeyError.
 
     Example:

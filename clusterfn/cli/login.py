@@ -1,4 +1,4 @@
-"""`clusterfn login [HOST]` and `clusterfn logout HOST`: one login for all programs, and what is held now."""
+"""`clusterfn login [HOST]` and `clusterfn logout HOST`: one login for all programs, and the list of held ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from clusterfn.api import login as api_login
 from clusterfn.cli import screen, target
 from clusterfn.hosts.transports import shared_login
-from clusterfn.hosts.transports.held_connections import HeldConnection
 
 _HEAD = ("HOST", "ACCOUNT", "SINCE", "KEPT UNUSED FOR")
 
@@ -27,7 +26,7 @@ def login(given: argparse.Namespace) -> int:
 
 
 def logout(given: argparse.Namespace) -> int:
-    """End what is held; 1 if there was nothing."""
+    """End what is held; return 1 if there was nothing."""
     _, host, _ = target.host(given.host, "logout")
     if api_login.logout(host.name):
         print(f"{host.name}: logged out; jobs there go on")
@@ -39,12 +38,11 @@ def logout(given: argparse.Namespace) -> int:
 def _list() -> int:
     found = list(shared_login.all_held())
     if found:
-        print(screen.table(_HEAD, [_row(each) for each in found]))
+        now = time.time()
+        rows = [
+            [each.host, each.place, f"{screen.age(now - each.since)} ago", screen.age(each.ttl_s)] for each in found
+        ]
+        print(screen.table(_HEAD, rows))
     else:
         print("clusterfn: no connection is held", file=sys.stderr)
     return 0
-
-
-def _row(each: HeldConnection) -> list[str]:
-    since = f"{screen.age(time.time() - each.since)} ago"
-    return [each.host, each.place, since, screen.age(each.ttl_s)]

@@ -1,7 +1,7 @@
-"""Asking: one POSIX sh program on the host, whose answer becomes a `Site`.
+"""Survey a host by one POSIX sh program, templates/survey.sh, and turn its output into a `Site`.
 
-The program is templates/survey.sh. It runs in the environment of the agent, as jobs are started from there; only the
-folders and modules are taken from a login shell, which is where sites set them.
+It runs in the agent's environment, from which jobs are started. Only the folders and modules come from a login shell,
+where sites set them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from clusterfn.hosts.survey.site import Site, Volume
 from clusterfn.scheduler import SURVEY_UNSET
 from clusterfn.scheduler.job_script import fill
 
-# What sites call the folders that they give their users; %u is the user. TMPDIR is none: it is emptied.
+# The usual names of users' folders; %u is the user. Not TMPDIR, which is emptied.
 CANDIDATES = (
     "$HOME", "$SCRATCH", "$WORK", "$PSCRATCH", "$CSCRATCH", "$GROUP", "$GROUP_HOME", "$GROUP_SCRATCH", "$PROJECT",
     "$SCRATCHDIR", "$WORKDIR", "$FASTSCRATCH", "$DATA", "/scratch/%u", "/scratch", "/work/%u", "/data/%u", "/data",
@@ -28,11 +28,11 @@ _NOTHING = Section("", NOT_THERE)
 
 
 def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
-    """What the host offers, in one request.
+    """Return what the host offers, by one request.
 
     Args:
-        connection: To the host; its root is looked at too.
-        timeout_s: How long the login shell, and after it all that is slow, may take; in whole seconds, at least 1.
+        connection: To the host, whose root is looked at too.
+        timeout_s: How long the login shell, and then all slow questions, may take; in whole seconds, at least 1.
 
     Raises:
         HostError: The host did not answer.
@@ -47,24 +47,26 @@ def survey(connection: HostConnection, timeout_s: float = TIMEOUT_S) -> Site:
 
 
 def site(found: Mapping[str, Section]) -> Site:
-    """The sections of one answer as a Site."""
+    """Turn the sections of one answer into a Site."""
     queues, accounts = _section(found, "partitions"), _section(found, "accounts")
     associations = accounts.lines if accounts.rc == 0 else []
     conda = _section(found, "conda")
     left = parse.quotas(_section(found, "quotas").lines)
+    trouble = "" if queues.rc in (0, NOT_THERE) else "\n".join(queues.lines[-5:]) or f"it ended with status {queues.rc}"
+    slow = [each for each in found.values() if each.rc is None]
     return Site(
         volumes=_volumes(found, left),
         partitions=None if queues.rc == NOT_THERE else parse.partitions(queues.lines) if queues.rc == 0 else (),
         accounts=parse.accounts(associations),
         limits=parse.limits(_section(found, "limits").lines, associations),
-        trouble=_trouble(queues),
+        trouble=parse.SILENT if queues.rc is None else trouble,
         cards=parse.cards(_section(found, "cards")),
         modules=parse.has_modules(_section(found, "login")),
         lingering=parse.lingering(_section(found, "logind")),
         glibc=parse.glibc(_section(found, "library")),
         conda=conda.lines[-1].strip() if conda.rc == 0 and conda.lines else "",
         root=parse.volume(_section(found, "root"), left),
-        silent=tuple(_name(each) for each in found.values() if each.rc is None),
+        silent=tuple(each.lines[0] if each.name.startswith("volume-") and each.lines else each.name for each in slow),
     )
 
 
@@ -72,18 +74,8 @@ def _section(found: Mapping[str, Section], name: str) -> Section:
     return found.get(name, _NOTHING)
 
 
-def _name(section: Section) -> str:
-    return section.lines[0] if section.name.startswith("volume-") and section.lines else section.name
-
-
-def _trouble(queues: Section) -> str:
-    if queues.rc in (0, NOT_THERE):
-        return ""
-    return parse.SILENT if queues.rc is None else "\n".join(queues.lines[-5:]) or f"it ended with status {queues.rc}"
-
-
 def _volumes(found: Mapping[str, Section], left: dict[str, parse.QuotaLeft]) -> tuple[Volume, ...]:
-    """In the order of the candidates; of several names for one folder the first."""
+    """The volumes in the order of the candidates; a folder with several names by its first."""
     named: dict[tuple[str, str], Volume] = {}
     for section in found.values():
         volume = parse.volume(section, left) if section.name.startswith("volume-") else None

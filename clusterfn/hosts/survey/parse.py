@@ -15,12 +15,12 @@ _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
 
 @dataclass(frozen=True)
 class Section:
-    """One question's answer.
+    """The answer to one question.
 
     Attributes:
         rc: None if it did not answer in time.
-        lines: What came before the first part.
-        parts: The lines after `MARK.name`, by name; those of a name that stands twice follow each other.
+        lines: The lines before the first part.
+        parts: The lines after `MARK.name`, by name; parts of the same name are joined.
     """
 
     name: str
@@ -29,37 +29,33 @@ class Section:
     parts: dict[str, list[str]] = field(default_factory=dict)
 
     def part(self, name: str) -> list[str]:
-        """The lines of a part; none if there is no such part."""
+        """Return the lines of a part; none if there is no such part."""
         return self.parts.get(name, [])
 
     def first(self, name: str) -> str:
-        """The first line of a part."""
+        """Return the first line of a part, or an empty one."""
         return next(iter(self.part(name)), "")
 
 
 def count(text: str) -> int | None:
-    """A count as programs write it; None for anything else, such as what is too long to be one."""
+    """Parse a count; None for anything else, such as what is too long to be one."""
     return int(text) if _COUNT.fullmatch(text) else None
 
 
 def sections(text: str, mark: str) -> dict[str, Section]:
-    """Every section by its name, in the order of the text."""
+    """Split the answer into its sections, by name, in the order of the text."""
     found: dict[str, Section] = {}
     lines: list[str] = []
     for line in text.splitlines():
         if line.startswith(f"{mark} "):
-            section = _begun(line.split())
-            found[section.name] = section
+            _, name, *rc = line.split()
+            section = found[name] = Section(name, count(rc[0]) if rc else None)
             lines = section.lines
         elif line.startswith(f"{mark}.") and found:
             lines = section.parts.setdefault(line[len(mark) + 1 :], [])
         elif line.strip():
             lines.append(line)
     return found
-
-
-def _begun(words: Sequence[str]) -> Section:
-    return Section(words[1], count(words[2]) if len(words) > 2 else None)
 
 
 _DF = re.compile(r"(.+?)\s+(?:(\S+)\s+)?(\d+)\s+(-?\d+|-)\s+(-?\d+|-)\s+(\d+%|-)\s+(/.*)")
@@ -82,10 +78,10 @@ class QuotaLeft:
 
 
 def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
-    """The volume that a section of survey.sh tells of; None if it is no folder, or too slow to be told.
+    """Parse the section of one volume; None if it is no folder, or was too slow.
 
     Args:
-        quotas: As `quotas` read them.
+        quotas: What `quotas` returned.
     """
     path, df = section.first("path"), _DF.fullmatch(_last(section.part("df")))
     if not path or df is None:
@@ -111,13 +107,13 @@ def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
 
 
 def _last(lines: Sequence[str]) -> str:
-    """What df says of the folder, below its heading; some break the line after a long device although they must not."""
+    """Return what df prints below its heading, as one line: some versions break it after a long device."""
     heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
     return " ".join(lines[heading + 1 :]).strip()
 
 
 def _inodes(lines: Sequence[str]) -> int | None:
-    """The third number; btrfs and others count no files and say 0 or "-"."""
+    """Parse the third number; btrfs and others count no files and print 0 or "-"."""
     df = _DF.fullmatch(_last(lines))
     if df is None or df[3] == "0":
         return None
@@ -130,12 +126,12 @@ def _bytes_or_files(text: str, unit: int) -> int | None:
 
 
 def quotas(lines: Iterable[str]) -> dict[str, QuotaLeft]:
-    """What `quota -w` says, by device: blocks of 1 KB (or with a unit), their two limits, then the same of files."""
+    """Parse `quota -w`, by device: blocks of 1 KB (or with a unit), their two limits, then the same of files."""
     return {device: _left_of(words) for device, words in _rows(lines)}
 
 
 def lustre(lines: Iterable[str]) -> list[QuotaLeft]:
-    """What `lfs quota -q` says of a user, his group and the folder's project: the columns are those of quota."""
+    """Parse `lfs quota -q` of a user, the group and the folder's project; the columns are those of quota."""
     return [_left_of(words) for _, words in _rows(lines)]
 
 
@@ -145,7 +141,7 @@ def _left_of(words: Sequence[str]) -> QuotaLeft:
 
 
 def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
-    """Each file system with its words; a long name stands on a line of its own, before the rest."""
+    """Yield each file system with its words; a long name is on a line of its own, before the rest."""
     device = ""
     for line in lines:
         words = line.split()
@@ -159,7 +155,7 @@ def _rows(lines: Iterable[str]) -> Iterable[tuple[str, list[str]]]:
 
 
 def _left(used: str, soft: str, hard: str, unit: int) -> int | None:
-    """To the hard limit, where writing ends; to the soft one if there is no other."""
+    """What is left to the hard limit, where writing fails; to the soft one if there is no other."""
     limit = _amount(hard, unit) or _amount(soft, unit)
     return max(limit - _amount(used, unit), 0) if limit else None
 
@@ -184,7 +180,7 @@ _BOUNDS = ("MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES")
 
 
 def partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
-    """What `sinfo --format=%P|%a|%l|%D|%G` says: a row for each kind of node, so one partition may have several."""
+    """Parse `sinfo --format=%P|%a|%l|%D|%G`: a row for each kind of node, so one partition may have several."""
     found: dict[str, Partition] = {}
     for line in lines:
         words = line.strip().split("|")
@@ -203,7 +199,7 @@ def _joined(one: Partition, other: Partition) -> Partition:
 
 
 def accounts(lines: Iterable[str]) -> tuple[Account, ...]:
-    """The first three columns of `sacctmgr -nP show assoc format=account,partition,qos,...`."""
+    """Parse the first three columns of `sacctmgr -nP show assoc format=account,partition,qos,...`."""
     found = []
     for name, partition, qos, *_ in _associations(lines):
         found.append(Account(name, partition, tuple(each for each in qos.split(",") if each)))
@@ -211,7 +207,7 @@ def accounts(lines: Iterable[str]) -> tuple[Account, ...]:
 
 
 def limits(lines: Iterable[str], associations: Iterable[str]) -> tuple[str, ...]:
-    """What `scontrol show config` and the other columns of the associations bound or demand."""
+    """Return the limits and demands in `scontrol show config` and in the other columns of the associations."""
     config = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
     told = [f"{name}={config[name]}" for name in _TOLD if config.get(name, "") not in _NOTHING]
     for name, partition, _, *bounds in _associations(associations):
@@ -257,9 +253,9 @@ def _is_card(row: list[str]) -> bool:
 
 
 def lingering(section: Section) -> bool | None:
-    """Whether what we start outlives our logout; None where logind has not put us into a session, or does not say.
+    """Whether processes outlive our logout; None where logind has not put us into a session, or does not say.
 
-    Lingering alone does not save it: it keeps the user's own manager, and logind kills the session's processes.
+    Lingering alone does not save them: it keeps the user's own manager, and logind kills the session's processes.
     """
     if not any("/user.slice/" in line for line in section.lines):
         return None
@@ -274,13 +270,13 @@ def lingering(section: Section) -> bool | None:
 
 
 def glibc(section: Section) -> str:
-    """From "glibc 2.17" or "ldd (GNU libc) 2.17"; "" on another libc."""
+    """Parse "glibc 2.17" or "ldd (GNU libc) 2.17"; "" on another libc."""
     match = _GLIBC.search("\n".join(section.lines[:2]))
     return match[1] if match else ""
 
 
 def has_modules(login: Section) -> bool:
-    """Environment modules and Lmod are a function or an alias, and tell their shell where they are."""
+    """Whether a login shell has `module`, a function or an alias, or the variables of Environment Modules or Lmod."""
     return "module" in login.parts or any(
         line.startswith(("MODULESHOME=", "LMOD_CMD=", "LMOD_PKG=")) for line in login.part("env")
     )

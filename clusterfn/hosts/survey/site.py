@@ -1,6 +1,6 @@
-"""What a survey found, as dataclasses, and which volume suits `root:` best. Sizes in bytes; None where unknown.
+"""What a survey found, as dataclasses, and the best volume for `root:`. Sizes in bytes; None where unknown.
 
-The proposal is the home if it has plenty of room, as it is kept and backed up; else the volume with most room. With
+That is the home if it has plenty of room, because it is kept and backed up; else the volume with the most room. With
 SLURM the compute nodes must see it too.
 """
 
@@ -16,7 +16,7 @@ _UNITS = (("TB", 2**40), ("GB", 2**30), ("MB", 2**20))
 
 
 def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
-    """The best volume and the reason; None if there is none that can be used."""
+    """Return the best volume and the reason; None if none can be used."""
     usable = [each for each in volumes if each.writable and not each.noexec and not _is_everybodys(each.mode)]
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
@@ -31,7 +31,7 @@ def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, s
 
 
 def _is_everybodys(mode: str) -> bool:
-    """Whether everybody could replace what lies there, by what `ls -l` shows: clusterfn refuses such a root."""
+    """Whether `ls -l` shows that every user could replace files in it: clusterfn rejects such a root."""
     return mode[8:9] == "w" and mode[9:10] not in ("t", "T")
 
 
@@ -44,7 +44,7 @@ def _has_plenty(volume: Volume) -> bool:
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:
-    """With plenty of files before most bytes: an environment has 100 000 files. Memory is lost at the next start."""
+    """Rank room for files above bytes, because an environment has 100 000 files; tmpfs is lost at the next boot."""
     files = volume.room_files
     return volume.kind != "tmpfs", files is None or files >= PLENTY_FILES, volume.room_bytes or 0
 
@@ -69,7 +69,7 @@ def _size(amount: int | None) -> str:
 
 @dataclass(frozen=True)
 class Volume:
-    """One folder in which a user could keep his files, and the file system that it lies on.
+    """One folder in which a user could keep files, and its file system.
 
     Attributes:
         name: As the host names it: "$HOME", "$SCRATCH", "/scratch/ann".
@@ -101,12 +101,12 @@ class Volume:
 
     @property
     def room_bytes(self) -> int | None:
-        """What can be written there: the smaller of the two, None if neither is known."""
+        """The bytes that can be written: the smaller of the two, None if neither is known."""
         return _smaller(self.free_bytes, self.quota_bytes)
 
     @property
     def room_files(self) -> int | None:
-        """How many files can be made there: the smaller of the two, None if neither is known."""
+        """The files that can be made: the smaller of the two, None if neither is known."""
         return _smaller(self.free_files, self.quota_files)
 
 
@@ -137,10 +137,10 @@ class Account:
 
 @dataclass(frozen=True)
 class SurveyedGpus:
-    """The machine's own cards, or why nvidia-smi does not say.
+    """The machine's own GPUs, or why nvidia-smi does not list them.
 
     Attributes:
-        names: One for each card.
+        names: One for each GPU.
         memory_bytes: Of the smallest.
         trouble: What nvidia-smi said instead; "" if it answered.
     """
@@ -154,7 +154,7 @@ class SurveyedGpus:
 
 @dataclass(frozen=True)
 class Site:
-    """All of it.
+    """All that a survey found.
 
     Attributes:
         partitions: None where there is no sinfo; empty with `trouble` set where it failed.
@@ -188,5 +188,5 @@ class Site:
         return "bare" if self.partitions is None else "slurm"
 
     def proposed_root(self) -> tuple[Volume, str] | None:
-        """The volume that suits `root:` best, and why in words; None if there is none to write to."""
+        """Return the best volume for `root:`, and why; None if none can be written to."""
         return proposed_root(self.volumes, self.partitions is not None)
