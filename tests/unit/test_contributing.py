@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -66,12 +67,37 @@ COMMAND: list[Edit] = [
     ("CHANGELOG.md", "", "- `clusterfn greet` greets a host.\n"),
 ]
 
+# `environment="project:~/work"` is a folder with a virtual environment in `.venv`.
+ENVIRONMENT_KIND: list[Edit] = [
+    ("clusterfn/config/options.py", 'ENVIRONMENT_KINDS = ("python", ', '"project", '),
+    (
+        "clusterfn/environment/existing.py",
+        '        if kind == "python":\n            return [value]\n',
+        '        if kind == "project":\n            return [posixpath.join(value, ".venv", "bin", "python")]\n',
+    ),
+    ("README.md", "| `conda:name` | a conda environment by its name |\n", "| `project:~/work` | its `.venv` |\n"),
+    ("CHANGELOG.md", "", '- `environment="project:~/work"` is the virtual environment of a project.\n'),
+]
+PREFIXES = """
+import json, sys
+from clusterfn import cluster
+
+@cluster(host="local", environment=sys.argv[1])
+def describe():
+    import os, subprocess, sys
+    started = subprocess.run(["python", "-c", "import sys; print(sys.prefix)"], stdout=subprocess.PIPE, text=True)
+    return sys.prefix, os.environ["PATH"], started.stdout.strip()
+
+if __name__ == "__main__":
+    print(json.dumps(describe()))
+"""
+
 
 def steps_of(title: str) -> set[str]:
     """The files that a section of CONTRIBUTING.md names."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     section = text.partition(f"## {title}\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"`((?:clusterfn|docs)/[\w/.]+|CHANGELOG\.md)`", section))
+    return set(re.findall(r"`((?:clusterfn|docs)/[\w/.]+|(?:README|CHANGELOG)\.md)`", section))
 
 
 def edited_copy(folder: Path, edits: list[Edit]) -> None:
@@ -79,7 +105,8 @@ def edited_copy(folder: Path, edits: list[Edit]) -> None:
     for name in ("clusterfn", "docs"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "templates", folder / "clusterfn" / "templates")
-    shutil.copy(ROOT / "CHANGELOG.md", folder)
+    for name in ("README.md", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, folder)
     for name, anchor, added in edits:
         path = folder / name
         text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -123,3 +150,19 @@ def test_a_command_is_added_by_the_steps(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (3, "hello tensor01\n"), ran.stderr
     assert "greet a host" in listed.stdout
     assert {name for name, _, _ in COMMAND} - {"clusterfn/cli/greet.py"} == steps_of("Add a command")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="jobs cannot run on a Windows machine itself")
+def test_a_kind_of_environment_is_added_by_the_steps_and_runs_the_function(tmp_path: Path) -> None:
+    edited_copy(tmp_path, ENVIRONMENT_KIND)
+    folder = tmp_path / "work" / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (tmp_path / "prefixes.py").write_text(PREFIXES)
+
+    ran = run_there(tmp_path, "prefixes.py", f"project:{folder.parent}")
+
+    assert ran.returncode == 0, ran.stderr
+    prefix, path, started = json.loads(ran.stdout)
+    assert prefix == started == str(folder)
+    assert path.split(os.pathsep)[0] == str(folder / "bin")
+    assert {name for name, _, _ in ENVIRONMENT_KIND} == steps_of("Add an environment kind")
