@@ -1,0 +1,78 @@
+"""The story of a call, as far as it goes before anything is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from clusterfn import cluster
+from clusterfn.calls import call, payload
+from clusterfn.config.options import parse_options
+from clusterfn.config.spec import Interpreter
+from clusterfn.hosts.environment_choice import ResolvedEnvironment
+from clusterfn.hosts.host_state import CALLER
+
+OTHER = (3, 9) if CALLER != (3, 9) else (3, 10)
+
+
+def double(x):
+    return 2 * x
+
+
+@pytest.fixture
+def host(monkeypatch, tmp_path):
+    """A host of which only the Python is asked; `expected` is what is known of it before packing."""
+    monkeypatch.delenv("CLUSTERFN_CONFIG")
+    monkeypatch.chdir(tmp_path)
+    known = SimpleNamespace(expected=None, version=CALLER)
+    facts = SimpleNamespace(python="/usr/bin/python3", umask=0o77)
+    known.session = SimpleNamespace(
+        root="/root", bridge="/root/bridge/x", connection=SimpleNamespace(facts=facts), warning=str,
+        enough=lambda resources: None, expected_python=lambda request: known.expected,
+        environment=lambda request, say: ResolvedEnvironment(Interpreter("/usr/bin/python3", known.version), {}),
+    )  # fmt: skip
+    monkeypatch.setattr("clusterfn.calls.call.open_session", lambda host: known.session)
+    return known
+
+
+def packed_for(monkeypatch):
+    """The Pythons for which the call is packed, as they are added."""
+    targets, pack = [], payload.pack
+
+    def note(function, args, kwargs, target):
+        targets.append(target)
+        return replace(pack(function, args, kwargs), edited=("module",) if len(targets) == 1 else ())
+
+    monkeypatch.setattr("clusterfn.calls.payload.pack", note)
+    return targets
+
+
+@pytest.mark.parametrize("version", [CALLER, OTHER])
+def test_a_call_is_packed_once_where_the_python_of_its_environment_is_known(host, monkeypatch, version):
+    host.expected = host.version = version
+    targets = packed_for(monkeypatch)
+
+    prepared = call.prepare(double, (1,), {}, parse_options({"host": "local"}))
+
+    assert targets == [None if version == CALLER else version]
+    assert prepared.job.interpreter.version == version
+
+
+@pytest.mark.parametrize("expected", [None, CALLER])
+def test_it_is_packed_again_where_that_turns_out_to_be_another(host, monkeypatch, expected):
+    host.expected, host.version = expected, OTHER
+    targets = packed_for(monkeypatch)
+
+    prepared = call.prepare(double, (1,), {}, parse_options({"host": "local"}))
+
+    assert targets == [None, OTHER]
+    assert prepared.payload.edited == ("module",), "what has changed is told once, by the first"
+
+
+def test_arguments_that_the_function_does_not_take_are_refused_before_a_host_is_asked(host):
+    host.session = None
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
+        cluster(double)()
