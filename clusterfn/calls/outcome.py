@@ -333,7 +333,7 @@ def _raised(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocat
     facts["hint"] = facts["hint"] or _about_gpus(outcome, place)
     if error is None or _must_not_be_raised(error):
         return _function_error(what, facts)
-    _, broken = serialization.part("foreign").attempt(_equip, error, what["traceback"], outcome, place)
+    _, broken = serialization.part("exceptions").attempt(_equip, error, what["traceback"], outcome, place)
     return _function_error(what, facts) if broken else error
 
 

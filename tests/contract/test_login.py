@@ -27,7 +27,7 @@ from clusterfn.config.spec import Host
 from clusterfn.errors import AuthenticationError, ConfigError, HostError, HostKeyError, Unreachable
 from clusterfn.hosts.connection import connect
 from clusterfn.hosts.transports import held_connections, shared_login, transport_for
-from clusterfn.hosts.transports.prompts import NotAnswered, Question
+from clusterfn.hosts.transports.prompts import LoginQuestion, NotAnswered
 from tests.contract.conftest import Connect, until
 from tests.lab.network import DelayProxy
 
@@ -76,7 +76,7 @@ class Person:
         self.answer = answer
         self.asked: list[str] = []
 
-    def __call__(self, question: Question) -> str:
+    def __call__(self, question: LoginQuestion) -> str:
         self.asked.append(str(question))
         return self.answer()
 
@@ -124,7 +124,7 @@ def test_wrong_codes_end_in_an_error_that_says_what_was_tried(totp: Any, prompts
 def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterfn.hosts.transports.openssh.LOGIN_S", 0.5)
 
-    def slowly(question: Question) -> str:
+    def slowly(question: LoginQuestion) -> str:
         time.sleep(2.0)
         return str(lab.totp.code())
 
@@ -133,7 +133,7 @@ def test_a_person_may_take_longer_than_a_host(totp: Any, lab: Any, monkeypatch: 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_question_that_is_closed_is_no_answer(totp: Any, way: str) -> None:
-    def closed(question: Question) -> str:
+    def closed(question: LoginQuestion) -> str:
         raise NotAnswered
 
     with pytest.raises(AuthenticationError):
@@ -142,7 +142,7 @@ def test_a_question_that_is_closed_is_no_answer(totp: Any, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_ctrl_c_at_the_question_ends_the_login(totp: Any, way: str) -> None:
-    def interrupted(question: Question) -> str:
+    def interrupted(question: LoginQuestion) -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -130,7 +130,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
     for read in readers:
         with contextlib.suppress(Verdict):
             read()
-    bridge_gpus.GpuMonitor(["GPU-1"], [])._understand(text)
+    bridge_gpus.GpuUsageMonitor(["GPU-1"], [])._understand(text)
     gpus.read(text)
     surveyed.cards(Section("cards", 0, text.splitlines()))
     for line in text.splitlines():

@@ -25,7 +25,7 @@ from clusterfn.errors import AuthenticationError, ConfigError
 from clusterfn.hosts.transports import held_connections, paramiko_login, shared_login
 from clusterfn.hosts.transports.askpass import AskPass
 from clusterfn.hosts.transports.held_connections import HeldConnection
-from clusterfn.hosts.transports.prompts import Question
+from clusterfn.hosts.transports.prompts import LoginQuestion
 from clusterfn.hosts.transports.shared_login import ReusingTransport
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
@@ -34,24 +34,24 @@ HELD = HeldConnection("0123456789abcdef", "lab", "ada@lab:22", os.getpid(), 1.0,
 
 
 def test_a_host_cannot_write_to_the_terminal_by_its_question() -> None:
-    question = Question("Code\x1b[2J\r: ", "ada@lab", "1. push\x07\n2. call\n")
+    question = LoginQuestion("Code\x1b[2J\r: ", "ada@lab", "1. push\x07\n2. call\n")
 
     assert str(question) == "1. push\n2. call\n(ada@lab) Code: "
-    assert len(str(Question("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
+    assert len(str(LoginQuestion("a" * 10**6, "ada@lab", "b" * 10**6))) < 10**4
 
 
 def test_who_asks_stands_where_the_answer_is_typed_whatever_the_host_writes() -> None:
-    another = Question("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
-    menu = Question("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
+    another = LoginQuestion("\n" * 50 + "(ada@bank) Password: \n", "ada@lab", "")
+    menu = LoginQuestion("1. push\n2. call\nWhich: ", "ada@lab", "Two steps")
 
     assert str(another).splitlines()[-1] == "(ada@lab) (ada@bank) Password: "
     assert str(menu) == "Two steps\n1. push\n2. call\n(ada@lab) Which: "
-    assert str(Question("\u202e:drowssaP\u202c ", "ada@lab")) == "(ada@lab) :drowssaP "
+    assert str(LoginQuestion("\u202e:drowssaP\u202c ", "ada@lab")) == "(ada@lab) :drowssaP "
 
 
 ASK = """
 import multiprocessing, os, sys
-from clusterfn.hosts.transports.prompts import Question, person
+from clusterfn.hosts.transports.prompts import LoginQuestion, person
 def told():
     print("somebody" if person() else "nobody", flush=True)
 if __name__ == "__main__":
@@ -63,7 +63,7 @@ if __name__ == "__main__":
     else:
         told()
         asked = (("A: ", True), ("B: ", False))
-        print("got", [person()(Question(text, "lab", secret=secret)) for text, secret in asked])
+        print("got", [person()(LoginQuestion(text, "lab", secret=secret)) for text, secret in asked])
 """
 
 
@@ -154,10 +154,10 @@ def server() -> Iterator[tuple[Menu, paramiko.Transport]]:
 def test_all_questions_of_a_round_are_asked_and_a_word_without_a_question_is_none(
     server: tuple[Menu, paramiko.Transport], settings: Settings
 ) -> None:
-    asked: list[Question] = []
+    asked: list[LoginQuestion] = []
     answers = iter(["1", "1234"])
 
-    def ask(question: Question) -> str:
+    def ask(question: LoginQuestion) -> str:
         asked.append(question)
         return next(answers)
 

@@ -1,7 +1,5 @@
-"""The queue of a machine without a scheduler: who may start now, who waits, and who starts those whose turn has come.
+"""The queue of a machine without a scheduler: decide which jobs may start now, and start waiting ones in their turn.
 
-    marks ← names, tickets     demand, keeping ← room ← plan     arrivals, cards, fairness, holds, words
-                     all these ← admission, spool     status, showing: printed on request
-
-It decides when a job runs, never how it ends: that is the supervisor's. Python 3.6 and the standard library.
+`admission` lets a job start or wait; `spooler` starts those that wait; `plan` decides for both. It decides when a job
+runs, and the supervisor how it ends. Python 3.6 and the standard library.
 """

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import crossing, pickler
-from .foreign import attempt
 
 _HERE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _MAX_RECORDS = 100
@@ -30,6 +29,19 @@ class CannotRebuild(Exception):
 
 
 _Dumps = Callable[[object], bytes]
+
+
+def attempt(call: Callable[..., Any], *args: Any) -> tuple[Any, BaseException | None]:
+    """Return what `call(*args)` returned and None, or None and what it raised; let Ctrl-C pass.
+
+    For code of the user's that may raise anything: constructors, __reduce__, __repr__, __str__.
+    """
+    try:
+        return call(*args), None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as reason:  # noqa: BLE001 - the user's code; the caller has another way, or reports it
+        return None, reason
 
 
 def to_records(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import crossing, pickler
-from .foreign import attempt
+from .exceptions import attempt
 
 _LIMIT_S = 1.5
 _SHOWN = 60

@@ -1,7 +1,6 @@
-"""What a session's worker does in place of a function: it serves calls, each in a process forked from it.
+"""Serve the calls of a session, each in a process forked from the session's worker.
 
-    signs, warming, call ← serve
-
-Runs in the environment's own Python. To everybody else a session is a job like any other: its supervisor watches over
-its memory, its time and its processes, and publishes how it ended.
+`serve` is its loop, `preload` loads modules beforehand, `child` and `call` run one call. Runs in the environment's own
+Python. Otherwise a session is a job like any other: its supervisor watches its memory, time and processes, and
+publishes how it ended.
 """

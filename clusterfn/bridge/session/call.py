@@ -14,7 +14,7 @@ from typing import Any
 
 from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
 from ..supervisor import publish
-from ..supervisor.gpus import GpuMonitor, monitored_gpus
+from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
 from ..supervisor.run import AttemptRun, run_through
 from ..supervisor.text import portable
@@ -122,7 +122,7 @@ class CallRun(AttemptRun):
         with open(self.job.path(CALL), encoding="utf-8") as file:
             spec["sys_path"] = json.load(file)["sys_path"]
         gpus: int = spec["resources"]["gpus"]
-        self._gpus = GpuMonitor(monitored_gpus(None, gpus, dict(os.environ)), self.notes)
+        self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, dict(os.environ)), self.notes)
         self._started = time.monotonic()
         self._attach(fork_call(self.job.folder, self.attempt.folder, spec))
 

@@ -233,7 +233,7 @@ class GpuSamples:
         }
 
 
-class GpuMonitor:
+class GpuUsageMonitor:
     """Looks at the cards of one attempt every few seconds.
 
     Args:

@@ -76,7 +76,7 @@ class AttemptRun:
         self._quiet, self._is_quiet = stall.Stall(job.spec.get("quiet_s")), False
         self._stacks = stacks.Stacks(job, attempt)
         self._secrets = list(job.secrets().values())
-        self._gpus = gpus.GpuMonitor([], self.notes)
+        self._gpus = gpus.GpuUsageMonitor([], self.notes)
         self._cores: "Optional[worker_process.Cores]" = None
         self.notes += self._stall.note()
         self._child: "Optional[worker_process.WorkerProcess]" = None
@@ -97,7 +97,7 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
         self._see_kernel_run(env)
-        self._gpus = gpus.GpuMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
+        self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")

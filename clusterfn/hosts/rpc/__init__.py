@@ -1,1 +1,1 @@
-"""The inside of `host`: frames, the boot of the agent, open requests, and the link that survives a broken stream."""
+"""The inside of `hosts.connection`: frames, the boot of the agent, requests, a link that outlives broken streams."""

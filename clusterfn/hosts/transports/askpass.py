@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from clusterfn.hosts.transports import held_connections
-from clusterfn.hosts.transports.prompts import AGAIN, Asker, NotAnswered, Question
+from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 
 _WORDS = 65536
 _YES_OR_NO = re.compile(r"\(yes/no", re.IGNORECASE)
@@ -102,7 +102,7 @@ class AskPass:
         self.count += 1
         about = self.about() or (AGAIN if prompt == self._last else "")
         self._last = prompt
-        question = Question(prompt[who.end() :] if who else prompt, who[1] if who else self._who, about)
+        question = LoginQuestion(prompt[who.end() :] if who else prompt, who[1] if who else self._who, about)
         with contextlib.suppress(NotAnswered, OSError):
             call.sendall(b"\n" + self._asker(question).encode(errors="surrogateescape") + b"\n")
 

@@ -17,7 +17,7 @@ from typing import Any
 import paramiko
 
 from clusterfn.hosts.transports import ssh_errors
-from clusterfn.hosts.transports.prompts import AGAIN, Asker, NotAnswered, Question
+from clusterfn.hosts.transports.prompts import AGAIN, Asker, LoginQuestion, NotAnswered
 from clusterfn.hosts.transports.ssh_config import Settings
 
 METHODS = ("keyboard-interactive", "password")
@@ -67,7 +67,7 @@ class InteractiveLogin:
             try:
                 if method == METHODS[0]:
                     return self._ask_rounds()
-                password = self.asker(Question("Password: ", self.who, self._before))
+                password = self.asker(LoginQuestion("Password: ", self.who, self._before))
                 return list(self.ssh.auth_password(self.user, password, fallback=False))
             except NotAnswered:
                 self.words(f"{method}: not answered")
@@ -99,7 +99,7 @@ class InteractiveLogin:
 
     def _answer(self, one: _Round) -> None:
         questions = [
-            Question(text, self.who, "" if number else one.about, secret=not echo)
+            LoginQuestion(text, self.who, "" if number else one.about, secret=not echo)
             for number, (text, echo) in enumerate(one.prompts)
         ]
         try:
@@ -220,7 +220,7 @@ def _unlocked(
     """The same with the passphrase that a person gives; an empty one passes the key over, as ssh has it."""
     for _ in range(settings.tries):
         try:
-            passphrase = asker(Question(f"Passphrase of the key {path}: ", "this machine"))
+            passphrase = asker(LoginQuestion(f"Passphrase of the key {path}: ", "this machine"))
         except NotAnswered:
             passphrase = ""
         if not passphrase:

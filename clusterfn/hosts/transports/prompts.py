@@ -33,7 +33,7 @@ class NotAnswered(Exception):
 
 
 @dataclass(frozen=True)
-class Question:
+class LoginQuestion:
     """What a host (or a key) wants to know.
 
     Attributes:
@@ -56,7 +56,7 @@ class Question:
         return f"{before}({self.who}) {text}"
 
 
-Asker = Callable[[Question], str]
+Asker = Callable[[LoginQuestion], str]
 
 
 def person() -> Asker | None:
@@ -84,7 +84,7 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
 
 
 def _in_notebook(kernel: Any) -> Asker:
-    def ask(question: Question) -> str:
+    def ask(question: LoginQuestion) -> str:
         try:
             answer = kernel.getpass(str(question)) if question.secret else kernel.raw_input(str(question))
         except EOFError as error:
@@ -114,7 +114,7 @@ def _has_terminal() -> bool:
 
 if sys.platform == "win32":
 
-    def _on_terminal(question: Question) -> str:
+    def _on_terminal(question: LoginQuestion) -> str:
         with _asking:
             if question.secret:
                 return getpass.getpass(str(question))
@@ -125,7 +125,7 @@ if sys.platform == "win32":
 
 else:
 
-    def _on_terminal(question: Question) -> str:
+    def _on_terminal(question: LoginQuestion) -> str:
         text = str(question).encode(errors="replace")
         with _asking:
             tty = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)

@@ -16,7 +16,7 @@ from clusterfn.errors import ConfigError, HostError
 from clusterfn.hosts.transports import control_master, held_connections, openssh, prompts
 from clusterfn.hosts.transports.base import Stream, Transport
 from clusterfn.hosts.transports.held_connections import HeldConnection
-from clusterfn.hosts.transports.prompts import Asker, Question
+from clusterfn.hosts.transports.prompts import Asker, LoginQuestion
 from clusterfn.hosts.transports.ssh_config import Settings, resolve
 
 _GONE_S = 10.0
@@ -152,7 +152,7 @@ class ReusingTransport:
         if self._by_person and asker is None:
             raise prompts.needs_you(self.host.name, can_hold=can_hold(self.host))
 
-        def ask(question: Question) -> str:
+        def ask(question: LoginQuestion) -> str:
             assert asker is not None
             self._by_person = True
             return asker(question)
