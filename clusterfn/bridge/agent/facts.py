@@ -1,5 +1,6 @@
 """Answer the client's first request: check that the root is safe to use, and describe this host."""
 
+import contextlib
 import glob
 import os
 import re
@@ -62,7 +63,9 @@ def require_trusted(trusted: Trusted, path: str, what: str) -> None:
 
 def describe_host(agent: "AgentServices") -> "Header":
     """Collect what the client needs to know about this host."""
-    name, user = os.uname(), login_name()
+    name, user, net_ns = os.uname(), login_name(), ""
+    with contextlib.suppress(OSError):
+        net_ns = os.readlink("/proc/self/ns/net")
     return {
         "root": agent.root,
         "python": sys.executable,
@@ -76,9 +79,9 @@ def describe_host(agent: "AgentServices") -> "Header":
         "home": os.path.expanduser("~"),
         "umask": agent.umask,
         "pid": os.getpid(),
-        "cpus": usable_cpus(),
+        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "net_ns": link_target("/proc/self/ns/net"),
+        "net_ns": net_ns,
         "glibc": glibc_version(),
         "ends_jobs": logind_ends_jobs(user),
     }
@@ -102,23 +105,8 @@ def login_name() -> str:
         return str(os.geteuid())
 
 
-def usable_cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def first_line(path: str) -> str:
-    try:
-        with open(path) as file:
-            return file.readline().strip()
-    except OSError:
-        return ""
-
-
-def link_target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
+    return read_text(path).partition("\n")[0].strip()
 
 
 def machine_name() -> str:

@@ -113,16 +113,15 @@ class Outbox:
 
     def next_frame(self) -> bool:
         while self.pending():
-            frame = self.from_answers() if self.answers else self.from_sender()
+            if self.answers:
+                frame: bytes = self.answers.popleft()
+                self.size -= len(frame)
+            else:
+                frame = self.from_sender()
             if frame:
                 self.now = memoryview(frame)
                 return True
         return False
-
-    def from_answers(self) -> bytes:
-        frame: "bytes" = self.answers.popleft()
-        self.size -= len(frame)
-        return frame
 
     def from_sender(self) -> bytes:
         waiting_bodies = self.row >= self.LINES_IN_A_ROW and self.bodies

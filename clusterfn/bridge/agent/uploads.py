@@ -48,7 +48,7 @@ class UploadHandler(RequestHandler):
         mark_used(self.path, self.agent.root)
         if self.exists_already():
             return self.end(existed=True)
-        self.part = part_name(self.path, self.id)
+        self.part = "%s.part-%d-%d" % (self.path, _OWN, self.id)
         self.above = existing_folder(self.path)
         make_parent(self.path)
         schedule_sweep(self.agent, os.path.dirname(self.path))
@@ -158,13 +158,14 @@ class UploadHandler(RequestHandler):
             os._exit(code)
 
     def on_synced(self, status: int) -> None:
-        self.safely(lambda: self.after_sync(os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO))
+        def finish() -> None:
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else errno.EIO
+            if code:
+                raise OSError(code, os.strerror(code))
+            self.synced = True
+            self.maybe_finish()
 
-    def after_sync(self, code: int) -> None:
-        if code:
-            raise OSError(code, os.strerror(code))
-        self.synced = True
-        self.maybe_finish()
+        self.safely(finish)
 
     def start(self) -> None:
         self.maybe_finish()
@@ -244,11 +245,6 @@ class PutTreeHandler(UploadHandler):
             return self.end(existed=True)
         self.sync_name()
         return self.end()
-
-
-def part_name(path: str, number: int) -> str:
-    """Return the name beside `path` that the bytes have until they are complete."""
-    return "%s.part-%d-%d" % (path, _OWN, number)
 
 
 def schedule_sweep(agent: "AgentServices", folder: str) -> None:
