@@ -1,8 +1,4 @@
-"""What all public functions share: an unknown keyword is rejected with the one that is near, and the traceback of an
-error shows the user's frames without ours.
-
-`@public_api` decorates the public functions that send or wait. Imports `errors` and `options` alone.
-"""
+"""What public functions share: their options, checked keywords, and tracebacks that show the user's frames alone."""
 
 from __future__ import annotations
 

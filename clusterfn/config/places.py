@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterfn.errors import ConfigError
@@ -40,12 +40,13 @@ def found(start: Path, script: Path | None) -> Path | None:
         ConfigError: It belongs to another user, or there is none but one of nearly the right name.
     """
     folders = list(dict.fromkeys(_folders(start, script)))
-    for folder in folders:
-        path = folder / FILE
+    for path in (folder / FILE for folder in folders):
         if _is_file(path):
             refuse_others(path, path.stat())
             return path
-    _refuse_misnamed(folders)
+    for path in (folder / name for folder in folders for name in _MISNAMED):
+        if _is_file(path) and is_ours(path.stat()):
+            raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {path.with_name(FILE)}")
     return None
 
 
@@ -64,10 +65,6 @@ def _folders(start: Path, script: Path | None) -> Iterator[Path]:
     for here in (start.absolute(), script.resolve().parent if script else None):
         if here is not None:
             yield from (here, *here.parents)
-    yield from _user_folders()
-
-
-def _user_folders() -> Iterator[Path]:
     home = Path("~").expanduser()
     yield Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "clusterfn"
     if sys.platform == "darwin":
@@ -108,14 +105,6 @@ def refuse_others(path: Path, info: os.stat_result) -> None:
     if not is_ours(info) and path != given():
         hint = f"to use it all the same, set {VARIABLE}={path}"
         raise ConfigError(f"{path} belongs to another user, and its lines would run in your name", hint=hint)
-
-
-def _refuse_misnamed(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        for name in _MISNAMED:
-            path = folder / name
-            if _is_file(path) and is_ours(path.stat()):
-                raise ConfigError(f"found {path}: it must be named {FILE}", hint=f"rename it: {folder / FILE}")
 
 
 def cache_folder() -> Path:

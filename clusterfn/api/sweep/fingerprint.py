@@ -8,6 +8,7 @@ all that it imports. Of the modules of others the name and version count.
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import functools
 import hashlib
@@ -78,16 +79,11 @@ class _Walk:
         if id(obj) in self._open:
             return _joined("above", [b"%d" % (len(self._open) - self._open[id(obj)])])
         self._open[id(obj)] = len(self._open)
-        found = self._composed(obj)
+        compose = _EXACT.get(type(obj)) or next((each for kinds, each in _KINDS if isinstance(obj, kinds)), None)
+        found = _joined(compose.__name__, compose(self, obj)) if compose else _joined("reduced", self._reduced(obj))
         del self._open[id(obj)]
         self._known[id(obj)] = (obj, found)  # the object too: its id is to stay its own
         return found
-
-    def _composed(self, obj: Any) -> bytes:
-        compose = _EXACT.get(type(obj)) or next((each for kinds, each in _KINDS if isinstance(obj, kinds)), None)
-        if compose is not None:
-            return _joined(compose.__name__, compose(self, obj))
-        return _joined("reduced", self._reduced(obj))
 
     def all(self, objects: Iterable[Any]) -> list[bytes]:
         """The digest of each."""
@@ -99,7 +95,11 @@ class _Walk:
 
     def _reduced(self, obj: Any) -> list[bytes]:
         """An object by what pickle would make it from."""
-        parts = _reduction(obj)
+        try:
+            registered = copyreg.dispatch_table.get(type(obj))
+            parts: Any = registered(obj) if registered else obj.__reduce_ex__(4)
+        except Exception as error:  # __reduce__ of the user's may raise anything
+            raise Unstable(f"{type(obj).__name__} has no content to compare: {error}") from error
         if isinstance(parts, str):
             return self.all([type(obj), parts])
         make, args, state, items, entries = (*parts, None, None, None)[:5]
@@ -115,14 +115,6 @@ class _Walk:
         self.note(name)
         package = sys.modules.get(name.partition(".")[0])
         return f"{name} {getattr(package, '__version__', '')}".encode()
-
-
-def _reduction(obj: Any) -> Any:
-    try:
-        registered = copyreg.dispatch_table.get(type(obj))
-        return registered(obj) if registered else obj.__reduce_ex__(4)
-    except Exception as error:  # __reduce__ of the user's may raise anything
-        raise Unstable(f"{type(obj).__name__} has no content to compare: {error}") from error
 
 
 def _sequence(walk: _Walk, obj: Any) -> list[bytes]:
@@ -182,24 +174,17 @@ def _function(walk: _Walk, obj: types.FunctionType) -> list[bytes]:
     for name in payload.imports_inside(obj.__code__):
         walk.note(name or obj.__globals__.get("__package__"))
     used = {name: obj.__globals__[name] for name in sorted(_names(obj.__code__)) if name in obj.__globals__}
-    return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, _closure(obj), vars(obj)])
+    closure = {}
+    for name, cell in zip(obj.__code__.co_freevars, obj.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # it has no value yet
+            closure[name] = cell.cell_contents
+    return walk.all([obj.__code__, obj.__defaults__, obj.__kwdefaults__, used, closure, vars(obj)])
 
 
 def _names(code: types.CodeType) -> set[str]:
     """The globals that a code and those inside it name."""
     inside = [each for each in code.co_consts if isinstance(each, types.CodeType)]
     return set(serialization.part("pickler").global_names(code)).union(*map(_names, inside)) - {"__builtins__"}
-
-
-def _closure(function: types.FunctionType) -> dict[str, Any]:
-    """Its free variables; one that has no value yet is left out."""
-    found = {}
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # empty
-            continue
-    return found
 
 
 def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
@@ -210,17 +195,13 @@ def _code(walk: _Walk, obj: types.CodeType) -> list[bytes]:
 
 
 def _class(walk: _Walk, obj: type) -> list[bytes]:
-    if obj.__module__ != "__main__" and _found(obj.__module__, obj.__qualname__) is obj:
+    found: Any = sys.modules.get(obj.__module__)
+    for part in obj.__qualname__.split("."):
+        found = getattr(found, part, None)
+    if obj.__module__ != "__main__" and found is obj:
         return [walk.home(obj.__module__), obj.__qualname__.encode()]
     content = {name: value for name, value in vars(obj).items() if name not in _NOT_CONTENT}
     return [obj.__qualname__.encode(), *walk.all([type(obj), obj.__bases__]), *walk.pairs(content)]
-
-
-def _found(module: str, qualname: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return found
 
 
 _Compose = Callable[[_Walk, Any], "list[bytes]"]
