@@ -234,7 +234,9 @@ def _no_such(
 
 def _sender(found: list[tuple[HostState, str]]) -> tuple[HostState, str]:
     """Of several hosts that show one job, as login nodes with one home do, the one that it was sent to."""
-    sent_to = _spec(*found[0])["host"]
+    session, folder = found[0]
+    spec = remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC))
+    sent_to = json.loads(spec)["host"]
     chosen = next((each for each in found if each[0].host.name == sent_to), None)
     if chosen is None:
         names = [session.host.name for session, _ in found]
@@ -253,18 +255,8 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     there = open_session(sender)
-    return next(((there, found) for found in _folders(there, spec["id"])), (session, folder))
-
-
-def _spec(session: HostState, folder: str) -> dict[str, Any]:
-    """What the job was sent as."""
-    spec: dict[str, Any] = json.loads(remote_files.read_bytes(session.connection, posixpath.join(folder, layout.SPEC)))
-    return spec
-
-
-def _folders(session: HostState, job_id: str) -> list[str]:
-    """Those of whole jobs."""
-    return [path for path, _ in _named(session, job_id) if _is_whole(path)]
+    found = [path for path, _ in _named(there, spec["id"]) if _is_whole(path)]
+    return (there, found[0]) if found else (session, folder)
 
 
 def _is_whole(path: str) -> bool:

@@ -189,7 +189,9 @@ class JobGroup(Generic[R, E]):
         if self.states[index] == RUNNING:
             backend = self._backend
             said = remote_state.request_stack_dump(
-                backend.connection, backend.element_folder(index), lambda waited_s: self._may_answer(index, waited_s)
+                backend.connection,
+                backend.element_folder(index),
+                lambda waited_s: waited_s < _ANSWER_S and self.states[index] == RUNNING,
             )
         if said is None:
             raise ClusterfnError(
@@ -197,9 +199,6 @@ class JobGroup(Generic[R, E]):
                 hint="ask while it runs",
             )  # fmt: skip
         return said
-
-    def _may_answer(self, index: int, waited_s: float) -> bool:
-        return self.states[index] == RUNNING and waited_s < _ANSWER_S
 
     @public_api
     def files(self, index: int) -> list[remote_files.RemoteFile]:

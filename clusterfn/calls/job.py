@@ -390,13 +390,10 @@ class Job(concurrent.futures.Future[R]):
     def _fetch_outputs(self) -> None:
         for pattern in self._outputs:
             try:
-                self._receive(pattern)
+                connection, folder = self._tracker.connection, self._tracker.work_folder
+                remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
             except (ClusterfnError, OSError) as error:
                 self._say(remote_files.not_fetched(error, pattern, self.id))
-
-    def _receive(self, pattern: str) -> None:
-        connection, folder = self._tracker.connection, self._tracker.work_folder
-        remote_files.fetch(connection, folder, pattern, self._outputs_to, on_transfer=self.on_transfer)
 
     def _say(self, line: str) -> None:
         """Print one line to stderr; where a display shows the job, through it, after what the function printed."""

@@ -7,6 +7,7 @@ run on the connection's reader thread, so they must not wait for an answer.
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import posixpath
 import time
@@ -215,8 +216,9 @@ class Tracker(BaseTracker):
         self._follows = [
             connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
         ]
-        if self.live:
-            self._follows += [self._follow_output(job, name) for name in (layout.STDOUT, layout.STDERR)]
+        for name in (layout.STDOUT, layout.STDERR) if self.live else ():
+            on_output = functools.partial(job.on_output, name)
+            self._follows.append(connection.follow(posixpath.join(folder, name), on_output))
         arriving = self._arriving = outcome.Arriving(outcome.JobLocation(job.host, job.id, self.folder))
         waiting = connection.wait(
             posixpath.join(folder, layout.OUTCOME),
@@ -233,9 +235,6 @@ class Tracker(BaseTracker):
             connection = self.connection
             self._unwatch = connection.on_state(lambda state: job.on_connection(_trouble(job.host, state)))
             job.on_connection(_trouble(job.host, connection.state))
-
-    def _follow_output(self, job: JobListener, name: str) -> Reply[Any]:
-        return self.connection.follow(posixpath.join(self.attempt_folder, name), lambda data: job.on_output(name, data))
 
     def _on_events(self, job: JobListener, data: bytes) -> None:
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -316,7 +315,9 @@ class Tracker(BaseTracker):
                 self._follow_next(job, told)
                 return
         except ValueError as unreadable:
-            job.on_refused(_unreadable(unreadable, job))
+            message = f"the job has ended, but its {layout.OUTCOME} is damaged: {unreadable}"
+            hint = "look at job.logs()"
+            job.on_refused(JobError(message, host=job.host, job=job.id, stage="result", hint=hint, log=job.folder))
             self.end()
             return
         self.end()
@@ -444,8 +445,3 @@ def _event(line: bytes) -> dict[str, str]:
     except (ValueError, RecursionError):
         return {}
     return {name: text for name, text in told.items() if isinstance(text, str)} if isinstance(told, dict) else {}
-
-
-def _unreadable(error: ValueError, job: JobListener) -> JobError:
-    message = f"the job has ended, but its {layout.OUTCOME} is damaged: {error}"
-    return JobError(message, host=job.host, job=job.id, stage="result", hint="look at job.logs()", log=job.folder)

@@ -251,8 +251,8 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         layout.LABELS: json.dumps(labels).encode(),
         **_select(data, json.loads(index), failed),
     }
-    if told["secrets"]:
-        files[layout.SECRETS] = json.dumps(_secrets_again(told)).encode()
+    if told["secrets"]:  # from this process: the host has deleted its own
+        files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(told["secrets"])))).encode()
     made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
     made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
     history.remember(made, config.load().path)
@@ -276,11 +276,6 @@ def _share_again(group: Group, count: int, of: int) -> Group:
         group, count=count, chunk=chunk, elements=elements, at_once=at_once, per_element=None,
         others_returned=others_returned,
     )  # fmt: skip
-
-
-def _secrets_again(spec: Mapping[str, Any]) -> dict[str, str]:
-    """The values, from this process: the host has deleted its own."""
-    return secret_values(Options(secrets=tuple(spec["secrets"])))
 
 
 def _select(data: bytes, ends: Sequence[int], wanted: Sequence[int]) -> dict[str, bytes]:

@@ -342,7 +342,7 @@ def _equip(error: BaseException, traceback: str, outcome: Mapping[str, Any], pla
     if isinstance(error, FileNotFoundError) or (isinstance(error, PermissionError) and _of_this_home(error.filename)):
         _hint_at_file(error, place)
     note = _notes_on(error, outcome, place)
-    text = f"{traceback}\n{note}" if note and not _shows_notes() else traceback
+    text = f"{traceback}\n{note}" if note and sys.version_info < (3, 11) else traceback  # which prints no notes
     remote = RemoteTraceback(f'"""on {_where(outcome, place)}, job {place.job}\n{text}\n"""')
     if note:
         notes = [*getattr(error, "__notes__", ()), note]
@@ -372,11 +372,6 @@ def _function_error(what: Mapping[str, str], facts: dict[str, Any]) -> errors.Fu
     error = errors.FunctionError(f"the function raised {what['type']}: {what['message']}", **facts)
     error.type_name, error.traceback = what["type"], what["traceback"]
     return error
-
-
-def _shows_notes() -> bool:
-    """Whether this Python prints the notes of an exception."""
-    return sys.version_info >= (3, 11)
 
 
 def _notes_on(error: BaseException, outcome: Mapping[str, Any], place: JobLocation) -> str | None:

@@ -78,14 +78,10 @@ def read_group_state(connection: HostConnection, folder: str) -> RemoteGroupStat
     paths = [path[len(elements) + 1 :] for path in found.result(_TIMEOUT_S).out.decode().splitlines()]
     claimed = set(_elements_with(paths, layout.CLAIM))
     unclaimed = [number for number in _elements_with(paths, layout.ATTEMPTS) if number not in claimed]
-    journals = {_element_and_attempt(path): size for path, size in read_sizes(elements, asked).items()}
+    sizes = {tuple(path.split("/")): size for path, size in read_sizes(elements, asked).items()}
+    journals = {(int(number), int(attempt)): size for (number, _, attempt, _), size in sizes.items()}
     given_up = _elements_with(paths, layout.VERDICT)
     return RemoteGroupState(_elements_with(paths, ""), unclaimed, given_up, stopped, complete, journals)
-
-
-def _element_and_attempt(path: str) -> tuple[int, int]:
-    number, _, attempt, _ = path.split("/")
-    return int(number), int(attempt)
 
 
 def _elements_with(paths: Iterable[str], name: str) -> list[int]:

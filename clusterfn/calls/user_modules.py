@@ -89,16 +89,13 @@ def edited(imported: Iterable[str]) -> list[str]:
             now = (stat.st_mtime_ns, stat.st_size)
             compiled = _compiled_from(name)
             before = _seen.setdefault(path, now)
-            is_new = before != now if compiled is None else compiled != _in_byte_code(stat)
+            in_byte_code = (int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
+            is_new = before != now if compiled is None else compiled != in_byte_code
             if is_new and (path, now) not in _told:
                 _told.add((path, now))
                 changed.append(name)
             _seen[path] = now
     return changed
-
-
-def _in_byte_code(stat: os.stat_result) -> tuple[int, int]:
-    return int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF
 
 
 def _compiled_from(name: str) -> tuple[int, int] | None:
