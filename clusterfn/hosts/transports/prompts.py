@@ -77,9 +77,13 @@ def needs_you(host_name: str, *, can_hold: bool = True) -> AuthenticationError:
     Args:
         can_hold: Whether `clusterfn login` can hold a connection to the host.
     """
-    how = f"clusterfn login {host_name}" if can_hold else "run this program again"
+    login = f"clusterfn login {host_name}"
+    how = login if can_hold else "the next call or attach asks again"
     return AuthenticationError(
-        f"connection to {host_name} needs you: {how}; your jobs go on", host=host_name, hint=how, retryable=True
+        f"connection to {host_name} needs you: {how}; your jobs go on",
+        host=host_name,
+        hint=login if can_hold else None,
+        retryable=True,
     )
 
 
