@@ -21,7 +21,7 @@ _TIMEOUT_S = 60.0
 _STOPPING_S = 60.0  # a job that is stopped has its grace period before it is killed
 _LOOK_S = 0.5
 _IDS = frozenset("0123456789abcdef")
-# What lies in the checkpoints of jobs whose ids begin so, whether they were asked to stop, and how their attempts
+# What is in the checkpoints of jobs whose ids begin so, whether they were asked to stop, and how their attempts
 # ended, one JSON object for each.
 _LOOK = f"""
 for job in "$1"*; do
@@ -66,7 +66,7 @@ class _Earlier(NamedTuple):
 
 
 def _find(session: HostState, job_id: str) -> tuple[str, _Earlier]:
-    """The whole id of the one job whose id begins so, and how it stands."""
+    """The whole id of the one job whose id begins so, and its state."""
     host = session.host.name
     place = posixpath.join(session.root, layout.JOBS, job_id)
     answer = session.connection.run(["/bin/sh", "-c", _LOOK, "sh", place]).result(_TIMEOUT_S)

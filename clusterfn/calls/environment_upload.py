@@ -296,7 +296,7 @@ def _seldom(say: Say) -> Progress:
 
 
 def _document(session: HostState, made: LockedEnvironment, fetch: bool, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """plan.json, as decision 14 describes it; what only people want to know stands there too."""
+    """plan.json, as decision 14 describes it; what only people want to know is in it too."""
     wheel = _zstd(session)
     return {
         "format": layout.FORMAT,

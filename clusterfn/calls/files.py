@@ -39,7 +39,7 @@ class File(type(pathlib.Path())):  # type: ignore[misc]
     file of the same name.
 
     Args:
-        path: Where it lies here.
+        path: The local path.
 
     Raises:
         PayloadError: At the call, if it is not there or is a folder.

@@ -61,7 +61,7 @@ class JobGroup(Generic[R, E]):
     def results(self, timeout: float | None = None) -> list[R | E]:
         """The values in the order of the items, waiting for them and showing, once, a line for each that ends.
 
-        With `on_error="collect"` an exception stands in the place of a value; with "raise" the first one is raised, and
+        With `on_error="collect"` an exception takes the place of a value; with "raise" the first one is raised, and
         the others can still be read.
 
         Args:
@@ -70,8 +70,8 @@ class JobGroup(Generic[R, E]):
         Raises:
             MapError: Every call of the map failed; it lists each distinct cause with its count. A group of
                 `retry_failed` raises it only if no item has returned before.
-            TimeoutError: Not all have ended within `timeout`; they go on.
-            KeyboardInterrupt: After Ctrl-C; they go on, unless it is pressed twice.
+            TimeoutError: Not all have ended within `timeout`; they continue.
+            KeyboardInterrupt: After Ctrl-C; they continue, unless it is pressed twice.
             Exception: With "raise", that of the first call that failed.
         """
         map_display.show_until_done(self._known, timeout)
@@ -86,7 +86,7 @@ class JobGroup(Generic[R, E]):
 
         Raises:
             IndexError: There is no such item.
-            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            TimeoutError: It has not ended within `timeout` seconds; it continues.
             Exception: What it raised, or one of `clusterfn.errors`.
         """
         ended = self._known.end_of(self._known.at(index), None if timeout is None else time.monotonic() + timeout)
@@ -180,7 +180,7 @@ class JobGroup(Generic[R, E]):
 
     @public_api
     def stack(self, index: int) -> str:
-        """Where one call is now: the stack of every thread of its Python processes. It goes on.
+        """Where one call is now: the stack of every thread of its Python processes. It continues.
 
         Raises:
             ClusterfnError: It does not run, or does not answer.

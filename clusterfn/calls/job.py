@@ -109,7 +109,7 @@ class Job(concurrent.futures.Future[R]):
 
     @property
     def reason(self) -> str:
-        """Why it is in that state, or why nothing is heard of it, if there is something to say."""
+        """Why it is in that state, or why nothing is received of it, if there is something to say."""
         return self._now[1] if self.done() else self._trouble or self.moving or self._now[1]
 
     @property
@@ -175,7 +175,7 @@ class Job(concurrent.futures.Future[R]):
 
     @public_api
     def stack(self) -> str:
-        """Where the job is now: the stack of every thread of its Python processes. The job goes on.
+        """Where the job is now: the stack of every thread of its Python processes. The job continues.
 
         Returns:
             The text, with the lines of your files where they are known.
@@ -223,7 +223,7 @@ class Job(concurrent.futures.Future[R]):
         """The value, waiting for it; see concurrent.futures.Future.
 
         Raises:
-            TimeoutError: It has not ended within `timeout` seconds; it goes on.
+            TimeoutError: It has not ended within `timeout` seconds; it continues.
             RuntimeError: This is a forked child of the process that submitted it, which receives nothing of the job.
             Exception: What the function raised, or one of `clusterfn.errors`.
         """

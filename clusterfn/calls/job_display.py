@@ -48,7 +48,7 @@ def result(job: Job[R], where: str, on_interrupt: str = "detach") -> R:
         The job's value.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C; the job goes on unless it was stopped.
+        KeyboardInterrupt: After Ctrl-C; the job continues unless it was stopped.
         Exception: What the job raises.
     """
     shown = _JobDisplay(job, where)
@@ -182,7 +182,7 @@ def remember_going(job: Job[Any] | GroupState, parting: str = "") -> None:
 
 
 def forget_going(job: Job[Any] | GroupState) -> None:
-    """It was refused, or closed: nothing of it goes on."""
+    """Forget a job that was refused or closed: nothing of it continues."""
     _going.discard(job)
 
 

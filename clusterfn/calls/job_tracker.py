@@ -136,7 +136,7 @@ class Tracker(BaseTracker):
 
     Attributes:
         laid_out: The answer to the sending of its folder, if this process has sent it.
-        heard: Bytes of the present attempt's events that have come.
+        events_read: Bytes of the present attempt's events that have come.
         doubt: What the scheduler said at a submission that may have succeeded all the same; None otherwise.
     """
 
@@ -146,7 +146,7 @@ class Tracker(BaseTracker):
         self.scheduler_id = ""
         self.doubt: SubmitError | None = None
         self.attempt = 1
-        self.heard = 0
+        self.events_read = 0
         self.live = live
         self.submission: Reply[Any] | None = None
         self.laid_out: Reply[bool] | None = None
@@ -211,7 +211,7 @@ class Tracker(BaseTracker):
         """Follow an attempt from its beginning: its events, what it prints, its outcome."""
         self.attempt = attempt
         self._watch_connection(job)
-        self._partial, self.heard = b"", 0
+        self._partial, self.events_read = b"", 0
         folder, connection = self.attempt_folder, self.connection
         self._follows = [
             connection.follow(posixpath.join(folder, layout.EVENTS), lambda data: self._on_events(job, data))
@@ -246,7 +246,7 @@ class Tracker(BaseTracker):
                 job.on_quiet(event.get("reason", "") if event["event"] == "quiet" else "", event.get("item", ""))
             elif event.get("event") in _STATES:
                 job.on_state(_STATES[event["event"]], event.get("reason") or event.get("node") or "")
-        self.heard += len(data)
+        self.events_read += len(data)
 
     def on_scheduler(self, job: JobListener, seen: Seen) -> None:
         """Take what the scheduler said of the job at one look."""
@@ -278,7 +278,7 @@ class Tracker(BaseTracker):
     def cannot_have(self, message: str, evidence: Sequence[str], hint: str) -> None:
         """Conclude the job, unless it has begun all the same: there will be no environment."""
         verdict = SchedulerVerdict(layout.ENVIRONMENT, message, tuple(evidence), hint, "environment", withdraw=True)
-        submission = self.submission  # a scheduler forgets nothing that it has not yet heard
+        submission = self.submission  # a scheduler cannot cancel what it does not know yet
         if submission is None:
             self.liveness.conclude_and_cancel(verdict)
         else:
@@ -366,7 +366,7 @@ class Tracker(BaseTracker):
             sizes: The sizes of files that the host had, by their names below the folder of attempts.
         """
         ended, events = (f"{self.attempt}/{name}" for name in (layout.OUTCOME, layout.EVENTS))
-        return job.done() or (ended not in sizes and self.heard >= sizes.get(events, 0))
+        return job.done() or (ended not in sizes and self.events_read >= sizes.get(events, 0))
 
     def end(self) -> None:
         """Stop following the job."""

@@ -70,7 +70,7 @@ class JobLocation:
 
 
 class RemoteTraceback(Exception):
-    """The traceback on the host, as text. Stands at the end of the chain of the user's exception."""
+    """The traceback on the host, as text, at the end of the chain of the user's exception."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -206,7 +206,7 @@ def value_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLoca
 
 
 def exception_of(outcome: Mapping[str, Any], value: bytearray | None, place: JobLocation) -> BaseException:
-    """The exception that stands for an outcome of any other kind than `returned`."""
+    """Return the exception for an outcome of any other kind than `returned`."""
     if outcome["kind"] == layout.RAISED:
         return _raised(outcome, value, place)
     cls = ERRORS.get(outcome["kind"], errors.JobError)

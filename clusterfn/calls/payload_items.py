@@ -36,7 +36,7 @@ class Items:
     ends: Sequence[int]
 
     def files(self) -> dict[str, bytes]:
-        """What lies in the group's folder besides what every job has."""
+        """Return the files of the group's folder besides those of every job."""
         return {layout.ITEMS: self.data, layout.ITEMS_INDEX: json.dumps(list(self.ends)).encode()}
 
 

@@ -273,7 +273,7 @@ class SessionJob:
                 )
 
     def _over(self, _: concurrent.futures.Future[Any]) -> None:
-        """Fail the calls that were not served, or move them to the next session. Called where nothing may wait."""
+        """Fail the calls that were not served, or move them to the next session, in a thread: nothing may wait here."""
         exit_flush.run_in_thread(self._settle, "clusterfn-session-over")
 
     def _settle(self) -> None:

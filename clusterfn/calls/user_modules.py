@@ -257,7 +257,7 @@ def _too_large(files: Mapping[str, Path]) -> PayloadError:
 
 
 def _imports(path: Path) -> frozenset[str]:
-    """The top-level names that a source file imports, wherever in it the import stands."""
+    """The top-level names that a source file imports, anywhere in it."""
     if path.suffix != ".py":
         return frozenset()
     return _parsed_imports(path, path.stat().st_mtime_ns)
