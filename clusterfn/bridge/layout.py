@@ -91,7 +91,7 @@ FAILED_RANK = "failed-rank"  # the error of a further rank of the function, whil
 OUTCOME = "outcome.json"
 JOURNAL = "journal.jsonl"  # of an element: a line when an item begins, one when it has ended
 NODES = "nodes"  # of a job on several: <rank> of each but the first, with its stdout, stderr and outcome.json
-SRUN_LOG = "srun.log"  # what srun said, which started them
+LAUNCH_LOG = "srun.log"  # what srun said, which started them
 VALUES = "values"  # of an element: value.pkl of each item, one after another
 
 # below bridge/<hash>

@@ -16,10 +16,11 @@ from clusterfn.hosts import serialization
 _LIBRARY = Path(__file__).parents[1]
 # A function may import clusterfn; what these are for happens outside of jobs, or lies in the bridge already.
 _NOT_IN_JOBS = (
-    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/queue/", "bridge/stubs/", "bridge/supervisor/",
-    "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
+    "bridge/agent/", "bridge/builder/", "bridge/session/", "bridge/queue/", "bridge/schedulers/", "bridge/stubs/",
+    "bridge/supervisor/", "bridge/worker/", "cli/", "environment/solve/", "hosts/survey/",
 )  # fmt: skip
-_NEEDED_BY_THE_REST = ("bridge/supervisor/__init__.py", "bridge/supervisor/text.py")  # errors print themselves by it
+# Errors print themselves by `text`; Executor and the like import the client's side of schedulers.
+_NEEDED_BY_THE_REST = tuple(f"bridge/supervisor/{name}.py" for name in ("__init__", "text", "eligible_gpus"))
 
 _SINGLE_FILES = ("layout.py", "agent/__init__.py", "agent/inotify.py", "agent/trusted.py")
 
@@ -59,6 +60,7 @@ def _bridge_files() -> Iterator[tuple[str, bytes]]:
     yield from _python_files(_LIBRARY / "bridge" / "supervisor", "_clusterfn/bridge/supervisor/")
     yield from _python_files(_LIBRARY / "bridge" / "builder", "_clusterfn/bridge/builder/")
     yield from _python_files(_LIBRARY / "bridge" / "queue", "_clusterfn/bridge/queue/")
+    yield from _python_files(_LIBRARY / "bridge" / "schedulers", "_clusterfn/bridge/schedulers/")
     yield from _python_files(_LIBRARY / "bridge" / "session", "_clusterfn/bridge/session/")
     yield from _python_files(_LIBRARY / "bridge" / "worker", "_clusterfn/bridge/worker/")
     for name in _SINGLE_FILES:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn.bridge.supervisor.job import submission_id
+from clusterfn.bridge.schedulers.slurm import SlurmOnHost
 from clusterfn.errors import SubmitError
 from tests.chaos.inprocess import Here
 from tests.chaos.lanes import Lane
@@ -98,7 +98,7 @@ def test_elements_of_an_array_are_different_submissions(
         for name, value in variables.items():
             if name.startswith("SLURM_"):
                 monkeypatch.setenv(name, value)
-        found[task] = submission_id(True)
+        found[task] = SlurmOnHost().submission_id()
         assert variables["SLURM_JOB_ID"], "else this proves nothing"
     assert found == {task: f"{number}_{task}" for task in "123"}
 

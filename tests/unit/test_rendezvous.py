@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("fcntl", reason="of hosts, which are Unix")
 
+from clusterfn.bridge.schedulers.slurm import SlurmOnHost
 from clusterfn.bridge.supervisor import rendezvous
 
 
@@ -33,16 +34,16 @@ def test_two_jobs_of_one_moment_choose_different_ports():
 
 def test_a_name_that_nobody_resolves_gives_way_to_the_address_of_slurm(monkeypatch):
     monkeypatch.setenv("SLURMD_NODENAME", "no-such-node.invalid")
-    monkeypatch.setattr(rendezvous, "_by_slurm", lambda name: "10.1.2.3")
+    monkeypatch.setattr(SlurmOnHost, "node_address", lambda self, name: "10.1.2.3")
 
-    assert rendezvous.place()["MASTER_ADDR"] == "10.1.2.3"
+    assert rendezvous.place(SlurmOnHost())["MASTER_ADDR"] == "10.1.2.3"
     monkeypatch.setenv("SLURMD_NODENAME", "localhost")
-    assert rendezvous.place()["MASTER_ADDR"] == "localhost"
+    assert rendezvous.place(SlurmOnHost())["MASTER_ADDR"] == "localhost"
 
 
 def test_each_node_finds_the_whole_job_in_the_variables_of_slurm():
     """srun tells a step that starts the other nodes its own numbers, and frameworks compare them with the job's."""
-    told = rendezvous.variables(1, 3)
+    told = rendezvous.variables(SlurmOnHost(), 1, 3)
 
     assert (told["SLURM_PROCID"], told["SLURM_NODEID"]) == ("1", "1")
     assert {told[name] for name in ("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_NNODES")} == {"3"}

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
+from ..schedulers.bare import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
 from ..supervisor.job import JobFolder
@@ -33,7 +34,7 @@ class CallJob(JobFolder):
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         resources = {**spec["resources"], "memory_bytes": None, "time_s": None}
         super().__init__(folder, {**spec, "resources": resources, "stall_s": None, "quiet_s": None})
-        self.slurm = False  # the scheduler knows the session alone
+        self.scheduler = BareOnHost(self.scheduler.node_name())  # the scheduler knows the session alone
 
     def secrets(self) -> dict[str, str]:
         """Those of the session, which are in its environment."""

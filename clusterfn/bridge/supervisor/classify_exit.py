@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from typing import Any, Mapping, Optional
 
 _STAGES = {"returned": "result", "raised": "function", "result": "result", "disk": "result", "payload": "load"}
-_OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
 _NEAR = 0.9
 _LAST_WORDS = frozenset(["returned", "raised", "result", "payload", "environment", "disk"])
 _WORDS = {
@@ -166,14 +165,6 @@ def failed_rank(folder: str) -> "Optional[str]":
     except OSError:  # none did
         return None
     return "look at another rank, which failed too, perhaps first: " + line
-
-
-def scheduler_saw_oom(log: bytes) -> "Optional[str]":
-    """Whether slurmstepd's lines in scheduler.log speak of memory: evidence next to a SIGKILL, never proof alone."""
-    for line in log.split(b"\n"):
-        if any(word in line for word in _OOM_WORDS):
-            return "the scheduler said: " + line.decode("utf-8", "replace").strip()[:300]
-    return None
 
 
 def disk_is_full(path: str) -> bool:

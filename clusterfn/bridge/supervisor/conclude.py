@@ -34,7 +34,7 @@ from .classify_exit import describe_signal
 from .job import JobFolder
 from .text import how_to_correct, last_lines, masked, native, shortened
 from .verdict import Verdict, print_state
-from .watch import cancelled, scheduler_verdict
+from .watch import cancelled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -111,12 +111,12 @@ def _sweep(find: "Callable[[], list[int]]") -> "list[str]":
 def _why(job: JobFolder, status: str) -> Verdict:
     if job.cancelled():
         return cancelled()
-    found = scheduler_verdict(job)
+    found = job.scheduler.ending(job.path(SCHEDULER_LOG))
     if found is not None:
         return found
     if not status.isdecimal():
         return _not_set_up(*status.split(":", 1))
-    oom = classify_exit.scheduler_saw_oom(_tail(job.path(SCHEDULER_LOG))) if job.slurm else None
+    oom = job.scheduler.find_oom(_tail(job.path(SCHEDULER_LOG)))
     if oom is not None:
         return Verdict(MEMORY, "the job was killed for memory: %s" % oom, hint="ask for more memory")
     if status == str(errno.ENOSPC) or classify_exit.disk_is_full(job.folder):
@@ -194,7 +194,7 @@ def conclude_on_request(folder: str) -> int:
     attempt = _open_attempt(job)
     won = attempt.outcome() is None and attempt.publish(asked["kind"], _asked_facts(job, attempt, asked))
     queue = tickets.Queue(job.root)
-    if not job.slurm and queue.of(job.id) is not None:
+    if not job.scheduler.has_nodes and queue.of(job.id) is not None:
         queue.withdraw(job.id)
     if won:
         _sweep(lambda: process_tree.tagged(job.id, attempt.number))
@@ -203,12 +203,12 @@ def conclude_on_request(folder: str) -> int:
 
 def _waits(job: JobFolder) -> bool:
     """Whether it has a ticket in the queue of a machine without a scheduler."""
-    return not job.slurm and tickets.Queue(job.root).waits(job.id)
+    return not job.scheduler.has_nodes and tickets.Queue(job.root).waits(job.id)
 
 
 def _runs(job: JobFolder) -> bool:
     """Whether a process holds what it takes of a machine without a scheduler; it does so before its ticket goes."""
-    if job.slurm or _has_lost_its_script(job):  # what the function has forked holds its names too
+    if job.scheduler.has_nodes or _has_lost_its_script(job):  # what the function has forked holds its names too
         return False
     own = "%s%d/%s/" % (lease_names.RUN, os.getuid(), job.id)
     return any(name.startswith(own) for name in leases_of_kind(job.spec["lease"]).names())
@@ -233,8 +233,8 @@ def _withdrawn(job: JobFolder) -> bool:
 def _asked_facts(job: JobFolder, attempt: Attempt, asked: "dict[str, Any]") -> "dict[str, Any]":
     facts = {name: asked.get(name) for name in ("message", "evidence", "hint", "stage")}
     facts["evidence"] = facts["evidence"] or _evidence(job, attempt)
-    # SLURM's job ran on a node, and this is asked on the login node.
-    node = None if job.slurm else job.node
+    # a scheduler's job ran on a node, and this is asked on the login node
+    node = None if job.scheduler.has_nodes else job.node
     return dict(facts, by="conclude", node=node, usage=read_usage(attempt.path(USAGE)))
 
 

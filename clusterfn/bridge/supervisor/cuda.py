@@ -129,7 +129,7 @@ def _does_not_run(job: "JobFolder", found: "dict[str, Any]", cards: "Optional[di
 def _remember(job: "JobFolder", cards: "Optional[dict[str, Any]]") -> None:
     """What the cards of this node are, for the next choice on its partition."""
     root = job.spec["building"]["root"]
-    partition = os.environ.get("SLURM_JOB_PARTITION") or DEFAULT
+    partition = job.scheduler.partition() or DEFAULT
     for name in [partition, DEFAULT] if cards else []:
         _write(root, os.path.join(root, CARDS, name + ".json"), json.dumps(dict(cards or {}, node=job.node)))
 

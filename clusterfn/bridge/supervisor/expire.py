@@ -1,7 +1,7 @@
 """Remove what is no longer needed below a root: jobs that are over, and what is sent once for many jobs.
 
-A job that has ended goes when its `keep:` is over, one that was never started after a day. A SLURM job without an
-outcome goes once SLURM has not listed it for as long as its `keep:`. A job stays while a living one names it in
+A job that has ended goes when its `keep:` is over, one that was never started after a day. A batch job without an
+outcome goes once its scheduler has not listed it for as long as its `keep:`. A job stays while a living one names it in
 `resume=`.
 Large arguments, files, modules and bridges are dated by the agent whenever a client relies on them, at the latest an
 hour before it sends a job. So one that is older than the oldest job which still waits or runs, and was not dated for
@@ -53,7 +53,6 @@ _STARTS_S = _DAY_S  # a client starts what it has sent, unless it was ended in b
 _SOON_S = 60.0
 _STAMP, _STAMP_SOON = "expired", "expired-soon"
 _ASIDE = ".unused-"
-_SQUEUE_S = 20
 
 
 def once_a_day(job: JobFolder) -> None:
@@ -168,7 +167,7 @@ def tidy(
             found.told["waiting"].append(job.id)
             found.add(JOBS, folder, False)
             resumed.add(job.spec.get("resume"))
-        elif not job.slurm and not _was_started(job):
+        elif not job.scheduler.has_nodes and not _was_started(job):
             kept_s = min(kept_s, _STARTS_S) if older_s is None else max(older_s, _STARTS_S)
         keep_s = max(keep_s, kept_s) if older_s is None else older_s
         short = longest_s is None or kept_s < longest_s
@@ -206,10 +205,11 @@ class _Living:
         """Whether a client may still need what this job was sent with."""
         if _final(job) is not None:
             return False
-        silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if job.slurm else _DAY_S  # SLURM may start it any time
+        has_nodes = job.scheduler.has_nodes  # then it may start at any time
+        silent_s = max(_DAY_S, job.spec["keep_days"] * _DAY_S) if has_nodes else _DAY_S
         if job.id in self._queued or time.time() - _last_sign(job) < silent_s:
             return True
-        if not job.slurm:
+        if not has_nodes:
             return any(map(_runs, _each(job, STARTED)))
         if not self._is_listed(job):
             return False
@@ -217,32 +217,15 @@ class _Living:
         return True
 
     def _is_listed(self, job: JobFolder) -> bool:
-        """Whether one of two answers of SLURM names it; without both answers every job may be there."""
+        """Whether one of two answers of the scheduler names it; without both answers every job may be there."""
         clusters = job.spec.get("clusters") or ""
         for look in (clusters, 1), (clusters, 2):
             if look not in self._looks:
-                self._looks[look] = _in_slurm(clusters)
+                self._looks[look] = job.scheduler.listed_jobs(clusters)
             listed = self._looks[look]
             if listed is None or job.id in listed:
                 return True
         return False
-
-
-def _in_slurm(clusters: str) -> "Optional[set[str]]":
-    """The ids of the user's jobs; None if squeue complained: then its list is worth nothing."""
-    argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
-    argv += ["--clusters=%s" % clusters] if clusters else []
-    filters = ("SQUEUE_", "SLURM_")  # inside a job these may narrow the list
-    env = {name: value for name, value in os.environ.items() if name == "SLURM_CONF" or not name.startswith(filters)}
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, timeout=_SQUEUE_S
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    if done.returncode != 0 or done.stderr.strip():
-        return None
-    return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
 
 
 def _runs(started: str) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections import namedtuple
 
 from ..layout import ENVIRONMENT, UNSATISFIABLE
+from ..schedulers import given_gpus
 from .eligible_gpus import GpuInfo, describe_gpus, describe_request, eligible_gpus, suggest_gpus
 from .process_tree import PROC
 from .text import last_lines, number, printable
@@ -360,5 +361,4 @@ def monitored_gpus(cards: "Optional[list[str]]", wanted: int, env: "dict[str, st
         return []
     if cards is not None:
         return cards
-    told = env.get("CUDA_VISIBLE_DEVICES") or env.get("SLURM_JOB_GPUS") or ""
-    return [name.strip() for name in told.split(",") if name.strip()]
+    return [name.strip() for name in given_gpus(env).split(",") if name.strip()]

@@ -49,9 +49,7 @@ def conclude_if_complete(job: JobFolder) -> None:
     group = JobFolder(job.home)
     facts = {"message": in_words(ended, spec["count"]), "by": "supervisor"}
     Attempt(group, 1).publish(_kind_of_all(list(ended.values())), facts)
-    array = os.environ.get("SLURM_ARRAY_JOB_ID")
-    if job.slurm and array:
-        _take_out_of_queue(array)
+    job.scheduler.cancel_waiting_elements()
 
 
 def _kind_of_all(kinds: "list[str]") -> str:
@@ -59,18 +57,6 @@ def _kind_of_all(kinds: "list[str]") -> str:
     if CANCELLED in kinds:
         return CANCELLED
     return RETURNED if RETURNED in kinds or not kinds else RAISED
-
-
-def _take_out_of_queue(array: str) -> None:
-    import subprocess
-
-    try:
-        subprocess.run(
-            ["scancel", "--state=PENDING", array], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, timeout=30,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # they will find nothing to do
-        return
 
 
 class ItemRecorder:

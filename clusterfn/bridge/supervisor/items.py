@@ -84,7 +84,7 @@ class ElementRun(ItemRecorder):
     """One attempt of an element."""
 
     def __init__(self, job: "JobFolder", attempt: "Attempt", watch: "EndWatch") -> None:
-        super().__init__(job, attempt, sync=job.slurm)
+        super().__init__(job, attempt, sync=job.scheduler.has_nodes)
         self.watch = watch
         self._ends = self.chunks.ends()
         self._until = self._no_item_after()
@@ -173,14 +173,14 @@ class ElementRun(ItemRecorder):
             built.ready(self.job, self.attempt, self.watch)
 
     def _is_late(self) -> bool:
-        """Whether another item would be ended by SLURM with the element; without `time` by what the longest took."""
+        """Whether the scheduler would end another item with the element; without `time` by what the longest took."""
         if self._until is not None:
             return time.monotonic() > self._until
-        ends = os.environ.get("SLURM_JOB_END_TIME", "") if self.job.slurm else ""
-        return ends.isdecimal() and time.time() + max(self._took, default=0.0) + _SPARE_S > int(ends)
+        ends = self.job.scheduler.end_time()
+        return ends is not None and time.time() + max(self._took, default=0.0) + _SPARE_S > ends
 
     def _no_item_after(self) -> "Optional[float]":
-        """The last moment at which an item can begin and still have its time before SLURM ends the element."""
+        """The last moment at which an item can begin and still have its time before the scheduler ends the element."""
         element_s: "Any" = self.job.spec["group"]["element_s"]
         item_s: "Any" = self.job.spec["resources"]["time_s"]
         return None if not element_s or not item_s else time.monotonic() + element_s - item_s + _SPARE_S

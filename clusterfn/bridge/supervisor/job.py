@@ -22,6 +22,7 @@ from ..layout import (
     element_log,
     environment_dir,
 )
+from ..schedulers import scheduler_named
 from .process_tree import boot_id, start_time
 from .text import native
 
@@ -59,9 +60,10 @@ class JobFolder:
         home: jobs/<id>.
         element: k; None for a job by itself.
         spec: spec.json, strings native.
+        scheduler: What started it, or will.
         held: What it has of the machine, where no scheduler gives it out; None before it is let in.
         id: 16 hex digits; of an element with its number, 7f3a….3.
-        submission: The same for all that one job.sh starts, and after a requeue (see `submission_id`).
+        submission: The same for all that one job.sh starts, and after a requeue; another for another job.sh.
         start: The same, and which of its starts this is: a requeue's is not that of the attempt before.
         failed_cards: UUIDs of cards that failed it, as far as this process knows.
     """
@@ -72,17 +74,17 @@ class JobFolder:
         self.spec = _read_json(self.path(SPEC)) if spec is None else spec
         self.id: "str" = self.spec["id"] if self.element is None else "%s.%d" % (self.spec["id"], self.element)
         self.root: "str" = self.spec["root"]
-        self.slurm = self.spec["scheduler"] == "slurm"
+        self.scheduler = scheduler_named(self.spec["scheduler"])
         self.held: "Optional[HeldResources]" = None
-        self.submission = submission_id(self.slurm)
+        self.submission = self.scheduler.submission_id() or _script_id()
         self.failed_cards: "list[str]" = []
-        restarts = os.environ.get("SLURM_RESTART_COUNT", "0") if self.slurm else "0"
-        self.start = self.submission if restarts == "0" else "%s restart %s" % (self.submission, restarts)
+        restarts = self.scheduler.restarts()
+        self.start = "%s restart %d" % (self.submission, restarts) if restarts else self.submission
 
     def path(self, *names: str) -> str:
         """A path below the job's folder; what elements share lies in their group's."""
         if names[0] == SCHEDULER_LOG and self.element is not None:
-            return os.path.join(self.home, element_log(self.submission if self.slurm else self.element))
+            return os.path.join(self.home, element_log(self.scheduler.element_log(self.element, self.submission)))
         return os.path.join(self.home if names[0] in _SHARED else self.folder, *names)
 
     def attempts(self) -> "list[int]":
@@ -123,7 +125,7 @@ class JobFolder:
     @property
     def node(self) -> str:
         """The machine's name, as the scheduler knows it."""
-        return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
+        return self.scheduler.node_name()
 
 
 def _home(folder: str) -> "tuple[str, Optional[int]]":
@@ -146,13 +148,8 @@ def _read_json(path: str) -> "dict[str, Any]":
         return dict(native(json.load(file)))
 
 
-def submission_id(slurm: bool) -> str:
-    """The same for all that one job.sh starts, and after a requeue; another for another job.sh."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    if slurm and array and task:
-        return "%s_%s" % (array, task)
-    if slurm and os.environ.get("SLURM_JOB_ID"):
-        return os.environ["SLURM_JOB_ID"]
+def _script_id() -> str:
+    """The process of job.sh, which has started this one."""
     parent = os.getppid()
     return "%s:%d:%s" % (boot_id(), parent, start_time(parent))
 

@@ -102,7 +102,7 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
     worker_process.die_with_parent(signal.SIGUSR1, os.getppid())
     worker_process.become_subreaper()
     job = JobFolder(folder)
-    if not job.slurm:
+    if not job.scheduler.has_nodes:
         from ..queue import admission
 
         try:

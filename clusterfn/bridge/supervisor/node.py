@@ -1,7 +1,7 @@
 """The job on one node but the first: the same attempt, seen through by the same `Run`, told to the supervisor there.
 
-Started by srun as `supervise.py node JOB ATTEMPT`. It never concludes the job: its outcome lies in the attempt's
-folder, where `nodes` reads it. It ends what it started as soon as the attempt has an outcome, or is asked to end.
+The scheduler starts it as `supervise.py node JOB ATTEMPT`. It never concludes the job: its outcome is put into the
+attempt's folder, where `nodes` reads it. It ends what it started as soon as the attempt has an outcome, or on request.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SRUN_LOG, STACK, WORK
+from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, LAUNCH_LOG, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, STACK, WORK
 from . import process_tree, publish, rendezvous, worker_process
 from .attempt import Attempt
 from .classify_exit import describe_signal
@@ -29,16 +29,16 @@ _EXIT_NO_WORD = 143
 class NodeJob(JobFolder):
     """The job, but for what is asked of the first node alone, and the log of what started this one."""
 
-    def __init__(self, folder: str, attempt: int, rank: int) -> None:
+    def __init__(self, folder: str, attempt: int) -> None:
         super().__init__(folder)
         self.shared = Attempt(self, attempt)
-        self.rank = rank
+        self.rank = self.scheduler.rank()
 
     def path(self, *names: str) -> str:
         """As the job's."""
         if names[0] == STACK:
             return os.path.join(self.shared.path(NODES), str(self.rank), STACK)
-        return self.shared.path(SRUN_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
+        return self.shared.path(LAUNCH_LOG) if names[0] == SCHEDULER_LOG else super().path(*names)
 
 
 class NodeAttempt:
@@ -83,7 +83,7 @@ class NodeAttempt:
 
 
 def run(folder: str, attempt: str) -> int:
-    """See the function through on this node; the exit status tells srun whether to end the others.
+    """See the function through on this node; the exit status tells its launcher whether to end the others.
 
     What a supervisor that is killed leaves behind is ended by the process that waits for it here.
     """
@@ -124,8 +124,8 @@ def _reap() -> None:
 
 
 def _supervise(folder: str, attempt: str, signals: Signals) -> int:
-    job = NodeJob(folder, int(attempt), int(os.environ["SLURM_PROCID"]) + 1)
-    os.environ.update(rendezvous.variables(job.rank, job.spec["resources"]["nodes"]))
+    job = NodeJob(folder, int(attempt))
+    os.environ.update(rendezvous.variables(job.scheduler, job.rank, job.spec["resources"]["nodes"]))
     work = AttemptRun(job, NodeAttempt(job), EndWatch(job, job.shared, signals))
     verdict, alive = run_through(work)
     if verdict.kind is None:

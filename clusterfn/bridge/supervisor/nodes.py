@@ -1,7 +1,7 @@
-"""A job on several nodes: the attempt on the first one, which starts the others by srun, and ends when one fails.
+"""A job on several nodes: the attempt on the first one, which has the others started, and ends when one fails.
 
 One job keeps one outcome: the value is the first node's, the error that of the node that failed first. What ends the
-attempt ends srun, and what runs on the others sees within a second that it has ended.
+attempt ends its launcher, and what runs on the others sees within a second that it has ended.
 """
 
 import json
@@ -10,12 +10,11 @@ import signal
 import sys
 import time
 
-from ..layout import LOST, NODE, NODES, OUTCOME, RETURNED, SRUN_LOG, SUPERVISE, VALUE
+from ..layout import LAUNCH_LOG, LOST, NODE, NODES, OUTCOME, RETURNED, SCHEDULER_LOG, SUPERVISE, VALUE
 from . import process_tree, publish, rendezvous, worker_process
 from .run import AttemptRun
 from .text import last_lines, masked
 from .verdict import Verdict
-from .watch import scheduler_verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 1.0  # at a shared file system
 _TICK_S = 0.2
-_SETTLE_S = 5.0  # srun may be gone before what a node wrote is seen here, or before the signal that ends us all
-_START_S = 300.0  # srun waits for nodes that are busy as long as it takes: these are the job's own
+_SETTLE_S = 5.0  # the launcher may be gone before what a node wrote is seen here, or before the signal that ends us all
+_START_S = 300.0  # the launcher waits for nodes that are busy as long as it takes: these are the job's own
 _CAUSE_S = 1.0  # an error here may follow from one on another node, whose word is on its way
 _TOLD = ("stage", "code", "signal", "evidence", "hint", "exception", "value", "notes", "node", "transient")
 
@@ -45,7 +44,8 @@ class Head(AttemptRun):
     def start(self) -> None:
         """Say where all meet, start the worker here, then the other nodes."""
         nodes: "int" = self.job.spec["resources"]["nodes"]
-        os.environ.update(rendezvous.place(), **rendezvous.variables(0, nodes))
+        scheduler = self.job.scheduler
+        os.environ.update(rendezvous.place(scheduler), **rendezvous.variables(scheduler, 0, nodes))
         super().start()
         self._others.start(nodes)
 
@@ -57,7 +57,7 @@ class Head(AttemptRun):
     def _raise_failure(self) -> None:
         failed = self._others.failure()
         if failed is None and self._others.are_silent() and not self.watch.is_ending():
-            raise scheduler_verdict(self.job) or self._others.silence()
+            raise self.job.scheduler.ending(self.job.path(SCHEDULER_LOG)) or self._others.silence()
         if failed is not None:
             raise failed
 
@@ -97,9 +97,9 @@ class Head(AttemptRun):
         return super().publish(verdict)
 
     def _tree(self) -> "list[int]":
-        """Without srun, which is clusterfn's own, and ends when the other nodes have."""
-        sruns = self._others.processes()
-        return [pid for pid in super()._tree() if pid not in sruns]
+        """Without the launcher, which is clusterfn's own, and ends when the other nodes have."""
+        launchers = self._others.processes()
+        return [pid for pid in super()._tree() if pid not in launchers]
 
     def release(self) -> None:
         """Give the other nodes, which see that there is an outcome, the time to end what they started."""
@@ -124,8 +124,8 @@ class Others:
         self._job = job
         self._attempt = attempt
         self._secrets = secrets
-        self._log = attempt.path(SRUN_LOG)
-        self._srun = 0
+        self._log = attempt.path(LAUNCH_LOG)
+        self._launcher = 0
         self._ended: "dict[int, dict[str, Any]]" = {}
         self._ranks: "list[int]" = []
         self._next = 0.0
@@ -136,37 +136,32 @@ class Others:
         """Start them.
 
         Raises:
-            Verdict: There is no srun.
+            Verdict: There is no launcher.
         """
         self._ranks = list(range(1, nodes))
         os.makedirs(self._attempt.path(NODES), mode=0o700, exist_ok=True)
-        argv = [*self._step(nodes - 1), sys.executable, "-I", "-S",
-                os.path.join(self._job.spec["bridge"], SUPERVISE), "node", self._job.folder,
+        folder, cores = self._job.folder, self._job.spec["resources"]["cores"]
+        argv = [*self._job.scheduler.launch_command(nodes - 1, cores, folder), sys.executable, "-I", "-S",
+                os.path.join(self._job.spec["bridge"], SUPERVISE), "node", folder,
                 str(self._attempt.number)]  # fmt: skip
         parent = os.getpid()
         self._late = time.monotonic() + _START_S
-        self._srun = os.fork()
-        if self._srun == 0:
+        self._launcher = os.fork()
+        if self._launcher == 0:
             _become(argv, self._log, parent)
 
-    def _step(self, nodes: int) -> "list[str]":
-        """srun, and on which nodes; memory and cards are the job's own there."""
-        return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
-                "--cpus-per-task=%d" % self._job.spec["resources"]["cores"], "--kill-on-bad-exit=1", "--wait=0",
-                "--mpi=none", "--input=none", "--chdir=%s" % self._job.folder]  # fmt: skip
-
     def processes(self) -> "set[int]":
-        """srun, and what it forked."""
-        if not self._srun or not process_tree.is_alive(self._srun):
+        """The launcher, and what it forked."""
+        if not self._launcher or not process_tree.is_alive(self._launcher):
             return set()
-        return {self._srun, *process_tree.descendants(self._srun)}
+        return {self._launcher, *process_tree.descendants(self._launcher)}
 
     def look_now(self) -> None:
         """Let the next question be answered by the files as they are."""
         self._next = 0.0
 
     def _look(self) -> None:
-        if self._gone is None and not process_tree.is_alive(self._srun):
+        if self._gone is None and not process_tree.is_alive(self._launcher):
             self._gone = self._next = time.monotonic()
         if time.monotonic() < self._next:
             return
@@ -202,7 +197,7 @@ class Others:
         return Verdict(end["kind"], message, kept=os.path.join(self._folder(first), VALUE), **facts)
 
     def are_silent(self) -> bool:
-        """Whether srun has ended for some time, and not all nodes have left a word; or it has started none so far."""
+        """Whether the launcher ended some time ago, and not all nodes left a word; or it has started none so far."""
         self._look()
         if len(self._ended) == len(self._ranks):
             return False
@@ -222,8 +217,8 @@ class Others:
             return Verdict(LOST, message, stage="supervisor", evidence=said, hint="call again")
         return Verdict(
             NODE,
-            "srun could not start the function on the other nodes of the job",
-            stage="start", evidence=said, hint="try `srun --nodes=2 hostname` in a job of two nodes there",
+            "%s could not start the function on the other nodes of the job" % self._job.scheduler.launcher,
+            stage="start", evidence=said, hint=self._job.scheduler.launcher_hint,
         )  # fmt: skip
 
     def _read_log(self) -> bytes:
@@ -235,7 +230,7 @@ class Others:
 
 
 def _become(argv: "list[str]", log: str, parent: int) -> None:
-    """Be srun, which ends with the supervisor; after a fork nothing else may run on."""
+    """Be the launcher, which ends with the supervisor; after a fork nothing else may run on."""
     try:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGPIPE):

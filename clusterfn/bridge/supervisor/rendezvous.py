@@ -11,31 +11,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Iterator, Tuple
 
+    from ..schedulers.base import HostScheduler
+
 _LEAST, _MOST = 10000, 65535
 _TRIES = 1000
 _RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 _USUAL = (32768, 60999)
 
 
-def variables(rank: int, nodes: int) -> "dict[str, str]":
+def variables(scheduler: "HostScheduler", rank: int, nodes: int) -> "dict[str, str]":
     """What the process of one node finds besides the address: it is the only one of its node."""
     one, number, count = "1", str(rank), str(nodes)
     torch = {"RANK": number, "NODE_RANK": number, "GROUP_RANK": number, "LOCAL_RANK": "0",
              "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": one, "GROUP_WORLD_SIZE": count}  # fmt: skip
-    slurm = {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count,
-             "SLURM_NPROCS": count, "SLURM_NNODES": count, "SLURM_NTASKS_PER_NODE": one}  # fmt: skip
-    return dict(torch, **slurm)
+    return dict(torch, **scheduler.rank_variables(rank, nodes))
 
 
-def place() -> "dict[str, str]":
-    """Where all meet, asked on the first node."""
-    return {"MASTER_ADDR": _address(), "MASTER_PORT": str(free_port())}
-
-
-def _address() -> str:
-    """The node's name; where no name server knows it, the address that SLURM has for it."""
-    name = os.environ.get("SLURMD_NODENAME") or os.uname()[1]
-    return name if _resolves(name) else _by_slurm(name) or os.uname()[1]
+def place(scheduler: "HostScheduler") -> "dict[str, str]":
+    """Where all meet, asked on the first node: by its name, or where no name server knows that by its address."""
+    name = scheduler.node_name()
+    address = name if _resolves(name) else scheduler.node_address(name) or os.uname()[1]
+    return {"MASTER_ADDR": address, "MASTER_PORT": str(free_port())}
 
 
 def _resolves(name: str) -> bool:
@@ -43,20 +39,6 @@ def _resolves(name: str) -> bool:
         return bool(socket.getaddrinfo(name, None))
     except (OSError, UnicodeError):
         return False
-
-
-def _by_slurm(name: str) -> str:
-    import subprocess
-
-    try:
-        answer = subprocess.run(
-            ["scontrol", "-o", "show", "node", name],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=10,
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    words = [word.partition("=") for word in answer.decode("utf-8", "replace").split()]
-    return dict((key, value) for key, _, value in words).get("NodeAddr", "")
 
 
 def free_port() -> int:

@@ -142,7 +142,7 @@ class AttemptRun:
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
-        if self.job.slurm or not wanted:
+        if self.job.scheduler.has_nodes or not wanted:
             return None
         self.stage = "lease"
         cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
@@ -150,7 +150,7 @@ class AttemptRun:
         return cards
 
     def _take_cores(self) -> "Optional[set[int]]":
-        if self.job.slurm:
+        if self.job.scheduler.has_nodes:
             return None
         self._cores = worker_process.Cores(self.job.spec["resources"]["cores"])
         return self._cores.chosen
@@ -292,7 +292,7 @@ class AttemptRun:
 
     def _oom(self) -> "Optional[str]":
         seen = self._killer.seen()
-        return seen or (classify_exit.scheduler_saw_oom(self._scheduler_log()) if self.job.slurm else None)
+        return seen or self.job.scheduler.find_oom(self._scheduler_log())
 
     def _scheduler_log(self) -> bytes:
         try:

@@ -4,11 +4,10 @@ Also keeps the heart beating. Says what it finds by raising `Verdict`; ends noth
 """
 
 import os
-import re
 import signal
 import time
 
-from ..layout import CANCELLED, HEARTBEAT_S, LOST, OUTCOME, PREEMPTED, SCHEDULER_LOG, TIME
+from ..layout import CANCELLED, HEARTBEAT_S, OUTCOME, SCHEDULER_LOG, TIME
 from . import publish
 from .text import duration
 from .verdict import Fenced, Verdict
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
 
 _CANCEL_EVERY_S = 0.2
 _FENCE_EVERY_S = 1.0
-_LOG_TAIL = 4096
-# While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
-_ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
-_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
 _SETTLE_S = 0.5  # scancel signals script, supervisor and worker together: wait before naming a SIGTERM
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP, signal.SIGCHLD)
 
@@ -124,8 +119,8 @@ class EndWatch:
             raise self.terminated()
 
     def _ended_at(self) -> "Optional[float]":
-        """When a signal came that means the end. The death of job.sh ends a SLURM job, but not one on a bare host."""
-        wanted = [signal.SIGTERM, signal.SIGINT] + ([signal.SIGUSR1] if self._job.slurm else [])
+        """When a signal came that means the end. The death of job.sh ends a batch job, but not one on a bare host."""
+        wanted = [signal.SIGTERM, signal.SIGINT] + ([signal.SIGUSR1] if self._job.scheduler.has_nodes else [])
         times = [self.signals.came[number] for number in wanted if number in self.signals.came]
         return min(times) if times else None
 
@@ -151,53 +146,10 @@ class EndWatch:
             return self.cancelled()
         if self.deadline is not None and time.monotonic() >= self.deadline:
             return self._too_long()
-        return scheduler_verdict(self._job) or Verdict(None, "the supervisor was told to end, and not why")
+        found = self._job.scheduler.ending(self._job.path(SCHEDULER_LOG))
+        return found or Verdict(None, "the supervisor was told to end, and not why")
 
 
 def cancelled() -> Verdict:
     """The job was asked to end."""
     return Verdict(CANCELLED, "the job was stopped on request")
-
-
-def scheduler_verdict(job: "JobFolder") -> "Optional[Verdict]":
-    """Why SLURM ends this job, as far as it says so; None on a bare host or when it does not."""
-    facts = _ask_slurm() if job.slurm else {}
-    state = facts.get("JobState", "")
-    if int(facts.get("Restarts") or 0) > int(os.environ.get("SLURM_RESTART_COUNT") or 0):
-        return Verdict(PREEMPTED, "the scheduler took the resources back and starts the job again", stage="scheduler")
-    if state == "COMPLETING":
-        state = _state_by_log(job)
-    if state.startswith("CANCELLED"):
-        return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
-    if state in ("TIMEOUT", "DEADLINE"):
-        message = "the scheduler ended the job at its time limit"
-        return Verdict(TIME, message, stage="scheduler", hint="ask for more time")
-    if state in ("PREEMPTED", "REVOKED"):
-        return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
-    return None
-
-
-def _state_by_log(job: "JobFolder") -> str:
-    """The state that a job which SLURM is ending will have; "" if its log does not say."""
-    try:
-        with open(job.path(SCHEDULER_LOG), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
-            said = _ENDS.findall(file.read())
-    except OSError:
-        return ""
-    return _STATES.get(said[-1], "") if said else ""
-
-
-def _ask_slurm() -> "dict[str, str]":
-    import subprocess
-
-    number = os.environ.get("SLURM_JOB_ID")
-    try:
-        answer = subprocess.run(
-            ["scontrol", "-o", "show", "job", str(number)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, timeout=5,
-        ).stdout  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    words = [word.partition("=") for word in answer.decode("utf-8", "replace").split()]
-    return {name: value for name, separator, value in words if separator}

@@ -223,7 +223,9 @@ def _has_gpus() -> bool:
     """Whether a job on this host could have asked for a GPU."""
     import shutil
 
-    if "SLURM_JOB_ID" in os.environ:  # its GPUs may be on other nodes
+    from ..schedulers import is_batch_job
+
+    if is_batch_job(os.environ):  # its GPUs may be on other nodes
         return True
     return bool(os.path.isdir(_MACHINE) and os.listdir(_MACHINE)) or shutil.which("nvidia-smi") is not None
 

@@ -1,0 +1,32 @@
+"""What a scheduler means on the host, inside of a job and beside it: one module for each scheduler, one interface.
+
+`base` is the interface; `scheduler_named` chooses by the name that the job's spec.json carries. Everything else on the
+host asks it, and reads no variable of a scheduler itself.
+"""
+
+from .bare import BareOnHost
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Mapping
+
+    from .base import HostScheduler
+
+
+def scheduler_named(name: str) -> "HostScheduler":
+    """Return the scheduler of a job, by the name in its spec.json."""
+    if name == "slurm":
+        from .slurm import SlurmOnHost
+
+        return SlurmOnHost()
+    return BareOnHost()
+
+
+def is_batch_job(environ: "Mapping[str, str]") -> bool:
+    """Whether these are the variables of a job of any scheduler with nodes."""
+    return "SLURM_JOB_ID" in environ
+
+
+def given_gpus(environ: "Mapping[str, str]") -> str:
+    """Return the GPUs that a job with these variables was given, as a list with commas; "" where none says it."""
+    return environ.get("CUDA_VISIBLE_DEVICES") or environ.get("SLURM_JOB_GPUS") or ""

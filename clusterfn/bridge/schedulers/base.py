@@ -1,0 +1,94 @@
+"""The interface of a scheduler on the host. Its methods read the job's variables and ask the scheduler's commands.
+
+The client's side of the same scheduler is `clusterfn.scheduler.base`.
+"""
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional, Union
+
+    from ..supervisor.verdict import Verdict
+
+
+class HostScheduler:
+    """What the supervisor asks about the scheduler of a job; the answers here are those of one that cannot say.
+
+    Attributes:
+        has_nodes: Whether jobs run on compute nodes, whose cores, memory and GPUs it gives out, and ends with their
+            script; else on this machine, by clusterfn's own queue.
+        launcher: The program that starts a job on its other nodes, and what to try when it does not.
+    """
+
+    has_nodes = True
+    launcher, launcher_hint = "", ""
+
+    # which job this is
+
+    def submission_id(self) -> "Optional[str]":
+        """Return the scheduler's number of this job, the same after a requeue; None outside of its jobs."""
+        raise NotImplementedError
+
+    def restarts(self) -> int:
+        """Return how often it has started this job again."""
+        return 0
+
+    def element_log(self, element: int, submission: str) -> "Union[int, str]":
+        """Return what the log of an element of a group is named by: its number, or that of its submission."""
+        raise NotImplementedError
+
+    def node_name(self) -> str:
+        """Return this machine's name, as the scheduler knows it."""
+        raise NotImplementedError
+
+    def partition(self) -> str:
+        """Return the partition or queue in which this job runs; "" if it does not say."""
+        return ""
+
+    # how this job ends
+
+    def end_time(self) -> "Optional[int]":
+        """Return when it will end this job, in seconds since 1970; None if it does not say."""
+        return None
+
+    def ending(self, log: str) -> "Optional[Verdict]":
+        """Return why it ends this job, or has; None if it does not say.
+
+        Args:
+            log: The path of the job's scheduler.log.
+        """
+        return None
+
+    def find_oom(self, log: bytes) -> "Optional[str]":
+        """Find words about memory in scheduler.log: evidence next to a SIGKILL, never proof alone."""
+        return None
+
+    # other jobs
+
+    def cancel_waiting_elements(self) -> None:
+        """Cancel those elements of this job's array that wait; one that starts all the same finds nothing to do."""
+
+    def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
+        """Return the ids of the user's jobs that it knows; None if it does not answer.
+
+        Args:
+            clusters: Which of several clusters to ask; "" for the usual one.
+        """
+        return None
+
+    # a job on several nodes
+
+    def launch_command(self, nodes: int, cores: int, folder: str) -> "list[str]":
+        """Return the words that start what follows them once on each of the job's other nodes, in this folder."""
+        raise NotImplementedError
+
+    def rank(self) -> int:
+        """Return the number of this node in the job; the first one, which starts the others, has 0."""
+        raise NotImplementedError
+
+    def rank_variables(self, rank: int, nodes: int) -> "dict[str, str]":
+        """Return the scheduler's own variables as a process of this node should see them."""
+        return {}
+
+    def node_address(self, name: str) -> str:
+        """Return the address of a node whose name is not resolved; "" if it does not say."""
+        return ""

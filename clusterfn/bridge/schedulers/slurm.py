@@ -1,0 +1,151 @@
+"""SLURM inside of a job, by its SLURM_ variables, and beside it, by scontrol, squeue and scancel; srun starts nodes."""
+
+import os
+import re
+
+from ..layout import CANCELLED, LOST, PREEMPTED, TIME
+from ..supervisor.verdict import Verdict
+from .base import HostScheduler
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Optional
+
+_LOG_TAIL = 4096
+# While a job ends, scontrol says COMPLETING whatever the reason; only slurmstepd's own line names it.
+_ENDS = re.compile(rb"slurmstepd.*\*\*\* JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+?))? \*\*\*")
+_STATES = {b"": "CANCELLED", b"TIME LIMIT": "TIMEOUT", b"PREEMPTION": "PREEMPTED"}
+_OOM_WORDS = (b"oom-kill", b"exceeded memory limit", b"Out Of Memory", b"OUT_OF_MEMORY")
+_SHOW_JOB_S, _SHOW_NODE_S, _SQUEUE_S, _SCANCEL_S = 5, 10, 20, 30
+
+
+class SlurmOnHost(HostScheduler):
+    """A job of SLURM."""
+
+    launcher = "srun"
+    launcher_hint = "try `srun --nodes=2 hostname` in a job of two nodes there"
+
+    def submission_id(self) -> "Optional[str]":
+        """The job's, or the array's with the task: SLURM_JOB_ID of the last task is the array's own."""
+        array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+        return "%s_%s" % (array, task) if array and task else os.environ.get("SLURM_JOB_ID") or None
+
+    def restarts(self) -> int:
+        """As often as it was requeued."""
+        return int(os.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def element_log(self, element: int, submission: str) -> str:
+        """By the number of the array's task."""
+        return submission
+
+    def node_name(self) -> str:
+        """As slurmd has it."""
+        return os.environ.get("SLURMD_NODENAME") or os.uname()[1]
+
+    def partition(self) -> str:
+        """The job's partition."""
+        return os.environ.get("SLURM_JOB_PARTITION") or ""
+
+    def end_time(self) -> "Optional[int]":
+        """Told since SLURM 22.05."""
+        ends = os.environ.get("SLURM_JOB_END_TIME", "")
+        return int(ends) if ends.isdecimal() else None
+
+    def ending(self, log: str) -> "Optional[Verdict]":
+        """As scontrol or the log says."""
+        facts = _show("job", str(os.environ.get("SLURM_JOB_ID")), _SHOW_JOB_S)
+        state = facts.get("JobState", "")
+        if int(facts.get("Restarts") or 0) > self.restarts():
+            message = "the scheduler took the resources back and starts the job again"
+            return Verdict(PREEMPTED, message, stage="scheduler")
+        if state == "COMPLETING":
+            state = _state_by_log(log)
+        if state.startswith("CANCELLED"):
+            return Verdict(CANCELLED, "the job was cancelled in the scheduler", stage="scheduler")
+        if state in ("TIMEOUT", "DEADLINE"):
+            message = "the scheduler ended the job at its time limit"
+            return Verdict(TIME, message, stage="scheduler", hint="ask for more time")
+        if state in ("PREEMPTED", "REVOKED"):
+            return Verdict(LOST, "the scheduler took the resources back for another job", stage="scheduler")
+        return None
+
+    def find_oom(self, log: bytes) -> "Optional[str]":
+        """In slurmstepd's lines."""
+        for line in log.split(b"\n"):
+            if any(word in line for word in _OOM_WORDS):
+                return "the scheduler said: " + line.decode("utf-8", "replace").strip()[:300]
+        return None
+
+    def cancel_waiting_elements(self) -> None:
+        """By scancel, which need not succeed."""
+        array = os.environ.get("SLURM_ARRAY_JOB_ID")
+        if array:
+            _run(["scancel", "--state=PENDING", array], _SCANCEL_S)
+
+    def listed_jobs(self, clusters: str) -> "Optional[set[str]]":
+        """None, too, if squeue complained: then its list is worth nothing."""
+        import subprocess
+
+        argv = ["squeue", "--noheader", "--all", "--states=all", "--user=%d" % os.getuid(), "--format=%j"]
+        argv += ["--clusters=%s" % clusters] if clusters else []
+        filters = ("SQUEUE_", "SLURM_")  # inside a job these may narrow the list
+        kept = {name: text for name, text in os.environ.items() if name == "SLURM_CONF" or not name.startswith(filters)}
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=kept,
+                timeout=_SQUEUE_S,
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return None
+        if done.returncode != 0 or done.stderr.strip():
+            return None
+        return {line.strip().rpartition(".")[2] for line in done.stdout.decode("utf-8", "replace").splitlines()}
+
+    def launch_command(self, nodes: int, cores: int, folder: str) -> "list[str]":
+        """By srun; memory and GPUs are the job's own there."""
+        return ["srun", "--nodes=%d" % nodes, "--ntasks=%d" % nodes, "--ntasks-per-node=1", "--relative=1",
+                "--cpus-per-task=%d" % cores, "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", "--input=none",
+                "--chdir=%s" % folder]  # fmt: skip
+
+    def rank(self) -> int:
+        """The step that starts the other nodes counts them from 0."""
+        return int(os.environ["SLURM_PROCID"]) + 1
+
+    def rank_variables(self, rank: int, nodes: int) -> "dict[str, str]":
+        """The job's: srun tells a step its own numbers, and frameworks compare them with the job's."""
+        one, number, count = "1", str(rank), str(nodes)
+        return {"SLURM_PROCID": number, "SLURM_NODEID": number, "SLURM_LOCALID": "0", "SLURM_NTASKS": count,
+                "SLURM_NPROCS": count, "SLURM_NNODES": count, "SLURM_NTASKS_PER_NODE": one}  # fmt: skip
+
+    def node_address(self, name: str) -> str:
+        """By scontrol."""
+        return _show("node", name, _SHOW_NODE_S).get("NodeAddr", "")
+
+
+def _state_by_log(log: str) -> str:
+    """The state that a job which SLURM is ending will have; "" if its log does not say."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
+            said = _ENDS.findall(file.read())
+    except OSError:
+        return ""
+    return _STATES.get(said[-1], "") if said else ""
+
+
+def _show(what: str, name: str, patience_s: int) -> "dict[str, str]":
+    """What scontrol says of a job or a node, NAME=VALUE; empty if it does not answer."""
+    words = [word.partition("=") for word in _run(["scontrol", "-o", "show", what, name], patience_s).split()]
+    return {key: value for key, separator, value in words if separator}
+
+
+def _run(argv: "list[str]", patience_s: int) -> str:
+    import subprocess  # here: most jobs end without it
+
+    try:
+        answer = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=patience_s
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return answer.decode("utf-8", "replace")
