@@ -1,6 +1,6 @@
 """Bytes on their way to a host or from it: how many of how many, how fast, how much longer; and how to stop sending.
 
-One for both directions. Knows nothing of jobs. Made by `send`, `mapping`, `tracker` and `job`, and shown by `live`.
+One for both directions. Knows nothing of jobs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It holds the name that elects it, and a name for each job that is next, by which other users know. Killed at any moment
 it loses nothing: what waits has a ticket until it is claimed, and a job that was started twice finds its own mark held
-or its claim taken. Started by `launch`; `main` calls it.
+or its claim taken.
 """
 
 import json
