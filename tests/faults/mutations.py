@@ -16,6 +16,7 @@ WORKER_MAIN = "bridge/worker/main.py"
 CONTAINER = "bridge/serialization/container.py"
 _S = "bridge/supervisor/"
 WATCH, EXIT, RUN, MAIN, AFTER = (f"{_S}{name}.py" for name in ("watch", "classify_exit", "run", "main", "conclude"))
+ENDS = "bridge/schedulers/slurm.py"
 SLURM, WORDS, BARE = "scheduler/slurm/submit.py", "scheduler/slurm/states.py", "scheduler/bare.py"
 OUTCOME, SEND, WITNESS, SESSION, BOOT = (
     "calls/outcome.py",
@@ -155,11 +156,11 @@ MUTATIONS: list[Mutation] = [
          '        return os.fsdecode(value.encode("utf-8", "surrogateescape"))',
          "        return value", "odd names-bare", "odd home-odd-home"),
     # SLURM, as the supervisor sees it
-    _one("a cancelled job is a lost one", WATCH, '_STATES = {b"": "CANCELLED"', '_STATES = {b"": ""',
+    _one("a cancelled job is a lost one", ENDS, '_STATES = {b"": "CANCELLED"', '_STATES = {b"": ""',
          "scancel-slurm", "scancel by admin-slurm"),
-    _one("SLURM's time limit is not known", WATCH, 'b"TIME LIMIT": "TIMEOUT"', 'b"TIME LIMIT": ""',
+    _one("SLURM's time limit is not known", ENDS, 'b"TIME LIMIT": "TIMEOUT"', 'b"TIME LIMIT": ""',
          "SLURM's time limit-slurm"),
-    _one("a requeue is an end", WATCH, '    if int(facts.get("Restarts") or 0) >', "    if 9**9 <",
+    _one("a requeue is an end", ENDS, '        if int(facts.get("Restarts") or 0) >', "        if 9**9 <",
          "requeued-slurm", "preempted-low"),
     _one("earlier attempts are not fenced", f"{_S}attempt.py",
          "        for number in self.job.attempts():\n            if number >=",
@@ -169,7 +170,7 @@ MUTATIONS: list[Mutation] = [
          "node lost-no-requeue"),
     Mutation("the words about memory are not read",
              ((WORDS, "if _MEMORY_TEXT.search(log) and", "if False and"),
-              (EXIT, '    for line in log.split(b"\\n"):', "    for line in ():")),
+              (ENDS, '        for line in log.split(b"\\n"):', "        for line in ():")),
              ["SLURM's memory limit-slurm-memory"]),
     _one("what SLURM calls over is not looked at", WITNESS, "        self._gone = self._gone + 1 if",
          "        self._gone = 0 if",
