@@ -60,6 +60,18 @@ partitions() {
     sinfo --noheader '--format=%P|%a|%l|%D|%G'
 }
 
+# PBS has a qstat, too, but no qconf.
+grid_engine() {
+    is_there qconf || return 127
+    qconf -sql || return
+    printf '%s.environments\n' "$mark"
+    for environment in $(qconf -spl 2>/dev/null); do
+        qconf -sp "$environment" | sed -n "s/^allocation_rule  */$environment /p"
+    done
+    printf '%s.resources\n' "$mark"
+    qconf -sc
+}
+
 accounts() {
     is_there sacctmgr || return 127
     sacctmgr -nP show assoc "user=$user" format=account,partition,qos,maxjobs,maxsubmitjobs,maxwall,maxtres
@@ -182,6 +194,7 @@ network_mounts() {
 
 ask login login
 ask partitions partitions
+ask grid_engine grid_engine
 ask accounts accounts
 ask limits limits
 ask cards cards

@@ -146,11 +146,15 @@ def _add_init(commands: Any) -> None:
     about = "forget another key of the host that was remembered before"
     answers.add_argument("--replace", action="store_true", help=about)
     answers.add_argument("--no-key", action="store_true", help="make no key, and put none there")
-    answers.add_argument("--scheduler", choices=("bare", "slurm"), help="a machine without a queue, or SLURM")
+    answers.add_argument(
+        "--scheduler", choices=("bare", "slurm", "grid_engine"), help="a machine without a queue, SLURM, or Grid Engine"
+    )
     answers.add_argument("--root", metavar="FOLDER", help="where jobs, results and your code lie there")
     answers.add_argument("--environment", metavar="WHICH", help="the Python that runs your functions")
-    answers.add_argument("--partition", metavar="NAME", help="of SLURM, for jobs without cards")
-    answers.add_argument("--gpu-partition", metavar="NAME", help="of SLURM, for jobs with cards")
+    answers.add_argument("--partition", metavar="NAME", help="of SLURM, for jobs without cards; a queue of Grid Engine")
+    answers.add_argument(
+        "--gpu-partition", metavar="NAME", help="of SLURM, for jobs with cards; a queue of Grid Engine"
+    )
     answers.add_argument("--account", metavar="NAME", help="of SLURM: who pays")
     answers.add_argument("--yes", action="store_true", help="take what is proposed; host keys are asked about even so")
 

@@ -27,8 +27,8 @@ from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
-SCHEDULERS = ("bare", "slurm", "local")
-SLURM_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
+SCHEDULERS = ("bare", "slurm", "grid_engine", "local")
+USUAL_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
 
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _OWNER = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
@@ -79,7 +79,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         if path and (field != "environment" or names_a_file(path)):
             found[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
-    _slurm_only(keys, facts)
+    _of_schedulers(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
 
 
@@ -122,22 +122,45 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         facts["address"] = ""
 
 
-def _slurm_only(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
-    if facts["scheduler"] != "slurm":
-        for key in ("slurm", "gpu_option", "cards", "build_partition"):
-            if key in keys:
-                raise keys[key].error(f"this key needs `scheduler: slurm`, not {facts['scheduler']}", "remove it")
+# Keys that one kind of host alone obeys.
+_OF_SCHEDULERS = {
+    "slurm": ("slurm",), "gpu_option": ("slurm",), "cards": ("slurm",),
+    "grid_engine": ("grid_engine",), "build_partition": ("slurm", "grid_engine"),
+}  # fmt: skip
+# Why a scheduler needs no `limits:`, and which characters in a path it would misread.
+_LIMITED = {
+    "slurm": (
+        "with SLURM the scheduler sets limits, by QOS",
+        "SLURM's own limits are those of your account and its QOS",
+    ),
+    "grid_engine": ("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
+}
+_MISREAD = {
+    "slurm": ("%\\", "SLURM replaces % and \\ in paths by something else"),
+    "grid_engine": (":,%\\", "Grid Engine replaces or divides paths at : , % and \\"),
+}
+
+
+def _of_schedulers(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    scheduler = facts["scheduler"]
+    for key, wanted in _OF_SCHEDULERS.items():
+        if key in keys and scheduler not in wanted:
+            raise keys[key].error(f"this key needs `scheduler: {wanted[0]}`, not {scheduler}", "remove it")
+    if scheduler not in _LIMITED:
         return
     if "limits" in keys:
-        hint = "remove it; SLURM's own limits are those of your account and its QOS"
-        raise keys["limits"].error("with SLURM the scheduler sets limits, by QOS", hint)
-    root = facts.get("root", "")
-    if "%" in root or "\\" in root:
-        hint = "choose a folder without these characters"
-        raise keys["root"].error(f'"{root}": SLURM replaces % and \\ in paths by something else', hint)
-    defaults = facts.get("defaults", Resources())
-    if defaults.memory_bytes is None and not {"mem", "mem-per-cpu", "mem-per-gpu"} & set(facts.get("slurm", {})):
-        facts["defaults"] = replace(defaults, memory_bytes=SLURM_MEMORY)
+        problem, why = _LIMITED[scheduler]
+        raise keys["limits"].error(problem, f"remove it; {why}")
+    root, (characters, happens) = facts.get("root", ""), _MISREAD[scheduler]
+    if set(root) & set(characters):
+        raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")
+    defaults, given = facts.get("defaults", Resources()), facts.get(scheduler, {})
+    if scheduler == "slurm":
+        has_own = bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(given))
+    else:
+        has_own = given.get("memory", "") is None
+    if defaults.memory_bytes is None and not has_own:
+        facts["defaults"] = replace(defaults, memory_bytes=USUAL_MEMORY)
 
 
 def _with_place(parse: Callable[[object], Any], quantity: str, example: str) -> Callable[[Value], Any]:
@@ -245,6 +268,51 @@ def _env(value: Value) -> dict[str, str]:
     return {name: given.as_written() for name, given in value.mapping().items()}
 
 
+def _grid_engine(value: Value) -> dict[str, Any]:
+    """Names of the site's own queues and resources, as qsub wants them."""
+    return {key: _GRID_ENGINE[key](given) for key, given in value.mapping(_GRID_ENGINE).items()}
+
+
+def _site_name(value: Value) -> str:
+    text = value.as_written()
+    if not _SITE_NAME.fullmatch(text):
+        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word, as `qconf` shows it there")
+    return text
+
+
+def _optional_name(value: Value) -> str | None:
+    return None if value.kind == "null" else _site_name(value)
+
+
+def _queue(value: Value) -> Any:
+    if value.kind == "map":
+        return {kind: _site_name(given) for kind, given in value.mapping(("cpu", "gpu")).items()}
+    return _site_name(value)
+
+
+def _resources(value: Value) -> dict[str, str]:
+    """What is asked for by `-l` besides what calls ask for."""
+    for key, given in value.pairs:
+        _site_name(key)
+        if key.text in ("h_rt", "s_rt"):
+            raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
+        if not re.fullmatch(r"[^,\s=]+", given.as_written()):
+            raise given.error(f'"{given.as_written()}" is not the value of a resource', "write one word or number")
+    return {name: given.as_written() for name, given in value.mapping().items()}
+
+
+_SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
+_GRID_ENGINE: dict[str, Callable[[Value], Any]] = {
+    "queue": _queue,
+    "project": _site_name,
+    "parallel_environment": _site_name,
+    "memory": _optional_name,
+    "gpus": _optional_name,
+    "per_job": Value.as_lines,
+    "resources": _resources,
+}
+
+
 def _slurm(value: Value) -> dict[str, Any]:
     for key, _ in value.pairs:
         if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
@@ -326,6 +394,7 @@ _KEYS: dict[str, _Key] = {
     "prolog": ("prolog", Value.as_lines),
     "env": ("env", _env),
     "slurm": ("slurm", _slurm),
+    "grid_engine": ("grid_engine", _grid_engine),
     "gpu_option": ("gpu_option", _choice("gres", "gpus", "gpus-per-node")),
     "cards": ("cards", _cards),
     "lease": ("lease", _choice("socket", "file")),

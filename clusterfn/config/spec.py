@@ -87,7 +87,7 @@ class Host:
     Attributes:
         name: Its name in clusterfn.yml.
         address: Name or alias for ssh, `user@name:port` allowed; "" for this machine.
-        scheduler: "bare", "slurm" or "local".
+        scheduler: "bare", "slurm", "grid_engine" or "local".
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
     """
@@ -108,6 +108,7 @@ class Host:
     prolog: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     slurm: Mapping[str, Any] = field(default_factory=dict)
+    grid_engine: Mapping[str, Any] = field(default_factory=dict)
     gpu_option: str = "gres"
     cards: Mapping[str, int] = field(default_factory=dict)
     lease: str = "socket"

@@ -9,6 +9,7 @@ from typing import Any
 from clusterfn.config.spec import Host
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Scheduler
+from clusterfn.scheduler.grid_engine import GridEngine
 from clusterfn.scheduler.slurm import INHERITED, Slurm
 
 __all__ = ["SURVEY_UNSET", "scheduler_for"]
@@ -27,4 +28,6 @@ def scheduler_for(host: Host, facts: Mapping[str, Any] = _NO_FACTS) -> Scheduler
     """
     if host.scheduler == "slurm":
         return Slurm(host, str(facts.get("user", "")))
+    if host.scheduler == "grid_engine":
+        return GridEngine(host, str(facts.get("user", "")))
     return Bare(str(facts.get("boot_id", "")), facts.get("queue", tuple), host.name)

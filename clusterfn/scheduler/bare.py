@@ -33,7 +33,7 @@ class Bare(Scheduler):
     looks_s = ((6.0, 2.0), (30.0, 5.0), (float("inf"), 10.0))  # the user's own file: it costs no other user anything
 
     # Inside an allocation, or inside another job, these would make the new job take itself for that one.
-    unset = (*INHERITED, layout.TAG)
+    unset = (*INHERITED, "SGE_TASK_", layout.TAG)
 
     def __init__(self, boot_id: str = "", queue: Callable[[], tuple[str, ...]] = tuple, host: str = "") -> None:
         self.boot_id = boot_id

@@ -40,7 +40,7 @@ SETTINGS = GRID_ENGINE / "settings"  # what qconf was given
 CONFIGURED = GRID_ENGINE / "configured"
 ETC_HOSTS = GRID_ENGINE / "hosts"
 BRIDGE = "cf-ge"
-SLOTS, GPUS, MEMORY = 8, 4, "8G"
+SLOTS, GPUS, MEMORY = 8, 4, "64G"
 TASKS = 1000  # of one array
 
 # admin_user none: the daemons stay root, and no account has to be made for them.

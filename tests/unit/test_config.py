@@ -142,9 +142,9 @@ def test_addresses_that_are_taken(address):
 
 
 BAD = [  # what stands below `a:`, file:line:column, what the message says
-    ("scheduler: no", "3:16", '"no" is none of its values', "bare, slurm, local"),
+    ("scheduler: no", "3:16", '"no" is none of its values', "bare, slurm, grid_engine, local"),
     ("schedulr: bare", "3:5", 'unknown key "schedulr"; did you mean scheduler?', "scheduler"),
-    ("root: /x", "3:5", "`scheduler` is missing", "bare | slurm | local"),
+    ("root: /x", "3:5", "`scheduler` is missing", "bare | slurm | grid_engine | local"),
     ("scheduler: bare\nscheduler: slurm", "4:5", "stands here twice, first in line 3", "keep one"),
     ("scheduler: bare\nroot: 1:30", "4:11", '"1:30" is a number in YAML', "in quotes"),
     ("scheduler: bare\nroot: yes", "4:11", '"yes" means true or false', "in quotes"),
@@ -197,6 +197,18 @@ BAD = [  # what stands below `a:`, file:line:column, what the message says
     ("scheduler: bare\nenv: {A: no}", "4:14", '"no" means true or false', "in quotes"),
     ("scheduler: bare\nenv: {A: 2024-01-01}", "4:14", "is a date in YAML", "in quotes"),
     ("scheduler: bare\nslurm: {}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
+    ("scheduler: bare\ngrid_engine: {}", "4:18", "needs `scheduler: grid_engine`, not bare", "remove"),
+    ("scheduler: grid_engine\nlimits: {gpus: 4}", "4:13", "with Grid Engine the scheduler sets limits", "qconf -srqsl"),
+    ("scheduler: grid_engine\nroot: /a:b", "4:11", "Grid Engine replaces or divides paths", "without these"),
+    ("scheduler: grid_engine\ngrid_engine: {queue: 'a b'}", "4:26", '"a b" cannot name anything', "one word"),
+    ("scheduler: grid_engine\ngrid_engine: {q: x}", "4:19", 'unknown key "q"', None),
+    ("scheduler: grid_engine\ngrid_engine: {resources: {h_rt: 1}}", "4:31", "clusterfn sets `-l h_rt` itself", "time="),
+    (
+        "scheduler: grid_engine\ngrid_engine: {resources: {a: 'x,y=1'}}",
+        "4:34",
+        "not the value of a resource",
+        "one word",
+    ),
     ("scheduler: bare\ncards: {a100: 80GB}", "4:12", "needs `scheduler: slurm`, not bare", "remove"),
     ("scheduler: slurm\ncards: {a100: 80}", "4:19", '"80" is not an amount of memory', '"16GB"'),
     ("scheduler: slurm\ncards: {'a:b': 80GB}", "4:13", "cannot name a type of card", "such as a6000"),
@@ -415,7 +427,7 @@ def test_the_references_examples_are_accepted():
     assert {key for key, _ in rows} == hosts.HOST_KEYS | hosts.DEFAULT_KEYS
     for key, example in rows:
         indent = "defaults: {%s: %s}" if key in hosts.DEFAULT_KEYS - {"environment"} else "%s: %s"
-        scheduler = "bare" if key == "limits" else "slurm"
+        scheduler = {"limits": "bare", "grid_engine": "grid_engine"}.get(key, "slurm")
         host(f"scheduler: {scheduler}\n" + indent % (key, example) if key != "scheduler" else f"scheduler: {example}")
 
 

@@ -202,6 +202,20 @@ def test_no_page_names_a_folder_of_this_machine(page):
     assert [word for word in (str(ROOT), os.path.expanduser("~") + "/") if len(word) > 2 and word in text] == []
 
 
+def test_the_steps_that_add_a_scheduler_name_every_file_that_one_needs():
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    steps = page.partition("## Add a scheduler")[2].partition("\n## ")[0]
+    own = ("clusterfn/scheduler/grid_engine/", "clusterfn/bridge/schedulers/grid_engine.py")
+    files = [*(ROOT / "clusterfn").rglob("*.py"), *(ROOT / "templates").iterdir(), ROOT / "setup.cfg"]
+    knowing = [path for path in files if re.search("grid_engine|SGE_", path.read_text(encoding="utf-8"))]
+    needed = {name for name in map(name_of, knowing) if not name.startswith(own)}
+    named = set(re.findall(r"`((?:clusterfn|templates|tests)/[\w/.]+|setup\.cfg)`", steps))
+
+    assert len(needed) > 10
+    assert needed - named == set()
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
 def test_pip_install_brings_every_folder_of_the_library():
     declared = configparser.ConfigParser()
     declared.read(ROOT / "setup.cfg", encoding="utf-8")

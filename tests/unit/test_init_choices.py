@@ -11,6 +11,7 @@ from clusterfn.cli.init.answers import Answers
 from clusterfn.cli.init.choices import Given
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Account, Partition, Site, SurveyedGpus, Volume
+from clusterfn.scheduler.grid_engine import GridEngineSite
 
 GB = 2**30
 HOME = Volume("$HOME", "/home/ada", "nfs4", 900 * GB, 10**7, shared=True)
@@ -166,3 +167,15 @@ def test_what_was_found_is_told(capsys):
     assert "2 x A100, 80.0 GB; driver 575.57.08" in told
     assert "$HOME (/home/ada, nfs4): 900.0 GB free, room for 10,000,000 files" in told
     assert "main*  up, limit 1:00:00, 2 nodes, gpu:4" in told and "accounts of yours: mine" in told
+
+
+def test_grid_engine_is_written_with_the_names_of_the_site_and_the_queues_that_were_given():
+    usual = GridEngineSite(("all.q",), ("smp",), {"h_vmem": False, "gpu": False})
+    other = GridEngineSite(("a.q", "b.q"), ("shm",), {"h_vmem": True, "ngpus": False})
+
+    assert proposed(Site((HOME,), grid_engine=usual)) == {"scheduler": "grid_engine", "root": "~/.clusterfn"}
+    assert proposed(Site((HOME,), grid_engine=other), gpu_partition="b.q")["grid_engine"] == {
+        "queue": {"gpu": "b.q"}, "parallel_environment": "shm", "gpus": "ngpus", "per_job": ["h_vmem"],
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="no Grid Engine on that host"):
+        proposed(Site((HOME,)), scheduler="grid_engine")

@@ -19,12 +19,16 @@ def scheduler_named(name: str) -> "HostScheduler":
         from .slurm import SlurmOnHost
 
         return SlurmOnHost()
+    if name == "grid_engine":
+        from .grid_engine import GridEngineOnHost
+
+        return GridEngineOnHost()
     return BareOnHost()
 
 
 def is_batch_job(environ: "Mapping[str, str]") -> bool:
     """Whether these are the variables of a job of any scheduler with nodes."""
-    return "SLURM_JOB_ID" in environ
+    return "SLURM_JOB_ID" in environ or "SGE_TASK_ID" in environ
 
 
 def given_gpus(environ: "Mapping[str, str]") -> str:

@@ -44,6 +44,14 @@ class HostScheduler:
         """Return the partition or queue in which this job runs; "" if it does not say."""
         return ""
 
+    def find_gpus(self, wanted: int) -> "Optional[list[str]]":
+        """Return the GPUs that it gave this job, where CUDA_VISIBLE_DEVICES does not already say it.
+
+        Raises:
+            Verdict: It gave some, and does not say which.
+        """
+        return None
+
     # how this job ends
 
     def end_time(self) -> "Optional[int]":

@@ -47,7 +47,7 @@ def worker_environment(
     values = _without_leaks(host)
     values.update(dict.fromkeys(_THREADS, str(spec["resources"]["cores"])))
     _activate(values, spec["activation"], spec["python"])
-    values.update(_gpus(host, cards, spec["resources"]["gpus"], job.scheduler.has_nodes))
+    values.update(_gpus(host, cards, spec["resources"]["gpus"]))
     values.update(spec["env"])
     values.update(job.secrets())
     values.setdefault("PYTHONIOENCODING", "utf-8")
@@ -124,9 +124,9 @@ def _activate(values: "dict[str, str]", activation: "dict[str, Any]", python: st
         values[name] = os.pathsep.join(before + [values[name]] if values.get(name) else before)
 
 
-def _gpus(host: "Mapping[str, str]", cards: "Optional[list[str]]", wanted: int, has_nodes: bool) -> "dict[str, str]":
+def _gpus(host: "Mapping[str, str]", cards: "Optional[list[str]]", wanted: int) -> "dict[str, str]":
     if not wanted:
         return {"CUDA_VISIBLE_DEVICES": ""}
-    given = host.get("CUDA_VISIBLE_DEVICES") if has_nodes or cards is None else ",".join(cards)
+    given = host.get("CUDA_VISIBLE_DEVICES") if cards is None else ",".join(cards)
     visible = {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
     return dict(visible, CUDA_DEVICE_ORDER="PCI_BUS_ID")  # SLURM counts so too; CUDA would put the fastest first

@@ -142,8 +142,10 @@ class AttemptRun:
 
     def _take_cards(self) -> "Optional[list[str]]":
         wanted: "int" = self.job.spec["resources"]["gpus"]
-        if self.job.scheduler.has_nodes or not wanted:
+        if not wanted:
             return None
+        if self.job.scheduler.has_nodes:
+            return self.job.scheduler.find_gpus(wanted)
         self.stage = "lease"
         cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
         self.stage = "start"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterfn.cli.check.step import CheckState, StepFailed, StepSkipped, StepWarning
 from clusterfn.config.options import did_you_mean
 from clusterfn.hosts.survey import Partition, SurveyedGpus
 
 
 def scheduler(found: CheckState) -> str:
+    if found.host.scheduler == "grid_engine":
+        return _grid_engine(found)
     if found.host.scheduler != "slurm":
         return _none(found)
     partitions = found.site.partitions
@@ -22,10 +26,38 @@ def scheduler(found: CheckState) -> str:
     return "\n".join([f"SLURM with {len(partitions)} partitions (* is the default):", *map(_row, partitions)])
 
 
+def _grid_engine(found: CheckState) -> str:
+    site = found.site.grid_engine
+    if site is None:
+        hint = f"set address: of {found.place} to a host from which qsub works without loading a module"
+        raise StepFailed(f"there is no qconf on {found.name}", hint)
+    if site.trouble:
+        raise StepFailed("qconf does not answer", "log in and see what `qconf -sql` prints", site.trouble.splitlines())
+    given = found.host.grid_engine
+    queue = given.get("queue")
+    queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
+    _check_named("queue", [name.partition("@")[0] for name in queues], site.queues, found)
+    _check_named("parallel_environment", [given.get("parallel_environment")], site.environments, found)
+    resources = [given.get("memory"), given.get("gpus"), *given.get("resources", {})]
+    _check_named("resource", resources, list(site.resources or ()), found)
+    return f"Grid Engine with {len(site.queues)} queues: {', '.join(site.queues)}"
+
+
+def _check_named(what: str, wanted: Sequence[str | None], known: Sequence[str], found: CheckState) -> None:
+    """What the configuration names must be there."""
+    for name in wanted:
+        if name is not None and name not in known:
+            hint = f"correct grid_engine: of {found.place}"
+            raise StepFailed(f"there is no {what} {name}{did_you_mean(name, list(known))}", hint, sorted(known))
+
+
 def _none(found: CheckState) -> str:
     if found.host.scheduler == "bare" and found.site.partitions is not None:
         hint = f"write scheduler: slurm for {found.place}, unless this machine is yours to compute on"
         raise StepWarning("sinfo is here: is this a login node? then scheduler: slurm", hint)
+    if found.host.scheduler == "bare" and found.site.grid_engine is not None:
+        hint = f"write scheduler: grid_engine for {found.place}, unless this machine is yours to compute on"
+        raise StepWarning("qconf is here: is this a login node? then scheduler: grid_engine", hint)
     if not found.session.connection.facts.platform.startswith("linux"):
         return "none: a job starts at once"
     _, waiting = found.jobs
@@ -55,6 +87,8 @@ def _check_usable(found: CheckState, known: dict[str, Partition]) -> None:
 
 
 def account(found: CheckState) -> str:
+    if found.host.scheduler == "grid_engine":
+        raise StepSkipped("Grid Engine charges the project that clusterfn.yml names, or your default one")
     if found.host.scheduler != "slurm":
         raise StepSkipped("without a queue no account is charged")
     accounts = found.site.accounts

@@ -13,6 +13,7 @@ from clusterfn.cli import screen
 from clusterfn.cli.init.answers import Answers, say
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.survey import Partition, Site, Volume
+from clusterfn.scheduler.grid_engine import GridEngineSite
 
 FOLDER = ".clusterfn"
 _HOME = "$HOME"
@@ -44,9 +45,21 @@ def keys(
     scheduler = given.scheduler or site.scheduler
     if scheduler == "slurm" and site.partitions is None:
         raise ConfigError("there is no SLURM on that host: sinfo is not there", hint="leave --scheduler out")
+    if scheduler == "grid_engine" and site.grid_engine is None:
+        raise ConfigError("there is no Grid Engine on that host: qconf is not there", hint="leave --scheduler out")
     lines = {"scheduler": scheduler, "root": given.root or _root(site, user, answers, try_root)}
-    options = _options(site, given, answers) if scheduler == "slurm" else {}
-    return {**lines, "slurm": options} if options else lines
+    if scheduler == "grid_engine" and site.grid_engine is not None:
+        options = {**_queue(given), **site.grid_engine.settings()}
+    else:
+        options = _options(site, given, answers) if scheduler == "slurm" else {}
+    return {**lines, scheduler: options} if options else lines
+
+
+def _queue(given: Given) -> dict[str, Any]:
+    """Grid Engine itself takes one that has room."""
+    if given.gpu_partition:
+        return {"queue": {**({"cpu": given.partition} if given.partition else {}), "gpu": given.gpu_partition}}
+    return {"queue": given.partition} if given.partition else {}
 
 
 def _root(site: Site, user: str, answers: Answers, try_root: Callable[[str], object]) -> str:
@@ -136,6 +149,8 @@ def say_site(site: Site) -> None:
 
 
 def _scheduler_lines(site: Site) -> list[str]:
+    if site.partitions is None and site.grid_engine is not None:
+        return [_grid_engine_line(site.grid_engine)]
     if site.partitions is None:
         return ["no SLURM: jobs wait their turn for cores, memory and cards in clusterfn's own queue"]
     if site.trouble:
@@ -146,6 +161,13 @@ def _scheduler_lines(site: Site) -> list[str]:
         lines.append(f"  {name}  {each.state}, limit {each.time_limit}, {each.nodes} nodes{gres}")
     accounts = sorted({each.name for each in site.accounts})
     return [*lines, f"accounts of yours: {', '.join(accounts)}"] if accounts else lines
+
+
+def _grid_engine_line(found: GridEngineSite) -> str:
+    if found.trouble:
+        return f"Grid Engine, and qconf fails: {found.trouble}"
+    environments = f"; parallel environments: {', '.join(found.environments)}" if found.environments else ""
+    return f"Grid Engine with {len(found.queues)} queues: {', '.join(found.queues)}{environments}"
 
 
 def _room(volume: Volume) -> str:

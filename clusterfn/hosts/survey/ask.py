@@ -14,6 +14,8 @@ from clusterfn.hosts.survey import parse
 from clusterfn.hosts.survey.parse import NOT_THERE, Section
 from clusterfn.hosts.survey.site import Site, Volume
 from clusterfn.scheduler import SURVEY_UNSET
+from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler.grid_engine import site as grid_engine_site
 from clusterfn.scheduler.job_script import fill
 
 # The usual names of users' folders; %u is the user. Not TMPDIR, which is emptied.
@@ -57,6 +59,7 @@ def site(found: Mapping[str, Section]) -> Site:
     return Site(
         volumes=_volumes(found, left),
         partitions=None if queues.rc == NOT_THERE else parse.partitions(queues.lines) if queues.rc == 0 else (),
+        grid_engine=_grid_engine(_section(found, "grid_engine")),
         accounts=parse.accounts(associations),
         limits=parse.limits(_section(found, "limits").lines, associations),
         trouble=parse.SILENT if queues.rc is None else trouble,
@@ -68,6 +71,15 @@ def site(found: Mapping[str, Section]) -> Site:
         root=parse.volume(_section(found, "root"), left),
         silent=tuple(each.lines[0] if each.name.startswith("volume-") and each.lines else each.name for each in slow),
     )
+
+
+def _grid_engine(section: Section) -> GridEngineSite | None:
+    """None where there is no qconf."""
+    if section.rc == NOT_THERE:
+        return None
+    if section.rc != 0:
+        return GridEngineSite(trouble="\n".join(section.lines[-5:]) or parse.SILENT)
+    return grid_engine_site.read(section.lines, section.part("environments"), section.part("resources"))
 
 
 def _section(found: Mapping[str, Section], name: str) -> Section:

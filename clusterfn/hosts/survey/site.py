@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clusterfn.scheduler.grid_engine import GridEngineSite
+
 PLENTY_BYTES = 20 * 2**30
 PLENTY_FILES = 200_000
 _HOME = "$HOME"
@@ -159,6 +161,7 @@ class Site:
     Attributes:
         partitions: None where there is no sinfo; empty with `trouble` set where it failed.
         trouble: What sinfo said instead of partitions.
+        grid_engine: None where there is no qconf.
         limits: What SLURM bounds or demands: "MaxArraySize=1001", "account physics: MaxJobs=10".
         cards: None where there is no nvidia-smi.
         modules: Whether `module` is a command of a login shell.
@@ -181,12 +184,15 @@ class Site:
     conda: str = ""
     root: Volume | None = None
     silent: tuple[str, ...] = ()
+    grid_engine: GridEngineSite | None = None
 
     @property
     def scheduler(self) -> str:
         """As clusterfn.yml writes it."""
-        return "bare" if self.partitions is None else "slurm"
+        if self.partitions is not None:
+            return "slurm"
+        return "bare" if self.grid_engine is None else "grid_engine"
 
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
-        return proposed_root(self.volumes, self.partitions is not None)
+        return proposed_root(self.volumes, self.scheduler != "bare")

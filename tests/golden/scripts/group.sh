@@ -5,7 +5,7 @@ trap : TERM INT USR1
 umask 077
 # Which element of the group this is: the number given, and in an array that within it.
 # shellcheck disable=SC2034  # job.sh reads it
-clusterfn_element=$(($1 + ${SLURM_ARRAY_TASK_ID:-0}))
+clusterfn_element=$(($1 + ${SLURM_ARRAY_TASK_ID:-${SGE_TASK_ID:-0}}))
 mkdir -p '/home/o'"'"'brien/a b/ü $HOME `id` "q" ;&|*/jobs/7f3a000011112222/elements/'"$clusterfn_element"
 unset SLURM_EXPORT_ENV SLURM_GET_USER_ENV
 # Until the supervisor claims the job, this is all that tells whether somebody is at it.

@@ -1,0 +1,244 @@
+"""What Grid Engine's words mean: states, reasons to wait, refusals of qsub, and how a job ended by qacct.
+
+Numbers count before words: Univa, Altair and the older dialects word their messages otherwise. Nothing here fails on a
+word that it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from xml.etree import ElementTree
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Host
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, UNKNOWN, Evidence, JobState, SchedulerVerdict
+
+_DOCUMENT = re.compile(r"<\?xml.*</job_info>", re.DOTALL)
+_ORDER = {RUNNING: 0, PENDING: 1, UNKNOWN: 2, FINAL: 3}
+
+# What a reason of `qstat -j` contains, and what it means. The first that is found counts.
+_WAITS = (
+    ("error state", "Grid Engine could not start it, and holds it back"),
+    ("hold state", "it is held back; `qrls` lets it go"),
+    ("dependencies", "it waits for another job"),
+    ("max_aj_instances", "as many elements run at once as were allowed"),
+    ("execution time not reached", "it may not start before its start time"),
+    ("because it offers only", "waiting until enough slots, memory or GPUs are free"),
+    ("because it is full", "waiting until enough slots are free"),
+    ("temporarily not available", "a host that it could run on does not answer"),
+    ("is disabled", "a queue that it could run in is disabled"),
+    ("overloaded", "the hosts that it could run on are too busy"),
+    ("quota", "you use as much as a resource quota allows"),
+)
+# What qsub says when it refuses, and one thing to do.
+_REFUSALS = (
+    ("unknown resource", "name the site's own resources below `grid_engine:`; `qconf -sc` lists them there"),
+    ("unknown queue", "set `grid_engine: queue:` to one that `qconf -sql` lists there"),
+    ("parallel environment", "set `grid_engine: parallel_environment:` to one that `qconf -spl` lists there"),
+    ("project", "set `grid_engine: project:` to one that you may use (`qconf -sprjl` lists all)"),
+    (
+        "cannot run",
+        "ask for no more cores, memory, GPUs or time than one host and its queue have (`qhost`, `qstat -F`)",
+    ),
+    ("no suitable queues", "ask for less, or set `grid_engine: queue:`"),
+    ("tasks", "ask for fewer elements"),
+    ("is not a valid object name", "give the call another name="),
+    ("minimum user id", "ask the site's administrators to let this account submit jobs"),
+    ("send", "Grid Engine's master does not answer; try again later"),
+)
+_AGAIN = "call the function again"
+_LOOK = "read scheduler.log of the job; then call the function again"
+_TAIL = 5
+
+
+def states(text: str) -> dict[str, JobState]:
+    """Read a look: the lists of `qstat -xml`, then what `qstat -j` says of some of those that wait, by job name.
+
+    Of several jobs of one name (tasks of an array, a submission that was repeated) the one most alive counts.
+    """
+    reasons = _reasons(text)
+    found: dict[str, JobState] = {}
+    for number, name, state, _, _ in _listed(text):
+        seen = JobState(_phase(state), state, reasons.get(number, ""), number)
+        if name not in found or _ORDER[seen.phase] < _ORDER[found[name].phase]:
+            found[name] = seen
+    return found
+
+
+def _listed(text: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """Number, name, state, tasks and the state of the queue instance of each job in the documents of a look."""
+    for document in _DOCUMENT.findall(text):
+        try:
+            tree = ElementTree.fromstring(document)
+        except ElementTree.ParseError:
+            continue
+        queues = {id(job): queue for queue in tree.iter("Queue-List") for job in queue.iter("job_list")}
+        for job in tree.iter("job_list"):
+            values = [job.findtext(tag) or "" for tag in ("JB_job_number", "JB_name", "state", "tasks")]
+            queue = queues.get(id(job))
+            if values[0] and values[2]:
+                yield values[0], values[1], values[2], values[3], "" if queue is None else queue.findtext("state") or ""
+
+
+def _phase(state: str) -> str:
+    """`hRwq` waits, `dr` and `t` run, `z` has ended: letters, of which some count before others."""
+    if "z" in state:
+        return FINAL
+    if "q" in state:
+        return PENDING
+    return RUNNING if set(state) & set("rtsSTRd") else UNKNOWN
+
+
+def _reasons(text: str) -> dict[str, str]:
+    """Why jobs wait, by number, of the blocks that `qstat -j` prints: the first reason, or the error."""
+    found: dict[str, str] = {}
+    number = ""
+    for line in _DOCUMENT.sub("", text).splitlines():
+        label, _, value = line.partition(":")
+        if label == "job_number":
+            number = value.strip()
+        elif label.startswith("error reason"):
+            found[number] = f"{value.strip()} (error state)"
+        elif label == "scheduling info" and "turned off" not in value:
+            found.setdefault(number, value.strip())
+    return found
+
+
+def in_words(state: JobState) -> str:
+    """Why a job waits, or its state, in words."""
+    if state.phase != PENDING:
+        return state.state
+    for text, meaning in _WAITS:
+        if text in state.reason.lower():
+            return f"{meaning} ({state.reason})"
+    if "h" in state.state:
+        return "it is held back; `qrls` lets it go"
+    return state.reason or "waiting for its turn"
+
+
+def hopeless(state: JobState, host: Host) -> SchedulerVerdict | None:
+    """Return a verdict on a job in Grid Engine's error state, which never passes by itself."""
+    if state.phase != PENDING or "E" not in state.state:
+        return None
+    return SchedulerVerdict(
+        layout.UNSATISFIABLE,
+        f"Grid Engine on {host.name} could not start this job, and will not try again",
+        (f"qstat: {state.state}, job {state.scheduler_id}", *filter(None, [state.reason])),
+        "`root:` must be on a file system that login host and execution hosts share; then call the function again",
+        stage="queue",
+        withdraw=True,
+    )
+
+
+def submit_hint(said: str, host: Host) -> str:
+    """Return one thing to do about a refusal."""
+    lower = said.lower()
+    for text, hint in _REFUSALS:
+        if text in lower:
+            return f"{hint} (host {host.name}, {host.source})"
+    return f"compare `grid_engine:` of host {host.name} ({host.source}) with the site's documentation"
+
+
+def explain(evidence: Evidence) -> SchedulerVerdict | None:
+    """Return how the job ended, by its accounting, or that its host is lost; None while it may live."""
+    number, _, task = evidence.scheduler_id.partition("_")
+    listed = [job for job in _listed(evidence.answer) if job[0] == number]
+    own = [job for job in listed if not task or _has_task(job[3], int(task))]
+    if own:
+        return _lost_host(own[0][4], evidence)
+    facts = _last_block(evidence.answer)
+    if facts:
+        return _ending(facts, evidence)
+    if listed or "not found" not in evidence.answer:  # its record comes later, or Grid Engine does not answer
+        return None
+    message = "Grid Engine no longer knows the job, and has no record of its end"
+    hint = "it was deleted while it waited (`qdel`), or its accounting cannot be read there: call the function again"
+    return SchedulerVerdict(
+        layout.LOST, message, _seen((evidence.answer.strip().splitlines() or [""])[-1], evidence), hint
+    )
+
+
+def _has_task(tasks: str, wanted: int) -> bool:
+    """Whether "3", "3-9:1" or "3,5-9:2" has it."""
+    for part in tasks.split(","):
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        if first.isdecimal() and wanted in range(int(first), int(last or first) + 1, int(step or 1)):
+            return True
+    return False
+
+
+def _lost_host(queue: str, evidence: Evidence) -> SchedulerVerdict | None:
+    """`u`: the host of this queue instance does not report."""
+    if "u" not in queue:
+        return None
+    message = "the host that ran the job does not report to Grid Engine any more"
+    return SchedulerVerdict(
+        layout.NODE, message, _seen(f"qstat: the queue instance is in state {queue}", evidence), _AGAIN
+    )
+
+
+def _last_block(text: str) -> dict[str, str]:
+    """The facts of the job's last start: qacct prints a block for each."""
+    blocks = re.split(r"^=+$", text, flags=re.MULTILINE)
+    lines = [line.split(maxsplit=1) for line in blocks[-1].splitlines()]
+    facts = {words[0]: words[1].strip() for words in lines if len(words) == 2}
+    return facts if "failed" in facts and "exit_status" in facts else {}
+
+
+# By the number that `failed` begins with; see sge_status(5).
+_NODE_FAILURES = frozenset([19, 20, 21])
+_NOT_STARTED = frozenset([*range(1, 12), 26, 27, 28, 29])
+_ENFORCED, _RESCHEDULED, _KILLED, _BY_KILL = 37, 25, 100, 137
+
+
+def _ending(facts: Mapping[str, str], evidence: Evidence) -> SchedulerVerdict | None:
+    failed, status = _number(facts["failed"]), _number(facts["exit_status"])
+    node = facts.get("hostname", "(unknown)")
+    shown = ("hostname", "failed", "exit_status", "ru_wallclock", "maxvmem", "category")
+    seen = _seen("qacct: " + " ".join(f"{name}={facts[name]}" for name in shown if name in facts), evidence)
+    if failed == _RESCHEDULED:
+        return None
+    if failed == _ENFORCED:
+        return _enforced(facts, seen)
+    if failed == _KILLED and status == _BY_KILL:
+        message = "the job was ended from outside by SIGKILL, as `qdel` does"
+        hint = "if it was not you, ask the administrators; Grid Engine does not say who it was"
+        return SchedulerVerdict(layout.CANCELLED, message, seen, hint)
+    if failed in _NODE_FAILURES:
+        return SchedulerVerdict(layout.NODE, f"the host {node} went down", seen, _AGAIN)
+    if failed in _NOT_STARTED:
+        hint = "`root:` must be on a file system that login host and execution hosts share"
+        return SchedulerVerdict(layout.LOST, f"the host {node} could not start the job", seen, hint, "start")
+    how = f"by signal {status - 128}" if status > 128 else f"with status {status}"
+    return SchedulerVerdict(layout.LOST, f"the job's script ended {how} and left no word", seen, _LOOK)
+
+
+def _enforced(facts: Mapping[str, str], seen: tuple[str, ...]) -> SchedulerVerdict:
+    """One number for two limits: the time says which of them it was."""
+    asked = dict(re.findall(r"\b(h_rt|h_vmem)=([^,\s]+)", facts.get("category", "")))
+    limit_s = asked.get("h_rt", "")
+    if limit_s.isdecimal() and _number(facts.get("ru_wallclock", "")) < int(limit_s) and "h_vmem" in asked:
+        message = f"Grid Engine ended the job for using more memory than its h_vmem={asked['h_vmem']} for each slot"
+        return SchedulerVerdict(layout.MEMORY, message, seen, 'ask for more: memory="..."')
+    if not limit_s and "h_vmem" in asked:
+        message = "Grid Engine ended the job at a limit: of its memory (h_vmem), or of the time that its queue gives"
+        return SchedulerVerdict(layout.MEMORY, message, seen, 'ask for more: memory="..." or time="..."')
+    message = (
+        f"Grid Engine ended the job at its limit of {limit_s} s" if limit_s else "its queue's time limit ended the job"
+    )
+    return SchedulerVerdict(layout.TIME, message, seen, 'ask for more: time="..."')
+
+
+def _number(text: str) -> int:
+    found = re.match(r"[0-9]+", text)
+    return int(found[0]) if found else -1
+
+
+def _seen(first: str, evidence: Evidence) -> tuple[str, ...]:
+    return (first, *_end_of(evidence.log))
+
+
+def _end_of(log: str) -> Iterable[str]:
+    return log.splitlines()[-_TAIL:]

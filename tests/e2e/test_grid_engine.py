@@ -1,0 +1,208 @@
+"""Functions on a host with Grid Engine: values, errors, output, limits, ends, and what it refuses."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster, config
+from clusterfn.bridge import layout
+from clusterfn.cli import main
+from clusterfn.hosts.host_state import open_session
+from clusterfn.hosts.survey import survey
+from tests.e2e.conftest import MINOR, wait_until
+
+pytestmark = pytest.mark.lab
+
+
+@pytest.fixture
+def root(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A configuration whose only host is the lab's Grid Engine, with a root of its own; that root."""
+    name = f"ge-{secrets.token_hex(4)}"
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(
+        f"hosts:\n  campus:\n    address: gridengine-bash\n    ssh_config: {lab.ssh_config}\n    root: ~/{name}\n"
+        f'    environment: "python:{lab.python(MINOR)}"\n    scheduler: grid_engine\n    poll_floor: "1s"\n'
+        f"    defaults: {{memory: 500MB, time: 5min}}\n"
+    )
+    monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
+    folder = lab.home("bash") / name
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def double(x: int) -> int:
+    return 2 * x
+
+
+def place(text: str) -> dict[str, str]:
+    import os
+    import sys
+
+    print("out", text, flush=True)
+    print("err", text, file=sys.stderr, flush=True)
+    return {**os.environ, "node": os.uname()[1]}
+
+
+def waste(megabytes: int) -> int:
+    import time
+
+    held = b"x" * (megabytes * 2**20)
+    time.sleep(30)
+    return len(held)
+
+
+def sleep(seconds: float) -> str:
+    import time
+
+    print("began", flush=True)
+    time.sleep(seconds)
+    return "slept"
+
+
+for each in (double, place, waste, sleep):
+    each.__module__ = "__main__"
+
+
+def there(function: Any, **options: Any) -> Any:
+    return cluster(host="campus", **options)(function)
+
+
+def number_of(lab: Any, root: Path, job: Any) -> str:
+    """Grid Engine's number of a job that has started."""
+    claim = root / layout.JOBS / job.id / layout.CLAIM
+    return str(wait_until(lambda: claim.exists() and claim.read_text().strip()))
+
+
+def test_a_call_returns_its_value_and_shows_its_output(root: Path, capfd: Any) -> None:
+    found = there(place)("here")
+
+    assert found["node"] in ("ge1", "ge2")
+    assert found["JOB_NAME"].startswith("place.")
+    printed = capfd.readouterr()
+    assert "out here" in printed.out
+    assert "err here" in printed.err
+
+
+def test_an_exception_arrives_as_it_was_raised(root: Path) -> None:
+    @cluster(host="campus")
+    def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        fail()
+
+
+def test_cores_are_slots(root: Path) -> None:
+    assert there(place, cores=3)("slots")["NSLOTS"] == "3"
+
+
+def test_items_are_tasks_of_an_array(root: Path) -> None:
+    group = there(double).map(range(7), chunksize=2)
+
+    assert sorted(value for _, value in group) == [0, 2, 4, 6, 8, 10, 12]
+    (folder,) = (root / layout.JOBS).iterdir()
+    claims = {(each / layout.CLAIM).read_text().strip() for each in (folder / layout.ELEMENTS).iterdir()}
+    assert {claim.partition("_")[2] for claim in claims} == {"1", "2", "3", "4"}
+    assert len({claim.partition("_")[0] for claim in claims}) == 1
+
+
+def test_a_function_that_takes_too_long_is_ended_at_its_time(root: Path) -> None:
+    with pytest.raises(TimeLimit, match="ran longer"):
+        there(sleep, time="1s")(60)
+
+
+def test_a_function_that_takes_too_much_memory_is_ended(root: Path) -> None:
+    with pytest.raises(OutOfMemory):
+        there(waste, memory="200MB")(600)
+
+
+def test_a_running_job_is_stopped_and_says_so(root: Path, lab: Any) -> None:
+    job = there(sleep).submit(60)
+    wait_until(lambda: "began" in job.logs())
+    job.stop()
+
+    with pytest.raises(Cancelled):
+        job.result(20)
+    number = number_of(lab, root, job)
+    assert lab.grid_engine.wait_ended(number)["failed"] == "0"  # it ended by itself, and qdel killed nothing
+
+
+def test_a_job_that_qdel_killed_is_told_by_the_accounting(root: Path, lab: Any) -> None:
+    job = there(sleep).submit(60)
+    wait_until(lambda: "began" in job.logs())
+    lab.grid_engine.run("qdel", number_of(lab, root, job))
+
+    with pytest.raises(Cancelled, match="as `qdel` does"):
+        job.result(60)
+
+
+def test_what_can_never_run_is_refused_in_the_words_of_qsub(root: Path) -> None:
+    with pytest.raises(SubmitError) as refusal:
+        there(place, gpus=99)("never")
+
+    assert 'cannot run at host "ge1" because it offers only hc:gpu=4' in "\n".join(refusal.value.evidence)
+    wait_until(lambda: not list((root / layout.JOBS).iterdir()))
+
+
+def test_a_job_that_waits_says_why_and_can_be_withdrawn(root: Path, lab: Any) -> None:
+    blockers = []
+    for host in ("ge1", "ge2"):
+        command = f"qsub -terse -N blocker -S /bin/sh -o /dev/null -j y -l gpu=3,h={host}"
+        blockers.append(lab.ssh("gridengine-bash", command, stdin=b"sleep 60\n").stdout.decode().strip())
+    try:
+        wait_until(lambda: all(lab.grid_engine.job_state(each) == "r" for each in blockers))
+        job = there(sleep, gpus=2).submit(1)
+        wait_until(lambda: "offers only hc:gpu=1" in job.reason)
+        assert job.reason.startswith("waiting until enough slots, memory or GPUs are free")
+        assert job.cancel()
+        waiting = lab.ssh("gridengine-bash", "qstat -s p -r").stdout.decode()
+        assert job.id not in waiting
+    finally:
+        lab.grid_engine.run("qdel", *blockers)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"nodes": 2}, "nodes=2: Grid Engine starts a job on one host"),
+        ({"gpus": 1, "gpu_type": "a100"}, "gpu_type= cannot be asked of Grid Engine"),
+        ({"gpus": 1, "gpu_memory": "24GB"}, "gpu_memory= cannot be asked of Grid Engine"),
+        ({"gpus": 1, "cores": 2}, "gpus=1 with cores=2: Grid Engine gives each slot the same"),
+    ],
+)
+def test_what_grid_engine_cannot_do_is_rejected_before_anything_is_sent(
+    root: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        there(place, **options)("never")
+    assert not (root / layout.JOBS).exists()
+
+
+def test_the_gpus_of_the_hosts_are_listed(root: Path, capsys: Any) -> None:
+    assert main(["gpus", "campus"]) == 0
+    printed = capsys.readouterr().out
+    assert "ge1" in printed
+    assert "ge2" in printed
+
+
+def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path, capsys: Any) -> None:
+    main(["check", "--no-job", "campus"])
+    assert "Grid Engine with 1 queues: all.q" in capsys.readouterr().out
+    path = tmp_path / "clusterfn.yml"
+    path.write_text(f"{path.read_text()}    grid_engine: {{queue: al.q}}\n")
+
+    assert main(["check", "--no-job", "campus"]) != 0
+    assert "there is no queue al.q; did you mean all.q?" in capsys.readouterr().out
+
+
+def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Path) -> None:
+    site = survey(open_session(config.load().hosts["campus"]).connection)
+    assert site.scheduler == "grid_engine"
+    assert site.grid_engine is not None
+    assert (site.grid_engine.environments, site.grid_engine.settings()) == (("smp",), {})

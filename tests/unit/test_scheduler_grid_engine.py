@@ -1,0 +1,326 @@
+"""Grid Engine's output is read as it is printed, and what it cannot do is rejected before anything is sent."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterfn.bridge import layout
+from clusterfn.config.spec import Group, Resources
+from clusterfn.errors import ConfigError, SubmitError
+from clusterfn.scheduler.base import FINAL, PENDING, RUNNING, Answer, Evidence, JobState, NodeGpus, SchedulerLimits
+from clusterfn.scheduler.grid_engine import GridEngine
+from clusterfn.scheduler.grid_engine.site import read as read_site
+from tests.golden.samples import BARE, job
+
+RECORDED = Path(__file__).parents[1] / "golden" / "grid-engine-8.1.9"
+HOST = replace(BARE, name="campus", scheduler="grid_engine")
+GB = 2**30
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+def engine(**settings) -> GridEngine:
+    return GridEngine(replace(HOST, grid_engine=settings), "ada")
+
+
+def asked(scheduler: GridEngine, **changes) -> list[str]:
+    """The words that qsub is given, without the script that runs it."""
+    return list(scheduler.submission(job(scheduler.host, **changes)).argv[4:])
+
+
+def value(words: list[str], option: str) -> list[str]:
+    return [words[at + 1] for at, word in enumerate(words) if word == option]
+
+
+def evidence(name: str, scheduler_id: str) -> Evidence:
+    return Evidence(recorded(name), "one\ntwo\n", scheduler_id)
+
+
+# what is submitted
+
+
+def test_a_plain_job_has_its_name_folder_and_log_and_obeys_no_line_of_the_script():
+    words = asked(engine())
+    assert words[-1] == "/home/ada/.clusterfn/jobs/7f3a000011112222/job.sh"
+    assert value(words, "-N") == ["train.7f3a000011112222"]
+    assert value(words, "-wd") == ["/home/ada/.clusterfn/jobs/7f3a000011112222"]
+    assert value(words, "-o") == ["/home/ada/.clusterfn/jobs/7f3a000011112222/scheduler.log"]
+    assert (value(words, "-C"), value(words, "-S"), value(words, "-r")) == ([""], ["/bin/sh"], ["n"])
+    assert value(words, "-l") == []
+
+
+def test_memory_and_gpus_are_shared_out_among_the_slots_and_time_has_a_minute_more():
+    words = asked(engine(), resources=Resources(cores=4, memory_bytes=3 * GB, gpus=4, time_s=90.5))
+    assert value(words, "-pe") == ["smp"]
+    assert words[words.index("-pe") + 2] == "4"
+    assert value(words, "-l") == ["h_vmem=1024M", "gpu=1", "h_rt=151"]  # a quarter of 3 GB and of one for address space
+
+
+def test_a_resource_for_the_whole_job_is_not_divided():
+    words = asked(engine(per_job=["gpu"], gpus="gpu"), resources=Resources(cores=4, gpus=1))
+    assert value(words, "-l") == ["gpu=1"]
+
+
+def test_the_sites_own_names_are_used():
+    names = {"memory": "mem_free", "gpus": "ngpus", "parallel_environment": "shm", "project": "phys"}
+    scheduler = engine(**names, queue={"cpu": "std.q", "gpu": "gpu.q"}, resources={"arch": "lx-amd64"})
+    words = asked(scheduler, resources=Resources(cores=2, memory_bytes=GB, gpus=2))
+    assert value(words, "-l") == ["arch=lx-amd64", "mem_free=1024M", "ngpus=1"]
+    assert (value(words, "-pe"), value(words, "-P"), value(words, "-q")) == (["shm"], ["phys"], ["gpu.q"])
+    assert value(asked(scheduler), "-q") == ["std.q"]
+
+
+def test_memory_that_the_site_does_not_count_is_not_asked_for():
+    assert value(asked(engine(memory=None), resources=Resources(memory_bytes=GB)), "-l") == []
+
+
+def test_retries_ask_for_a_new_start_after_a_lost_host():
+    assert value(asked(engine(), retries=2), "-r") == ["y"]
+
+
+def test_a_group_is_as_few_arrays_as_the_site_takes():
+    scheduler = engine()
+    made = job(scheduler.host, group=Group(100, 5, 25, 12, None, 600.0))
+    arrays = scheduler.elements(made, range(1, 26), 10)
+
+    assert [numbers for numbers, _ in arrays] == [range(1, 11), range(11, 21), range(21, 26)]
+    words = [list(request.argv) for _, request in arrays]
+    assert [value(each, "-t") + value(each, "-tc") for each in words] == [["1-10", "4"], ["1-10", "4"], ["1-5", "4"]]
+    assert [each[-1] for each in words] == ["0", "10", "20"]  # what job.sh adds to the number of the task
+    assert value(words[0], "-o")[0].endswith("/scheduler-$JOB_ID_$TASK_ID.log")
+    assert value(words[0], "-l") == ["h_rt=660"]
+
+
+def test_a_batch_job_of_our_own_gets_its_line_as_one_word():
+    argv = engine(queue="std.q", project="phys").errand("a 'b c'", "make.1", "/logs/make.log", "").argv
+    assert argv[-3:] == ("/bin/sh", "-c", "exec a 'b c'")
+    assert value(list(argv), "-q") + value(list(argv), "-P") == ["std.q", "phys"]
+    assert value(list(engine(queue="std.q").errand("a", "m", "/l", "big.q").argv), "-q") == ["big.q"]
+
+
+# what Grid Engine cannot do
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message"),
+    [
+        (Resources(nodes=2), "nodes=2: Grid Engine starts a job on one host"),
+        (Resources(gpus=1, gpu_type="a100"), "gpu_type= cannot be asked of Grid Engine"),
+        (Resources(gpus=1, gpu_memory_bytes=GB), "gpu_memory= cannot be asked of Grid Engine"),
+        (Resources(cores=2, gpus=1), "gpus=1 with cores=2"),
+    ],
+)
+def test_what_grid_engine_cannot_do_is_rejected_by_name(wanted, message):
+    with pytest.raises(ConfigError, match=message):
+        engine().resolve_resources(wanted)
+
+
+def test_what_it_can_do_is_passed_on():
+    wanted = Resources(cores=2, gpus=2, memory_bytes=GB, time_s=60.0)
+    assert engine().resolve_resources(wanted) == wanted
+
+
+def test_gpus_without_a_resource_for_them_are_rejected():
+    with pytest.raises(ConfigError, match="gpus=1 cannot be asked for"):
+        engine(gpus=None).resolve_resources(Resources(gpus=1))
+
+
+@pytest.mark.parametrize("root", ["/home/$x", "/home/a:b", "/home/a,b", "/home/100%"])
+def test_a_folder_that_it_would_misread_is_rejected(root):
+    with pytest.raises(ConfigError, match="Grid Engine replaces or divides paths"):
+        asked(engine(), root=root)
+
+
+def test_a_name_that_begins_with_a_digit_is_rejected():
+    with pytest.raises(ConfigError, match="begins with a digit"):
+        asked(engine(), name="2nd")
+
+
+# what qsub says
+
+
+def test_the_number_is_that_of_the_job_whatever_else_is_printed():
+    assert engine().submitted(Answer(0, "4\n")) == "4"
+    assert engine().submitted(Answer(0, "welcome to 2026\n5.1-100:1\n")) == "5"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "hint"),
+    [
+        ("gpus", 'cannot run at host "ge1" because it offers only hc:gpu=4.000000', "ask for no more cores"),
+        ("resource", 'unknown resource "nosuch"', "qconf -sc"),
+        ("queue", 'unknown queue "x"', "grid_engine: queue:"),
+        ("environment", 'parallel environment "nope" does not exist', "grid_engine: parallel_environment:"),
+        ("project", 'project "x" does not exist', "grid_engine: project:"),
+        ("tasks", "more than 1000 tasks", "fewer elements"),
+        ("name", '"1bad" is not a valid object name', "another name="),
+    ],
+)
+def test_a_refusal_has_the_words_of_qsub_and_one_thing_to_do(name, said, hint):
+    answer = Answer(1, "", recorded(f"qsub-{name}"))
+    with pytest.raises(SubmitError, match="qsub refused the job") as refusal:
+        engine().submitted(answer)
+    assert said in refusal.value.evidence[0]
+    assert not any("Exiting" in line or "verification" in line for line in refusal.value.evidence)
+    assert hint in refusal.value.hint
+    assert not engine().ambiguous(answer)
+
+
+def test_a_master_that_does_not_answer_may_have_taken_the_job():
+    said = (
+        "error: commlib error: got select error (Connection refused)\n"
+        'unable to send message to qmaster using port 16444 on host "sgem": got send error\n'
+    )
+    assert engine().ambiguous(Answer(1, "", said))
+    assert engine().ambiguous(Answer(None, "", "took too long"))
+    assert engine().ambiguous(Answer(0, "nothing"))
+
+
+# states
+
+
+def test_states_and_reasons_are_found_by_name():
+    states = engine().parse_states(recorded("watch"))
+    assert {name: (state.phase, state.state) for name, state in states.items()} == {
+        "big.0123456789abcde0": (RUNNING, "r"),
+        "big.0123456789abcde1": (RUNNING, "r"),
+        "big.0123456789abcde2": (PENDING, "qw"),
+        "train.0123456789abcdef": (RUNNING, "r"),  # two tasks of four
+        "held.0123456789abcde2": (PENDING, "hqw"),
+        "err.0123456789abcde2": (PENDING, "Eqw"),
+    }
+    reasons = {name.partition(".")[0]: engine().in_words(state) for name, state in states.items()}
+    assert reasons["big"].startswith(
+        "waiting until enough slots, memory or GPUs are free ((-l gpu=4,h_rt=60) cannot run"
+    )
+    assert reasons["held"].startswith("it is held back")
+    assert states["big.0123456789abcde2"].scheduler_id == "25"
+
+
+def test_a_job_in_the_error_state_never_starts_and_says_why():
+    states = engine().parse_states(recorded("watch"))
+    verdict = engine().hopeless(states["err.0123456789abcde2"])
+    assert verdict is not None
+    assert (verdict.kind, verdict.withdraw) == (layout.UNSATISFIABLE, True)
+    assert "can't chdir to /nope" in verdict.evidence[1]
+    assert engine().hopeless(states["big.0123456789abcde2"]) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [("qw", PENDING), ("hqw", PENDING), ("Rq", PENDING), ("hRwq", PENDING), ("Eqw", PENDING), ("t", RUNNING),
+     ("r", RUNNING), ("Rr", RUNNING), ("s", RUNNING), ("S", RUNNING), ("T", RUNNING), ("dr", RUNNING), ("z", FINAL)],
+)  # fmt: skip
+def test_letters_are_states(state, phase):
+    text = (
+        f"<?xml version='1.0'?>\n<job_info><job_info><job_list><JB_job_number>1</JB_job_number>"
+        f"<JB_name>a.b</JB_name><state>{state}</state></job_list></job_info>\n</job_info>\n"
+    )
+    assert engine().parse_states(text)["a.b"].phase == phase
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "<?xml version='1.0'?><job_info><job_list></job_info>"])
+def test_what_is_no_list_is_passed_over(text):
+    assert engine().parse_states(text) == {}
+
+
+def test_a_look_that_failed_says_so():
+    assert engine().trouble(Answer(0, "")) == ""
+    assert engine().trouble(Answer(1, "", "error: commlib error\nx")) == "error: commlib error"
+    assert "did not answer" in engine().trouble(Answer(None))
+
+
+def test_a_reason_that_nobody_gives_is_a_turn():
+    assert engine().in_words(JobState(PENDING, "qw")) == "waiting for its turn"
+
+
+# how jobs end
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "kind", "message"),
+    [
+        ("end-time", "29", layout.TIME, "at its limit of 1 s"),
+        ("end-memory", "30", layout.MEMORY, "more memory than its h_vmem=300M"),
+        ("end-exit", "31", layout.LOST, "with status 3"),
+        ("end-kill", "32", layout.LOST, "by signal 11"),
+        ("end-qdel", "33", layout.CANCELLED, "as `qdel` does"),
+        ("end-task", "34_2", layout.LOST, "with status 2"),
+        ("end-chdir", "35", layout.LOST, "could not start the job"),
+        ("end-unknown", "999999", layout.LOST, "no longer knows the job"),
+    ],
+)
+def test_how_a_job_ended_is_said_by_its_accounting(name, number, kind, message):
+    verdict = engine().explain(evidence(name, number))
+    assert verdict is not None
+    assert verdict.kind == kind
+    assert message in verdict.message
+    assert verdict.evidence[-1] == "two"
+
+
+def test_nothing_is_said_of_a_job_that_is_listed():
+    running = recorded("evidence-running")
+    assert engine().explain(Evidence(running, "", "23")) is None
+    assert engine().explain(Evidence(running, "", "26_3")) is None  # waits
+    assert engine().explain(Evidence(running, "", "26_5")) is None  # its record comes later
+
+
+def test_a_job_whose_host_does_not_report_is_lost():
+    said = recorded("evidence-running").replace("<arch>lx-amd64</arch>", "<arch>lx-amd64</arch><state>au</state>")
+    verdict = engine().explain(Evidence(said, "", "23"))
+    assert verdict is not None
+    assert verdict.kind == layout.NODE
+
+
+def test_nothing_is_said_while_the_master_does_not_answer():
+    assert engine().explain(Evidence("error: commlib error: got select error (Connection refused)\n", "", "4")) is None
+
+
+def test_a_job_that_is_started_again_has_not_ended():
+    said = recorded("end-exit").replace("failed       0 ", "failed       25 : rescheduling")
+    assert engine().explain(Evidence(said, "", "31")) is None
+
+
+def test_limits_are_those_of_the_configuration_and_zero_is_none():
+    assert engine().limits(["max_u_jobs                   0\nmax_aj_tasks                 1000\n"], 0) == (
+        SchedulerLimits(array=1000)
+    )
+    assert engine().limits([""], 0) == SchedulerLimits()
+
+
+# GPUs
+
+
+def test_gpus_of_the_hosts_are_counted():
+    assert engine().gpu_nodes().read(recorded("nodes")) == [
+        NodeGpus("ge1", "up", "", 4, 3), NodeGpus("ge2", "up", "", 4, 3),
+    ]  # fmt: skip
+
+
+def test_jobs_that_wait_for_gpus_are_found():
+    (question,) = engine().gpu_queue()
+    (job,) = question.read(recorded("waiting"))
+    assert (job.user, job.wants, job.name, job.reason) == ("cfbash", "gpu:3", "big.0123456789abcde2", "qw")
+    assert job.submitted.startswith("2026-11-21T0")
+
+
+# the site
+
+
+def test_the_usual_names_need_no_line_in_the_configuration():
+    site = read_site(["all.q"], ["make $round_robin", "smp $pe_slots"], recorded("qconf-sc").splitlines())
+    assert (site.queues, site.environments) == (("all.q",), ("smp",))
+    assert site.settings() == {}
+
+
+def test_other_names_are_written_down():
+    text = recorded("qconf-sc")
+    text = re.sub(r"^gpu .*$", "ngpus ngpus INT <= YES JOB 0 0", text, flags=re.MULTILINE)
+    text = re.sub(r"^h_vmem .*$", "h_vmem h_vmem MEMORY <= NO NO 0 0", text, flags=re.MULTILINE)
+    assert read_site(["a.q"], ["shm $pe_slots"], text.splitlines()).settings() == {
+        "parallel_environment": "shm", "memory": None, "gpus": "ngpus", "per_job": ["ngpus"],
+    }  # fmt: skip
