@@ -70,7 +70,11 @@ class Queue:
 
     def of(self, job: str) -> "Optional[Ticket]":
         """A job's ticket, or None."""
-        which = self._which(job)
+        try:  # an element that gave way has another ticket than before
+            found = os.stat(os.path.join(self.folder, job))
+            which = found.st_mtime_ns, found.st_ino  # type: Optional[tuple[int, int]]
+        except OSError:  # unknown
+            which = None
         known = self._known.get(job)
         if known is not None and which in (known[0], None):
             return known[1]
@@ -81,14 +85,6 @@ class Queue:
         if which is not None:
             self._known[job] = which, ticket
         return ticket
-
-    def _which(self, job: str) -> "Optional[tuple[int, int]]":
-        """Which file it is: an element that gave way has another ticket than before. None if that is unknown."""
-        try:
-            found = os.stat(os.path.join(self.folder, job))
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_ino
 
     def told(self, job: str) -> "Optional[dict[str, Any]]":
         """All that is written on it; None if there is none, or it cannot be read now, or it is no ticket of ours."""

@@ -28,7 +28,7 @@ from ..layout import (
 )
 from . import publish, retries
 from .text import portable
-from .verdict import Fenced, document, superseded
+from .verdict import document, superseded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,17 +96,13 @@ class Attempt:
         attempt._write_owner()
         return attempt
 
-    def following(self) -> "Attempt":
-        """The one right after this, which the same supervisor begins.
-
-        Raises:
-            Fenced: Another has begun it.
-        """
+    def following(self) -> "Optional[Attempt]":
+        """The one right after this, which the same supervisor begins; None if another has begun it."""
         following = Attempt(self.job, self.number + 1)
         try:
             os.mkdir(following.folder, 0o700)
         except FileExistsError:
-            raise Fenced() from None
+            return None
         following._write_owner()
         return following
 

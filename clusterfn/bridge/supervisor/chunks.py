@@ -199,7 +199,8 @@ class ItemJournal:
 
     def __init__(self, folder: str, sync: bool) -> None:
         self._sync = sync
-        self._lines, self._values = (_append_to(os.path.join(folder, name)) for name in (JOURNAL, VALUES))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._lines, self._values = (os.open(os.path.join(folder, name), flags, 0o600) for name in (JOURNAL, VALUES))
         self._at = os.fstat(self._values).st_size
 
     def begin(self, index: int, **facts: "Any") -> None:
@@ -234,10 +235,6 @@ class ItemJournal:
         _write(self._lines, (json.dumps(dict(portable(record), t=round(time.time(), 3))) + "\n").encode())
         if self._sync:
             os.fsync(self._lines)
-
-
-def _append_to(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -5,6 +5,7 @@ passes on 4 MB: jobs come in the order of their ids, a page at a time. The last 
 `{"after": ID}`, and AFTER asks for the jobs behind that id.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -37,16 +38,16 @@ def listing(root: str, after: str = "", page_bytes: int = _PAGE_BYTES) -> int:
             sys.stdout.write(json.dumps({"after": last}) + "\n")
             break
         try:
-            told = _told(folder)
+            told = _describe(folder)
         except DAMAGED as error:
-            told = _damaged(folder, error)
+            told = _describe_damaged(folder, error)
         last, line = told["id"], json.dumps(told) + "\n"
         left -= len(line)
         sys.stdout.write(line)
     return 0
 
 
-def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
+def _describe_damaged(folder: str, error: Exception) -> "dict[str, Any]":
     try:
         started = os.stat(folder).st_mtime
     except OSError:  # it was removed meanwhile
@@ -56,7 +57,7 @@ def _damaged(folder: str, error: Exception) -> "dict[str, Any]":
     return dict(told, message=message, started=started)
 
 
-def _told(folder: str) -> "dict[str, Any]":
+def _describe(folder: str) -> "dict[str, Any]":
     job = JobFolder(folder)
     started = os.stat(os.path.join(folder, SPEC)).st_mtime
     state, message = _state(job)
@@ -83,7 +84,10 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
 
     group = job.spec["group"]
     counts = in_words(kinds(job.home), group["count"])
-    begun = [each for each in _elements(job) if each.attempts() and not os.path.exists(each.path(VERDICT))]
+    folder = job.path(ELEMENTS)
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    elements = [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
+    begun = [each for each in elements if each.attempts() and not os.path.exists(each.path(VERDICT))]
     going = [element for element in begun if not _has_ended(element)]
     waits = {element.id: report.reason_of(element.root, element.id) for element in going}
     running = [element for element in going if not waits[element.id]]
@@ -100,12 +104,6 @@ def _of_items(job: JobFolder) -> "tuple[str, str]":
     return "PENDING", counts + "; nobody runs the rest until somebody attaches to it"
 
 
-def _elements(job: JobFolder) -> "list[JobFolder]":
-    folder = job.path(ELEMENTS)
-    names = os.listdir(folder) if os.path.isdir(folder) else []
-    return [JobFolder(os.path.join(folder, name)) for name in names if name.isdecimal()]
-
-
 def _has_ended(job: JobFolder) -> bool:
     outcomes = [Attempt(job, number).outcome() for number in job.attempts()]
     return any(outcome is not None and outcome["final"] for outcome in outcomes)
@@ -118,25 +116,14 @@ def _first_line(text: "Any") -> str:
 
 def _of_events(attempt: Attempt) -> "tuple[str, str]":
     state, message = "STARTING", ""
-    for event in _events(attempt):
-        if event["event"] in _EVENTS:
-            state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
-    silent_s = _silent_s(attempt)
+    with contextlib.suppress(FileNotFoundError), open(attempt.path(EVENTS), encoding="utf-8") as file:
+        for event in (json.loads(line) for line in file if line.endswith("\n")):
+            if event["event"] in _EVENTS:
+                state, message = _EVENTS[event["event"]], event.get("reason") or event.get("node") or message
+    try:
+        silent_s = time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
+    except FileNotFoundError:
+        silent_s = 0.0
     if silent_s > STALE_AFTER_S:
         return "UNKNOWN", "its heartbeat stands still since %d s" % silent_s
     return state, message
-
-
-def _events(attempt: Attempt) -> "list[dict[str, Any]]":
-    try:
-        with open(attempt.path(EVENTS), encoding="utf-8") as file:
-            return [json.loads(line) for line in file if line.endswith("\n")]
-    except FileNotFoundError:
-        return []
-
-
-def _silent_s(attempt: Attempt) -> float:
-    try:
-        return time.time() - os.stat(attempt.path(HEARTBEAT)).st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -15,7 +15,7 @@ from ..layout import EXIT_PUBLISHED, EXIT_RETURNED, HOST_DISK, RETURNED
 from . import retries, worker_process
 from .attempt import Attempt, claim
 from .job import JobFolder
-from .run import run_through
+from .run import AttemptRun, run_through
 from .verdict import Fenced, Verdict, print_disk_full, print_state, say
 from .watch import EndWatch, Signals
 
@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Optional
 
-    from .job import HeldResources
     from .run import AttemptRun
 
 _EXIT_LEFT_TO_AFTER = 143
@@ -112,18 +111,14 @@ def run(folder: str, status: "Optional[str]" = None) -> int:
             return not_now.status
     ended = _claim_and_run(job, status, signals)
     if job.held is not None:
-        _let_go(job, job.held)
+        from ..queue import launch
+
+        job.held.release()
+        launch.revive_spooler(job.root, job.spec["bridge"])
     from . import expire
 
     expire.once_a_day(job)
     return ended
-
-
-def _let_go(job: JobFolder, held: "HeldResources") -> None:
-    from ..queue import launch
-
-    held.release()
-    launch.revive_spooler(job.root, job.spec["bridge"])
 
 
 def _claim_and_run(job: JobFolder, status: "Optional[str]", signals: Signals) -> int:
@@ -173,17 +168,26 @@ def _see_through(job: JobFolder, attempt: Attempt, watch: EndWatch) -> int:
 
 def _run(job: JobFolder, attempt: Attempt, watch: EndWatch) -> "tuple[Optional[AttemptRun], Verdict, bool]":
     """One attempt to its end: its verdict, and whether that is the worker's own last word."""
+    runner: "type[AttemptRun]" = AttemptRun
+    if job.spec["resources"].get("nodes", 1) > 1:
+        from .nodes import Head
+
+        runner = Head
     work: "Optional[AttemptRun]" = None
     try:
         attempt.prepare()
-        work = _run_of(job)(job, attempt, watch)
+        work = runner(job, attempt, watch)
         verdict, alive = run_through(work)
         return work, verdict, alive
     except OSError as error:
-        verdict = _refused_by_disk(error, attempt)
+        if error.errno not in _FULL:
+            raise
+        where = error.filename or attempt.folder
+        message = "nothing can be written on the host any more: %s (%s)" % (os.strerror(error.errno), where)
+        hint = "make room there, or point root: to another file system"
         if work is not None:
             work.end_tree()
-        return work, verdict, False
+        return work, Verdict(HOST_DISK, message, stage="start", hint=hint), False
 
 
 def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional[Attempt]":
@@ -192,7 +196,7 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
     The next one exists before this one says that it was followed: a process that dies in between leaves a job that can
     be concluded.
     """
-    job, cards, following = attempt.job, work.cards(), _following(attempt)
+    job, cards, following = attempt.job, work.cards(), attempt.following()
     if following is not None:
         used, where = 1 + len(attempt.earlier()), retries.where(verdict, work.where())
         told = retries.in_words(attempt.number, where, verdict.facts["message"], used, retries.allowed(job))
@@ -206,31 +210,6 @@ def _follow(attempt: Attempt, work: "AttemptRun", verdict: Verdict) -> "Optional
     work.close()
     job.failed_cards += retries.suspects(verdict, cards)
     return following
-
-
-def _following(attempt: Attempt) -> "Optional[Attempt]":
-    try:
-        return attempt.following()
-    except Fenced:
-        return None
-
-
-def _run_of(job: JobFolder) -> "type[AttemptRun]":
-    if job.spec["resources"].get("nodes", 1) > 1:
-        from .nodes import Head
-
-        return Head
-    from .run import AttemptRun
-
-    return AttemptRun
-
-
-def _refused_by_disk(error: OSError, attempt: Attempt) -> Verdict:
-    if error.errno not in _FULL:
-        raise error
-    where = error.filename or attempt.folder
-    message = "nothing can be written on the host any more: %s (%s)" % (os.strerror(error.errno), where)
-    return Verdict(HOST_DISK, message, stage="start", hint="make room there, or point root: to another file system")
 
 
 def _conclude(attempt: Attempt, work: "Optional[AttemptRun]", verdict: Verdict, alive: bool) -> int:

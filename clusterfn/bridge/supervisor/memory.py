@@ -122,16 +122,9 @@ def _memory_groups() -> "list[str]":
 
 
 def _oom_kills(path: str) -> int:
-    for line in _read(path).split("\n"):
-        name, _, count = line.partition(" ")
-        if name == "oom_kill":
-            return int(count)
-    return 0
-
-
-def _read(path: str) -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read().decode("ascii", "replace")
+        with open(path, encoding="ascii", errors="replace") as file:
+            counts = dict(line.split(" ", 1) for line in file if " " in line)
     except OSError:
-        return ""
+        return 0
+    return int(counts.get("oom_kill", 0))

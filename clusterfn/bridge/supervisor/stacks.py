@@ -77,7 +77,9 @@ class Stacks:
             wait_s = min(_ANSWER_S, until - time.monotonic())
             stack = self._ask(pid, wait_s) if wait_s > 0 and process_tree.catches(pid, _SIGNAL) else []
             told = _readable(stack, self._job.spec["bridge"], sources)
-            found += ["%s:" % process_tree.name_of(pid)] + told if told else [_without(pid)]
+            state, name = process_tree.state_of(pid), process_tree.name_of(pid)
+            doing = _STATES.get(state, "in state " + state)
+            found += ["%s:" % name] + told if told else ["%s: no stack of Python's; it is %s" % (name, doing)]
         linecache.clearcache()
         return masked(found, self._secrets)
 
@@ -130,8 +132,3 @@ def _text(file: str, number: int, sources: "dict[str, list[str]]") -> str:
         lines = sources[file]
         return lines[number - 1].strip() if number <= len(lines) else ""
     return linecache.getline(file, number).strip()
-
-
-def _without(pid: int) -> str:
-    state = process_tree.state_of(pid)
-    return "%s: no stack of Python's; it is %s" % (process_tree.name_of(pid), _STATES.get(state, "in state " + state))
