@@ -151,8 +151,10 @@ STAGES = (
 )  # fmt: skip
 
 
+# Paths below a host's root. What is named by a digest has the SHA-256 of its bytes, or of the archive it came from.
+
+
 def blob(root, digest):  # type: (str, str) -> str
-    """The file that holds the bytes with this SHA-256."""
     return posixpath.join(root, BLOBS, digest)
 
 
@@ -167,12 +169,10 @@ def sources_dir(root, digest):  # type: (str, str) -> str
 
 
 def package_dir(root, digest):  # type: (str, str) -> str
-    """The folder of the unpacked archive with this SHA-256."""
     return posixpath.join(root, PACKAGES, digest)
 
 
 def environment_dir(root, env_id):  # type: (str, str) -> str
-    """The prefix of one environment."""
     return posixpath.join(root, ENVIRONMENTS, env_id)
 
 
@@ -187,7 +187,6 @@ def uses_dir(root, env_id):  # type: (str, str) -> str
 
 
 def job_dir(root, job_id):  # type: (str, str) -> str
-    """The folder of one job."""
     return posixpath.join(root, JOBS, job_id)
 
 

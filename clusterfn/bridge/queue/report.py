@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from ..layout import JOBS, QUEUE_STATUS, SPEC, UNSATISFIABLE
+from ..layout import QUEUE_STATUS, SPEC, UNSATISFIABLE, job_dir
 from ..supervisor import gpus
 from ..supervisor.eligible_gpus import describe_request
 from ..supervisor.job import DAMAGED
@@ -193,7 +193,7 @@ def _name_of(root: str, job: str) -> "Optional[str]":
     """What its function is called; of an element of a group with its number."""
     whole, _, element = job.partition(".")
     try:
-        with open(os.path.join(root, JOBS, whole, SPEC), encoding="utf-8") as file:
+        with open(os.path.join(job_dir(root, whole), SPEC), encoding="utf-8") as file:
             name = json.load(file)["name"]
     except (OSError, ValueError, KeyError):  # its folder is gone
         return None

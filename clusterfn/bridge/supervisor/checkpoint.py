@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 
-from ..layout import CHECKPOINT, JOBS, UNSATISFIABLE
+from ..layout import CHECKPOINT, UNSATISFIABLE, job_dir
 from .verdict import Verdict
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def resume(job: "JobFolder", look: "Callable[[], None]") -> "list[str]":
     resumed, own = job.spec.get("resume"), job.path(CHECKPOINT)
     if not resumed or job.has_checkpoint():
         return []
-    theirs, aside = os.path.join(job.root, JOBS, resumed, CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
+    theirs, aside = os.path.join(job_dir(job.root, resumed), CHECKPOINT), "%s-%s" % (own, os.urandom(8).hex())
     copying = _Copying(theirs, look)
     try:
         copying.folder(theirs, aside)
