@@ -176,7 +176,10 @@ def keep_result(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], 
     if kind == RAISED:
         facts = _keep_exception(result, file, caller, report.secrets)
     else:
-        facts = _keep_value(result, file, caller)
+        try:
+            facts = dict(_write(result, file, caller), done=RETURNED)
+        except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
+            facts = _not_kept(result, error, caller)
     for note in dict.fromkeys(pickler.notes):
         report.say(note=note)
     if "size" not in facts:
@@ -184,14 +187,6 @@ def keep_result(kind: str, result: Any, value_fd: int, caller: tuple[int, ...], 
     with contextlib.suppress(OSError):  # what could not be written has been reported
         file.close()
     return facts
-
-
-def _keep_value(value: Any, file: Any, caller: tuple[int, ...]) -> dict[str, Any]:
-    try:
-        written = _write(value, file, caller)
-    except BaseException as error:  # noqa: BLE001 - pickling runs the user's own code, which may raise anything
-        return _not_kept(value, error, caller)
-    return dict(written, done=RETURNED)
 
 
 def _not_kept(value: Any, error: BaseException, caller: tuple[int, ...]) -> dict[str, Any]:
