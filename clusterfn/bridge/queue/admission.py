@@ -1,7 +1,8 @@
-"""Lets a job in, or into the queue: the first thing that a supervisor does where there is no scheduler.
+"""Admit a job to the machine or put it into the queue: a supervisor's first step where there is no scheduler.
 
-Nothing of the job exists then, neither claim nor attempt. What it takes is held by marks, which its worker inherits.
-Only one on the machine is at the door at a time, so that who came first is let in first.
+Nothing of the job exists then, neither claim nor attempt. `plan` decides whether it may start. What it takes is held by
+leases, which its worker inherits. Only one job on the machine is at the door at a time, so the first to come is the
+first to be admitted.
 """
 
 import os
@@ -36,7 +37,7 @@ _EXIT_LEFT_TO_AFTER = 143
 
 
 class NotNow(Exception):
-    """The job is not let in by this process.
+    """The job is not admitted by this process.
 
     Attributes:
         status: With what the supervisor exits.
@@ -48,10 +49,10 @@ class NotNow(Exception):
 
 
 class Admitted:
-    """What a job has of the machine.
+    """What a job holds of the machine.
 
     Attributes:
-        uuids: Its cards, in PCI order.
+        uuids: Its GPUs, in PCI order.
     """
 
     def __init__(self, admission: "_Admission", cards: "dict[str, Lease]", refusal: "Optional[Verdict]" = None) -> None:
@@ -400,7 +401,7 @@ class _Admission:
 
 
 def _enter(marks: "Leases") -> "Optional[Lease]":
-    """The door, once nobody else is at it; None if somebody stays there for ever: marks alone decide then."""
+    """Hold the door, once it is free; None if another process keeps it for ever: the names alone decide then."""
     until = time.monotonic() + _AT_THE_DOOR_S
     while True:
         door = marks.hold(lease_names.DOOR)

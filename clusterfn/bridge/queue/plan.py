@@ -26,7 +26,7 @@ class GpuSituation:
 
     Attributes:
         cards: The GPUs of the job's kind.
-        holders: uid of whoever holds a GPU, by its UUID; -1 where that is not known.
+        holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
         strangers: Who uses a GPU without a lease.
         ahead: uid and number of GPUs of each job that waits, came before, and has some of these GPUs kept for it.
         kept: How many of them are.
@@ -102,7 +102,7 @@ class QueueView:
         seen: The names that were held at one look.
         uid: Whose tickets they are.
         cards_of: The GPUs of a kind.
-        holders: uid of whoever holds a GPU, by its UUID; -1 where that is not known.
+        holders: uid of a GPU's holder, by its UUID; -1 where that is not known.
         strangers: Who uses a GPU without a lease.
         starting: Jobs whose script was started, and is not in yet.
         late: Jobs whose turn has come and which are not awaited now: their script takes long, or failed and rests.

@@ -205,8 +205,9 @@ class Spooler:
         }  # fmt: skip
 
     def _conclude(self, job: str, folder: str, verdict: "dict[str, Any]") -> None:
-        """By the same path as everybody: it does nothing if the job has begun. Nobody waits for it here: what the
-        function or somebody else has left in the job's folder may keep it for ever.
+        """Publish the end of a job by `supervise.py conclude`, which does nothing if the job has begun.
+
+        It is not awaited: what the function has left in the job's folder may keep it for ever.
         """
         import tempfile  # costs as much as all the rest, and few jobs end here
 
