@@ -579,3 +579,30 @@ def test_after_the_cable_was_pulled_nothing_is_asked_until_a_person_logs_in(
         assert job.result(WAIT_S) == "the value"
         assert prompts() == 2
     gate.unlink()
+
+
+def test_where_nothing_can_be_held_a_broken_connection_ends_the_wait_and_asks_nobody(
+    totp: Any, configured: Any, lab: Any, person: Person, prompts: Counted, tmp_path: Path
+) -> None:
+    from clusterfn import attach, cluster
+
+    gate = lab.home("second") / f"gate-{tmp_path.name}"
+    with DelayProxy(0, lab.host("totp-second").port) as cable:
+        key = "HostKeyAlias [127.0.0.1]:22027"
+        configured(totp("paramiko", f"Host totp-second\nPort {cable.port}\n{key}"))
+        space: dict[str, Any] = {}
+        exec(JOB, space)
+        job = cluster(host="totp-second")(space["wait"]).submit(str(gate))
+        until(lambda: job.state == "RUNNING")
+
+        cable.cut()
+
+        with pytest.raises(AuthenticationError, match="totp-second needs you: the next call or attach asks") as caught:
+            job.result(WAIT_S)
+        assert f"clusterfn.attach('{job.id}')" in (caught.value.hint or "")
+        assert prompts() == 1  # and no thread in the background asks
+
+        gate.touch()
+        assert attach(job.id).result(WAIT_S) == "the value"
+        assert prompts() == 2
+    gate.unlink()
