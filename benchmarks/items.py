@@ -6,28 +6,14 @@ Writes benchmarks/results/map-<count>-<date>.txt. Takes ten minutes on two cores
 from __future__ import annotations
 
 import datetime
-import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.place import SCRIPTS, made
+from benchmarks.place import made
 from benchmarks.report import RESULTS
-
-
-def measure(count: int, root: Path, env: Mapping[str, str] | None = None, host: str = "slurm") -> dict[str, Any]:
-    """Map so many items, and count what it left on the host below that root."""
-    argv = [sys.executable, str(SCRIPTS / "items.py"), str(count), host]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    folder = root / "jobs" / told.pop("id")
-    told["elements that began"] = len(list((folder / "elements").iterdir()))
-    told["files"] = sum(path.is_file() for path in folder.rglob("*"))
-    return told
+from tests.e2e.many_items import measure
 
 
 def write(count: int, told: Mapping[str, Any]) -> Path:

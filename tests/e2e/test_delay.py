@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.round_trips import ACTIONS, DELAYS_MS, behind, counted
+from tests.e2e.round_trips import ACTIONS, DELAYS_MS, behind, counted
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(240)]
 

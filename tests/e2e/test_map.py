@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import clusterfn
-from benchmarks import items
 from clusterfn import (
     Cancelled,
     ClusterfnError,
@@ -37,6 +36,7 @@ from clusterfn.calls.group import state_of_group
 from clusterfn.hosts.host_state import open_session
 from clusterfn.scheduler.slurm import Slurm
 from tests.e2e.conftest import give_to, wait_until
+from tests.e2e.many_items import measure
 
 pytestmark = pytest.mark.lab
 BOTH = pytest.mark.parametrize("host", ["tensor01", "slurm"])
@@ -752,7 +752,7 @@ group.stop()
 @pytest.mark.timeout(3600)
 def test_ten_thousand_items_are_few_files_and_few_questions(hosts, lab):
     count = 10_000
-    told = items.measure(count, hosts.root)
+    told = measure(count, hosts.root)
 
     print(told)
     assert told["each result once and in its place"]

@@ -90,7 +90,7 @@ class Waits:
     def _reconnect(self, method: Any, its_link: Any, *args: Any) -> Any:
         """What is open is asked again, and so answered as much later."""
         self._here.again, self._here.took = True, 0
-        waiting = [request.reply for request in its_link._requests.all()]
+        waiting = [request.reply for request in its_link._requests.values()]
         done = method(its_link, *args)
         for reply in waiting:
             reply.trip += self._here.took
