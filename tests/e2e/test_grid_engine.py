@@ -23,6 +23,7 @@ pytestmark = pytest.mark.lab
 @pytest.fixture
 def root(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A configuration whose only host is the lab's Grid Engine, with a root of its own; that root."""
+    assert lab.grid_engine
     name = f"ge-{secrets.token_hex(4)}"
     path = tmp_path / "clusterfn.yml"
     path.write_text(

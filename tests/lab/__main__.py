@@ -36,7 +36,8 @@ def announce(missing: list[str]) -> None:
 
 def all_alive(state: State) -> bool:
     """Built by these sources, complete, and every daemon runs."""
-    return state.complete and state.version == layout.version() and all(map(is_alive, state.daemons.values()))
+    daemons = "sge_qmaster" in state.daemons and all(map(is_alive, state.daemons.values()))
+    return state.complete and state.version == layout.version() and daemons
 
 
 def up(*, keep: bool) -> None:

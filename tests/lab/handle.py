@@ -183,9 +183,15 @@ class Lab:
         self.client = layout.CLIENT
         self.gpubox = GpuBox()
         self.slurm = SlurmControls()
-        self.grid_engine = GridEngineControls()
         self.totp = Totp()
         self.slurm_conf = layout.SLURM_CONF
+
+    @property
+    def grid_engine(self) -> GridEngineControls:
+        """Grid Engine's commands. Raises: LabMissing if its packages could not be downloaded."""
+        if "sge_qmaster" not in self.state.daemons:
+            raise LabMissing("the lab has no Grid Engine: its packages could not be downloaded; run `make lab` again")
+        return GridEngineControls()
 
     @property
     def pythons(self) -> dict[str, Path]:
