@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from ..layout import ATTEMPTS, CALL, CANCEL, CANCELLED, EVENTS, HOST_DISK, LOST, OUTCOME, TAKEN, WORK
+from ..schedulers import given_gpus
 from ..schedulers.bare import BareOnHost
 from ..supervisor import publish
 from ..supervisor.gpus import GpuUsageMonitor, monitored_gpus
@@ -123,7 +124,7 @@ class CallRun(AttemptRun):
         with open(self.job.path(CALL), encoding="utf-8") as file:
             spec["sys_path"] = json.load(file)["sys_path"]
         gpus: int = spec["resources"]["gpus"]
-        self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, dict(os.environ)), self.notes)
+        self._gpus = GpuUsageMonitor(monitored_gpus(None, gpus, given_gpus(os.environ)), self.notes)
         self._started = time.monotonic()
         self._attach(fork_call(self.job.folder, self.attempt.folder, spec))
 

@@ -11,7 +11,6 @@ import time
 from collections import namedtuple
 
 from ..layout import ENVIRONMENT, UNSATISFIABLE
-from ..schedulers import given_gpus
 from .eligible_gpus import GpuInfo, describe_gpus, describe_request, eligible_gpus, suggest_gpus
 from .process_tree import PROC
 from .text import last_lines, number, printable
@@ -349,16 +348,16 @@ def is_asker(pid: int) -> bool:
     return True
 
 
-def monitored_gpus(cards: "Optional[list[str]]", wanted: int, env: "dict[str, str]") -> "list[str]":
+def monitored_gpus(cards: "Optional[list[str]]", wanted: int, given: str) -> "list[str]":
     """What to ask nvidia-smi about.
 
     Args:
         cards: UUIDs of leased cards; None where a scheduler hands them out.
         wanted: How many the job asked for.
-        env: The worker's variables.
+        given: Which GPUs a scheduler gave to the job, as a list with commas; "" where none says it.
     """
     if not wanted:
         return []
     if cards is not None:
         return cards
-    return [name.strip() for name in given_gpus(env).split(",") if name.strip()]
+    return [name.strip() for name in given.split(",") if name.strip()]

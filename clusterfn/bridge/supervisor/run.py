@@ -24,6 +24,7 @@ from ..layout import (
     WORK,
     WORKER,
 )  # fmt: skip
+from ..schedulers import given_gpus
 from . import classify_exit, environ, gpus, memory, process_tree, stacks, stall, worker_process
 from .attempt import UsageFile, let_in
 from .job import describe_place
@@ -97,7 +98,8 @@ class AttemptRun:
         env = environ.worker_environment(self.job, self.attempt.number, os.environ, cards)
         self.notes += environ.redirect_caches(self.job, env)
         self._see_kernel_run(env)
-        self._gpus = gpus.GpuUsageMonitor(gpus.monitored_gpus(cards, spec["resources"]["gpus"], env), self.notes)
+        monitored = gpus.monitored_gpus(cards, spec["resources"]["gpus"], given_gpus(env))
+        self._gpus = gpus.GpuUsageMonitor(monitored, self.notes)
         self.watch.look()
         if not self.attempt.begin():
             raise Verdict(CANCELLED, "the job was withdrawn before it started", stage="lease")
