@@ -5,7 +5,7 @@ The client's side of the same scheduler is `clusterfn.scheduler.base`.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Optional, Union
+    from typing import Callable, Optional, Union
 
     from ..supervisor.verdict import Verdict
 
@@ -44,8 +44,12 @@ class HostScheduler:
         """Return the partition or queue in which this job runs; "" if it does not say."""
         return ""
 
-    def find_gpus(self, wanted: int) -> "Optional[list[str]]":
+    def find_gpus(self, wanted: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
         """Return the GPUs that it gave this job, where CUDA_VISIBLE_DEVICES does not already say it.
+
+        Args:
+            wanted: How many the job asked for.
+            count_gpus: Counts those of this machine.
 
         Raises:
             Verdict: It gave some, and does not say which.

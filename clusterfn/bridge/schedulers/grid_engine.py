@@ -10,7 +10,7 @@ from .base import HostScheduler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Mapping, Optional
+    from typing import Callable, Mapping, Optional
 
 _PATIENCE_S = 20
 _JOB = re.compile(r"<job_list\b.*?</job_list>", re.DOTALL)
@@ -45,7 +45,7 @@ class GridEngineOnHost(HostScheduler):
         """The job's queue."""
         return os.environ.get("QUEUE") or ""
 
-    def find_gpus(self, wanted: int) -> "Optional[list[str]]":
+    def find_gpus(self, wanted: int, count_gpus: "Callable[[], int]") -> "Optional[list[str]]":
         """Return those of a resource map (`SGE_HGR_gpu`); otherwise a host with more than were asked for is refused.
 
         Grid Engine itself only counts: which of them are another job's it does not say.
@@ -57,9 +57,7 @@ class GridEngineOnHost(HostScheduler):
                 return text.split()
         if shutil.which("nvidia-smi") is None:
             return None
-        from ..supervisor.gpus import list_gpus
-
-        there = len(list_gpus())
+        there = count_gpus()
         if there <= wanted:
             return None
         raise Verdict(

@@ -147,7 +147,7 @@ class AttemptRun:
         if not wanted:
             return None
         if self.job.scheduler.has_nodes:
-            return self.job.scheduler.find_gpus(wanted)
+            return self.job.scheduler.find_gpus(wanted, lambda: len(gpus.list_gpus()))
         self.stage = "lease"
         cards = self.job.held.cards(self.job.failed_cards) if self.job.held else []
         self.stage = "start"
