@@ -41,7 +41,7 @@ def nodes(text: str, resource: str) -> list[NodeGpus]:
 
 
 def _totals(settings: str, resource: str) -> Iterator[tuple[str, int]]:
-    """Host and amount, of the texts that `qconf -se` prints; a line that goes on ends with a backslash."""
+    """Host and amount, of the texts that `qconf -se` prints; a line that continues ends with a backslash."""
     host = ""
     for line in settings.replace("\\\n", "").splitlines():
         key, _, value = line.partition(" ")
