@@ -273,9 +273,7 @@ def test_where_no_login_can_be_held_a_refused_one_ends_every_wait(
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
 
-    with pytest.raises(
-        AuthenticationError, match="lab8 needs you: the next call or attach asks again; your jobs"
-    ):
+    with pytest.raises(AuthenticationError, match="lab8 needs you: the next call or attach asks again; your jobs"):
         asked.result(WAIT_S)
     assert (len(transport.commands), connection.usable()) == (2, False)
 

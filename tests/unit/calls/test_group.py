@@ -41,7 +41,7 @@ def ended(*values: object, on_error: str = "collect") -> JobGroup:
 
 
 def test_the_names_of_a_group_are_those_that_the_reference_explains():
-    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
     table = text.split("## `JobGroup`")[1].split("\n## ")[0]
     explained = {
         re.match(r"\w+", word)[0]
@@ -54,7 +54,7 @@ def test_the_names_of_a_group_are_those_that_the_reference_explains():
 
 def test_a_job_shows_by_completion_what_a_user_may_call():
     job = Job("7f3a000011112222", "train", "tensor01", "/root/jobs/7f3a", tracker=None)
-    text = (Path(__file__).parents[2] / "docs/reference/api.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/reference/api.md").read_text(encoding="utf-8")
     explained = set(re.findall(r"\w+", text.split("## `Job`")[1].split("\n## ")[0]))
 
     shown = {name for name in dir(job) if not name.startswith("_")} - set(dir(concurrent.futures.Future))

@@ -73,9 +73,7 @@ def test_a_list_is_believed_only_if_squeue_has_nothing_to_complain_of(rc, err, t
     assert slurm.trouble(Answer(rc, "", err)) == trouble
 
 
-@pytest.mark.parametrize(
-    "out", ["1234\n", "1234;alpha\n", "*** Welcome, 3 nodes ***\n1234\n", "3\n1234;a\n\n"]
-)
+@pytest.mark.parametrize("out", ["1234\n", "1234;alpha\n", "*** Welcome, 3 nodes ***\n1234\n", "3\n1234;a\n\n"])
 def test_the_number_is_found_whatever_a_site_prints(out):
     assert slurm.submitted(Answer(0, out)) == "1234"
 

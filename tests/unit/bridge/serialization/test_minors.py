@@ -10,7 +10,7 @@ import pytest
 
 from clusterfn.hosts import serialization
 from tests.fixtures import roundtrip
-from tests.unit.test_wire_calls import CALLS, GROUPS, version
+from tests.unit.bridge.serialization.test_calls import CALLS, GROUPS, version
 
 PYTHONS = {version(python): python for python in roundtrip.pythons()}
 USUAL = {("3.11", "3.9"), ("3.9", "3.13"), ("3.13", "3.10"), ("3.10", "3.12")}

@@ -9,7 +9,7 @@ from clusterfn.bridge.layout import UNSATISFIABLE
 from clusterfn.bridge.schedulers import is_batch_job, scheduler_named
 from clusterfn.bridge.supervisor.verdict import Verdict
 
-RECORDED = Path(__file__).parents[1] / "golden" / "grid-engine-8.1.9"
+RECORDED = Path(__file__).parents[3] / "golden" / "grid-engine-8.1.9"
 VARIABLES = ("JOB_ID", "SGE_TASK_ID", "RESTARTED", "CUDA_VISIBLE_DEVICES", "SGE_BINARY_PATH", "QUEUE")
 
 

@@ -14,7 +14,7 @@ import pytest
 from clusterfn import gpu
 from clusterfn.gpu.cuda_errors import TABLE
 
-PAGE = (Path(__file__).parents[2] / "docs/reference/gpu.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs/reference/gpu.md").read_text(encoding="utf-8")
 MODULES = [f"clusterfn.gpu.{each.name}" for each in pkgutil.iter_modules(gpu.__path__)]
 
 

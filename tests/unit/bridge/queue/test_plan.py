@@ -27,9 +27,7 @@ def planned(
     every = [
         GpuInfo(0, name, "NVIDIA A100" if name.isupper() else "NVIDIA RTX A6000", 49140) for name in [*held, *cards]
     ]
-    view = plan.QueueView(
-        machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, strangers={}
-    )
+    view = plan.QueueView(machine, Seen(names, 0), 1, lambda kind: gpus_of_kind(kind, every), holders, strangers={})
     return plan.plan_starts(tickets, view)
 
 

@@ -431,10 +431,13 @@ def facts(**changed):
         ({"minimize": True}, ["minimize: False there, True here"]),
         ({"function": "test"}, ["function: train there, test here"]),
         ({"code": "2"}, ["code: what train or anything that it calls does has changed since"]),
-        ({"code": "2", "module": "__main__"}, [
-            "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start the "
-            "sweep as before: run the file as a script, or import it"
-        ]),
+        (
+            {"code": "2", "module": "__main__"},
+            [
+                "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start the "
+                "sweep as before: run the file as a script, or import it"
+            ],
+        ),
         ({"code": None}, []),
         ({"space": {"lr": [0.1]}}, ["lr: [0.1, 0.2] there, [0.1] here"]),
         ({"space": {"k": [1]}}, ["k: nothing there, [1] here"]),

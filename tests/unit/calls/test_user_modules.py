@@ -208,8 +208,15 @@ def test_a_namespace_package_is_sent_from_all_its_folders_and_the_first_wins(pro
 @pytest.mark.parametrize(
     "name",
     [
-        "json", "sys", "pytest", "clusterfn.calls.files", "_clusterfn_wire.stand_ins", "cloudpickle",
-        "__main__", "none", "",
+        "json",
+        "sys",
+        "pytest",
+        "clusterfn.calls.files",
+        "_clusterfn_wire.stand_ins",
+        "cloudpickle",
+        "__main__",
+        "none",
+        "",
     ],  # fmt: skip
 )
 def test_what_is_there_already_does_not_travel(name):

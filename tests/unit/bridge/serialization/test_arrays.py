@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures import roundtrip
-from tests.unit.test_wire_calls import CALLS, TORCH, version
+from tests.unit.bridge.serialization.test_calls import CALLS, TORCH, version
 
 SCRIPTS = ["tensors_script.py", "indexes_script.py"]
 pytestmark = pytest.mark.skipif(not TORCH.exists(), reason="the lab's torch environment is not there")

@@ -81,10 +81,10 @@ def test_aliases_of_ssh_are_offered(folder, monkeypatch, capsys):
     monkeypatch.setattr(ssh_config_file, "home", lambda: folder)
     (folder / ".ssh" / "more.d").mkdir(parents=True)
     (folder / ".ssh" / "config").write_text(
-        "Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third \"a b\n"
+        'Include more.d/* nothing\nInclude config\nHost gpu box *.lab\n  User ada\nHost !not *\nhost=third "a b\n'
         "Host fourth # of all\nInclude ~nobody-at-all/x\n"
     )
-    (folder / ".ssh" / "more.d" / "lab").write_text("Match host x\nHost \"slurmbox\"\n")
+    (folder / ".ssh" / "more.d" / "lab").write_text('Match host x\nHost "slurmbox"\n')
 
     with pytest.raises(ConfigError, match="no terminal"):
         address.begin(None, None, YES)

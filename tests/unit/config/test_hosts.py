@@ -12,7 +12,7 @@ from clusterfn.config import hosts, yamlfile
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def parsed(text):

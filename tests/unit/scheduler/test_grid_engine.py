@@ -14,7 +14,7 @@ from clusterfn.scheduler.grid_engine import GridEngine
 from clusterfn.scheduler.grid_engine.site import read as read_site
 from tests.golden.samples import BARE, job
 
-RECORDED = Path(__file__).parents[1] / "golden" / "grid-engine-8.1.9"
+RECORDED = Path(__file__).parents[2] / "golden" / "grid-engine-8.1.9"
 HOST = replace(BARE, name="campus", scheduler="grid_engine")
 GB = 2**30
 

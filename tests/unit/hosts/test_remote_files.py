@@ -196,7 +196,7 @@ def test_a_host_that_fails_is_no_missing_file():
         ([["a", 1], ["b/c", 2]], 'left 2 files on tensor01: a, b/c (outputs=["**"] brings them back)'),
         (
             [["a\x1b[2J\nb\udce4", 1]],
-            'left 1 file on tensor01: \'a\\x1b[2J\\nb\\udce4\' (outputs=["*"] brings it back)',
+            "left 1 file on tensor01: 'a\\x1b[2J\\nb\\udce4' (outputs=[\"*\"] brings it back)",
         ),
         (
             [[f"{n:02}", 1] for n in range(20)],
