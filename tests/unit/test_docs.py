@@ -206,7 +206,7 @@ def test_the_steps_that_add_a_scheduler_name_every_file_that_one_needs():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     steps = page.partition("## Add a scheduler")[2].partition("\n## ")[0]
     own = ("clusterfn/scheduler/grid_engine/", "clusterfn/bridge/schedulers/grid_engine.py")
-    files = [*(ROOT / "clusterfn").rglob("*.py"), *(ROOT / "templates").iterdir(), ROOT / "setup.cfg"]
+    files = [*(ROOT / "clusterfn").rglob("*.py"), *(ROOT / "templates").glob("*.*"), ROOT / "setup.cfg"]
     knowing = [path for path in files if re.search("grid_engine|SGE_", path.read_text(encoding="utf-8"))]
     needed = {name for name in map(name_of, knowing) if not name.startswith(own)}
     named = set(re.findall(r"`((?:clusterfn|templates|tests)/[\w/.]+|setup\.cfg)`", steps))
@@ -238,7 +238,7 @@ def test_every_page_of_the_documents_is_reached_from_the_readme():
     assert [name_of(page) for page in PAGES if page not in reached | decisions] == []
 
 
-NAMED_TEST = re.compile(r"`(\w+/\w+\.py)::(\w+)`")
+NAMED_TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 THREATS = (ROOT / "docs" / "explanation" / "threats.md").read_text(encoding="utf-8")
 
 
