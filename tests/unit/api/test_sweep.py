@@ -434,8 +434,8 @@ def facts(**changed):
         (
             {"code": "2", "module": "__main__"},
             [
-                "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start the "
-                "sweep as before: run the file as a script, or import it"
+                "module: train of mine there, of __main__ here; whether its code is the same cannot be seen, so start "
+                "the sweep as before: run the file as a script, or import it"
             ],
         ),
         ({"code": None}, []),
