@@ -34,7 +34,7 @@ demo: $(STAMP)  ## a function runs on this machine and its value comes back
 	$(BIN)/clusterfn demo
 
 # What runs on hosts alone needs no types for Windows, which is no host.
-HOSTS_OWN = clusterfn/bridge/(agent/|builder/|queue/|session/|supervisor/|stubs/|worker/)
+HOSTS_OWN = clusterfn/bridge/(agent/|builder/|queue/|schedulers/|session/|supervisor/|stubs/|worker/)
 lint: venv  ## ruff, mypy for each platform, and shellcheck where it is installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy --platform linux
@@ -64,7 +64,7 @@ test-with-lab: venv
 	$(BIN)/python -m tests.lab torch
 	$(BIN)/python -m tests.lab.conda36
 	$(BIN)/python -m tests.lab.channel
-	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) lint tests-side-by-side
+	@CLUSTERFN_REQUIRE_LAB=1 $(MAKE) -k -j2 lint tests-side-by-side
 
 # Most tests on the lab wait: five processes keep two cores busy. tests/conftest.py says which tests share one.
 tests-side-by-side: venv

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import socket
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -75,12 +76,16 @@ def _runtime_path() -> Path:
     given = os.environ.get(VARIABLE)
     if given:
         return Path(given).absolute()
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     return Path("/tmp") / f"clusterfn-{os.getuid()}"  # TMPDIR differs between the programs of one user
 
 
 def _refuse_shared(path: Path) -> None:
     if len(os.fsencode(path)) > _LONGEST:
         raise ConfigError(f"{path} is too long for a folder of sockets", hint=f"set {VARIABLE} to a short path")
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigError(
@@ -194,6 +199,8 @@ def is_running(pid: int) -> bool:
 
 def listens(held: HeldConnection) -> bool:
     """Whether a process has its socket open, even a stopped one. Counts as use of the connection."""
+    if sys.platform == "win32":
+        raise AssertionError("no connection can be held on Windows")
     with socket.socket(socket.AF_UNIX) as line:
         line.setblocking(False)
         try:

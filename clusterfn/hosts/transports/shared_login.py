@@ -108,8 +108,7 @@ def find_held(settings: Settings) -> HeldConnection | None:
 
 def all_held() -> Iterator[HeldConnection]:
     """Yield all that is held; remove the records of dead connections."""
-    if sys.platform != "win32":
-        yield from filter(_lives, held_connections.all_records())
+    yield from filter(_lives, held_connections.all_records() if sys.platform != "win32" else ())
 
 
 def _lives(each: HeldConnection) -> bool:
