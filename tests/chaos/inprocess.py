@@ -10,6 +10,8 @@ from typing import Any
 
 from clusterfn import ClusterFunction
 from clusterfn.calls import attach
+from clusterfn.calls import payload as payloads
+from clusterfn.calls.call import prepare, send_call
 from clusterfn.calls.job import Job
 from clusterfn.config.options import parse_options
 from clusterfn.hosts.host_state import HostState
@@ -120,7 +122,7 @@ class Here:
         """Send a call of `calls`; its run is noted in a file of the job's own."""
         function = ClusterFunction(_CALLS[call], parse_options({"host": host}))
         place = self.world.runs / "unknown"
-        prepared = call.prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
+        prepared = prepare(function.__wrapped__, (), {"path": str(place), **arguments}, function.options)
         arguments["path"] = str(self.world.runs / prepared.job.id)
-        payload = call.payloads.pack(function.__wrapped__, (), arguments)
-        return Sent(call.send_call(replace(prepared, payload=payload), live=live)[0], host, self.world)
+        payload = payloads.pack(function.__wrapped__, (), arguments)
+        return Sent(send_call(replace(prepared, payload=payload), live=live)[0], host, self.world)
