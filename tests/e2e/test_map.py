@@ -70,7 +70,9 @@ def troubled(x):
     if x == 9:
         time.sleep(60)
     if x == 11:
-        return bytearray(400 << 20)[-1]
+        held = bytearray(400 << 20)
+        time.sleep(2)  # memory is looked at ten times a second, on a busy machine less often
+        return held[-1]
     return x
 
 
