@@ -350,7 +350,7 @@ def test_once_while_a_call_is_sent_has_it_sent_and_run_and_says_how_to_get_it(se
 
     _, err = process.communicate(timeout=60)
 
-    assert re.search(r"still sending \w{16} to \S+ \(.* of \d+ MB.*\); it runs once all of it has arrived", err)
+    assert re.search(r"still sending \w{16} to \S+ \(.*\d+ MB.*\); it runs once all of it has arrived", err)
     assert (job_id := re.search(rf"keeps running on {tmp_path.name}: (\w+) ", err)), err
     assert attach(job_id[1], tmp_path.name).result(20) == 42
 
