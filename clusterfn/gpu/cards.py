@@ -25,7 +25,7 @@ class Card:
         index: As the process counts them: cuda:0 is 0.
         name: Such as "NVIDIA RTX A6000".
         total_gb: Its memory.
-        used_gb: In use, by whomever; None if unknown.
+        used_gb: In use, by any process; None if unknown.
         own_gb: In tensors of this process's PyTorch.
         utilization: Percent of the time in which it computed, lately; 0.0 where PyTorch was asked, which does not know.
         capability: Compute capability, such as (8, 6); None if unknown.
@@ -75,7 +75,7 @@ class GpuInfo:
 
     @property
     def used_gb(self) -> float:
-        """Memory in use on all cards, by whomever, as far as it is known."""
+        """Memory in use on all cards, by any process, as far as it is known."""
         return sum((card.used_gb or 0.0 for card in self.cards), 0.0)
 
     @property
@@ -85,7 +85,7 @@ class GpuInfo:
 
 
 def get_safe_gpu_info() -> GpuInfo:
-    """The cards that this process may see; no cards, and why, where there is no GPU or its driver fails.
+    """Return the cards that this process may see; no cards, and why, where there is no GPU or its driver fails.
 
     Example:
         >>> info = get_safe_gpu_info()
@@ -97,7 +97,7 @@ def get_safe_gpu_info() -> GpuInfo:
 
 
 def get_safe_vram_usage(card: int | None = None) -> float:
-    """GB in use on the visible cards, by whomever; 0.0 where nothing can be known.
+    """Return the GB in use on the visible cards, by any process; 0.0 where nothing can be known.
 
     Args:
         card: Only this one, as the process counts them; all of them together by default.
@@ -111,7 +111,7 @@ def get_safe_vram_usage(card: int | None = None) -> float:
 
 
 def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
-    """The card on which so much memory is free, before something large is loaded.
+    """Return a card on which so much memory is free, before something large is loaded.
 
     Args:
         needed_gb: GB that must be free on one card.
@@ -138,14 +138,14 @@ def validate_vram_usage(needed_gb: float, card: int | None = None) -> Card:
 
 
 def refuse_negative(**numbers: float) -> None:
-    """Refuse a number that is less than 0, or none, by its name."""
+    """Reject a number that is less than 0, or none, by its name."""
     for name, number in numbers.items():
         if not number >= 0:
             raise ConfigError(f"{name}={number!r} is negative or no number", hint=f"give {name}= as 0 or more")
 
 
 def describe(info: GpuInfo) -> Iterator[str]:
-    """The cards in words, one a line; why there are none."""
+    """Describe each card in a line; say why there are none."""
     for card in info.cards:
         known = f"{card.free_gb:.1f} of {card.total_gb:.1f} GB free"
         unknown = f"{card.total_gb:.1f} GB, and how much is free is unknown"
@@ -155,7 +155,7 @@ def describe(info: GpuInfo) -> Iterator[str]:
 
 
 def by_nvidia_smi() -> GpuInfo:
-    """What nvidia-smi says."""
+    """Ask nvidia-smi for the GPUs that this process may see; `trouble` says why there are none."""
     try:
         rows = smi.visible_rows()
     except smi.SmiFailed as failed:
@@ -170,12 +170,12 @@ def by_nvidia_smi() -> GpuInfo:
 
 
 def by_torch() -> GpuInfo:
-    """What the PyTorch of this process says; no cards if it does not use CUDA. May raise whatever PyTorch raises."""
+    """Ask the PyTorch of this process; no GPUs if it does not use CUDA. May raise anything that PyTorch raises."""
     torch = pytorch.with_cuda()
     if torch is None:
         return GpuInfo(trouble="this process does not use CUDA by PyTorch")
     cards = [_card(torch, number) for number in range(torch.cuda.device_count())]
-    return GpuInfo(tuple(cards if all(card.used_gb is not None for card in cards) else _filled_in(cards)), "torch")
+    return GpuInfo(tuple(cards if all(card.used_gb is not None for card in cards) else _add_usage(cards)), "torch")
 
 
 def _card(torch: Any, number: int) -> Card:
@@ -188,22 +188,21 @@ def _card(torch: Any, number: int) -> Card:
     return Card(number, properties.name, total, used, own, 0.0, (properties.major, properties.minor), uuid)
 
 
-def _filled_in(cards: Sequence[Card]) -> Iterator[Card]:
-    """With what nvidia-smi says of those that this process does not use itself."""
+def _add_usage(cards: Sequence[Card]) -> Iterator[Card]:
+    """Add what nvidia-smi says of the GPUs that this process does not use itself, where it is certain which is which.
+
+    A GPU is found by its UUID, else by its place.
+    """
     try:
         rows = smi.all_rows()
     except smi.SmiFailed as failed:
         say_once(logging.WARNING, f"what others use of cards that this process does not use is not known: {failed}")
         rows = []
-    for card, row in zip(cards, _rows_of(cards, rows)):
-        yield replace(card, used_gb=row.used_gb) if row is not None and card.used_gb is None else card
-
-
-def _rows_of(cards: Sequence[Card], rows: Sequence[smi.Row]) -> Sequence[smi.Row | None]:
-    """What nvidia-smi says of each card, found by its UUID, else by its place; None where that is not certain."""
+    of_cards: Sequence[smi.Row | None] = smi.visible(rows)
     if all(card.uuid for card in cards):
-        found = {(row.uuid, row.name): row for row in rows}  # a part of a card (MIG) has the UUID of the whole
-        return [found.get((card.uuid, card.name)) for card in cards]
-    seen = smi.visible(rows)
-    same = [row.name for row in seen] == [card.name for card in cards]
-    return seen if same else [None] * len(cards)
+        found = {(row.uuid, row.name): row for row in rows}  # a part of a GPU (MIG) has the UUID of the whole
+        of_cards = [found.get((card.uuid, card.name)) for card in cards]
+    elif [row and row.name for row in of_cards] != [card.name for card in cards]:
+        of_cards = [None] * len(cards)
+    for card, row in zip(cards, of_cards):
+        yield replace(card, used_gb=row.used_gb) if row is not None and card.used_gb is None else card

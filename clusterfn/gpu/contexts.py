@@ -98,9 +98,8 @@ def model_context(
 def model_context(
     create: Callable[[], M], cleanup_method: str | None = "close"
 ) -> contextlib.AbstractAsyncContextManager[M]: ...
-def model_context(
-    create: Callable[[], Any], cleanup_method: str | None = "close"
-) -> contextlib.AbstractAsyncContextManager[Any]:
+@contextlib.asynccontextmanager
+async def model_context(create: Callable[[], Any], cleanup_method: str | None = "close") -> AsyncIterator[Any]:
     """The same for `async with`; `create` and the clean-up may be coroutine functions.
 
     Args:
@@ -121,11 +120,6 @@ def model_context(
         >>> asyncio.run(read())
         'weights'
     """
-    return _model_context(create, cleanup_method)
-
-
-@contextlib.asynccontextmanager
-async def _model_context(create: Callable[[], Any], cleanup_method: str | None) -> AsyncIterator[Any]:
     async with async_gpu_memory_context():
         made = create()
         model = await made if inspect.isawaitable(made) else made

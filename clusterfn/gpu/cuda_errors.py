@@ -52,12 +52,6 @@ class Cause:
     source: str = _RUNTIME
     is_driver: bool = False
 
-    def occurs_in(self, message: str) -> bool:
-        """Whether a message says this."""
-        if any(text in message for text in self.texts):
-            return True
-        return " " not in self.name and re.search(rf"\b{self.name}\b", message) is not None
-
 
 TABLE: tuple[Cause, ...] = (
     # Several processes and cards together: these messages quote the ones below.
@@ -246,7 +240,7 @@ def classify(error: BaseException) -> Fault:
 
 
 def message_of(error: BaseException) -> str:
-    """An exception's text; "" where its own `__str__` fails."""
+    """Return an exception's text; "" where its own `__str__` fails."""
     try:
         return str(error)
     except Exception:  # noqa: BLE001 - the error's own __str__, which may raise anything
@@ -255,5 +249,10 @@ def message_of(error: BaseException) -> str:
 
 @functools.lru_cache(maxsize=256)
 def find_known_error(text: str) -> Cause | None:
-    """The first row of the table that occurs in a message; None if none does."""
-    return next((row for row in TABLE if row.occurs_in(text)), None)
+    """Return the first row of the table that occurs in a message; None if none does."""
+    for row in TABLE:
+        if any(part in text for part in row.texts):
+            return row
+        if " " not in row.name and re.search(rf"\b{row.name}\b", text):
+            return row
+    return None

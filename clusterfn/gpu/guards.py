@@ -87,24 +87,28 @@ def is_asynchronous(fn: Callable[..., object]) -> bool:
 
 
 def probe(fn: Callable[[], T], name: str, fallback: T) -> T:
-    """The same for what may be asked every second: the same failure is logged once."""
-    with swallowed(name, lambda error, fault, operation: say_once(_level(fault), _told(error, fault, operation))):
+    """Call `fn` as `safe_cuda_operation` does, and log the same failure once: it may be asked every second."""
+    with swallowed(name, once=True):
         return fn()
     return fallback
 
 
 @contextlib.contextmanager
-def swallowed(operation: str, report: Callable[[BaseException, Fault, str], None] | None = None) -> Iterator[None]:
-    """Log what fails inside, and go on after the block. The one place of this package where that is done."""
+def swallowed(operation: str, once: bool = False) -> Iterator[None]:
+    """Log what fails inside and continue after the block. Nothing else in this package does that."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - the promise is that nothing which fails in here is raised
-        (report or _report)(error, classify(error), operation)
+        _report(error, classify(error), operation, once)
 
 
-def _report(error: BaseException, fault: Fault, operation: str) -> None:
-    """A warning for what must be reckoned with; an error, with its traceback, for anything else."""
-    log.log(_level(fault), "%s", _told(error, fault, operation), exc_info=None if fault.expected else error)
+def _report(error: BaseException, fault: Fault, operation: str, once: bool = False) -> None:
+    level = logging.WARNING if fault.expected else logging.ERROR
+    text = f"{operation} failed on {_where()}: {first_line(error)}{_meaning(fault)}"
+    if once:
+        say_once(level, text)
+    else:
+        log.log(level, "%s", text, exc_info=None if fault.expected else error)
 
 
 @functools.lru_cache(maxsize=64)
@@ -113,16 +117,7 @@ def say_once(level: int, text: str) -> None:
     log.log(level, "%s", text)
 
 
-def _level(fault: Fault) -> int:
-    return logging.WARNING if fault.expected else logging.ERROR
-
-
-def _told(error: BaseException, fault: Fault, operation: str) -> str:
-    return f"{operation} failed on {_where()}: {first_line(error)}{_meaning(fault)}"
-
-
 def _meaning(fault: Fault) -> str:
-    """The name and the advice, where there are any."""
     return f" [{fault.name}]; next: {fault.advice}" if fault.advice else ""
 
 
@@ -132,7 +127,7 @@ def _where() -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The exception's type and the first line of its message."""
+    """Return the exception's type and the first line of its message."""
     lines = message_of(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

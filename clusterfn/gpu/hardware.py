@@ -51,7 +51,7 @@ class Hardware:
 
 
 def detect_hardware() -> Hardware:
-    """What this process can use; the CPU, and why, where cards or PyTorch's CUDA are missing.
+    """Return what this process can use; the CPU, and why, where cards or PyTorch's CUDA are missing.
 
     Example:
         >>> hardware = detect_hardware()
@@ -88,7 +88,7 @@ def _memory_gb() -> float:
 def get_recommended_batch_size(
     item_gb: float, model_gb: float = 0.0, *, least: int = 1, most: int = 1024, card: int | None = None
 ) -> int:
-    """The largest power of two of items that fits on each visible card, with a tenth of the free memory left.
+    """Return the largest power of two of items that fits on each visible card; a tenth of the free memory stays free.
 
     A card whose free memory is unknown counts as full.
 
@@ -118,7 +118,7 @@ def get_recommended_batch_size(
 def kv_cache_gb(
     tokens: int, *, layers: int, heads: int, head_size: int, value_bytes: float = 2.0, batch: int = 1
 ) -> float:
-    """GB that a transformer's keys and values take for a context of so many tokens.
+    """Return the GB that a transformer's keys and values take for a context of so many tokens.
 
     Args:
         tokens: Length of the context.
@@ -136,7 +136,7 @@ def kv_cache_gb(
 
 
 def supports_fp8(card: int | None = None) -> bool:
-    """Whether every visible card multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
+    """Return whether every visible card multiplies in FP8 (compute capability 8.9 and newer); False without a GPU.
 
     Args:
         card: Only this one.
@@ -150,7 +150,7 @@ def supports_fp8(card: int | None = None) -> bool:
 
 
 def get_optimal_providers() -> list[str]:
-    """ONNX Runtime's execution providers that can work here, the fastest first; the CPU's is always the last.
+    """List ONNX Runtime's execution providers that can work here, the fastest first; the CPU's is always the last.
 
     TensorRT's is left out unless its libraries are there: ONNX Runtime offers it all the same, and falls back to the
     CPU. Without onnxruntime, or without a card, what is left is the CPU's.
@@ -182,7 +182,7 @@ def validate_startup_configuration(
     cores: int = 0,
     allow_cpu: bool = False,
 ) -> Hardware:
-    """See, before anything is loaded, that the machine is what the program needs; every problem is said at once.
+    """Check, before anything is loaded, that the machine is what the program needs; report every problem at once.
 
     Args:
         gpus: Cards that must be there.

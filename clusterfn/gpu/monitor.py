@@ -8,7 +8,7 @@ from types import TracebackType
 
 from clusterfn.errors import ConfigError
 from clusterfn.gpu import pytorch
-from clusterfn.gpu.cards import Card, GpuInfo, by_nvidia_smi, by_torch
+from clusterfn.gpu.cards import GpuInfo, by_nvidia_smi, by_torch
 from clusterfn.gpu.guards import probe
 
 _SHORTEST_S = 0.1
@@ -54,6 +54,7 @@ class GpuMonitor:
         cards: What was seen, one `CardUse` for each card; empty without a GPU.
         looks: How often it looked with success.
         trouble: Why nothing was seen; "" if something was.
+        peak_gb: The most GB in use on all visible cards together at one look; 0.0 without a GPU.
 
     Raises:
         ConfigError: The interval is too short.
@@ -70,9 +71,9 @@ class GpuMonitor:
             raise ConfigError(f"GpuMonitor needs interval_s of at least {_SHORTEST_S}")
         self.looks = 0
         self.trouble = ""
+        self.peak_gb = 0.0
         self._interval_s = interval_s
         self._seen: dict[int, CardUse] = {}
-        self._peak_gb = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -80,11 +81,6 @@ class GpuMonitor:
     def cards(self) -> tuple[CardUse, ...]:
         """What was seen so far, one for each card."""
         return tuple(self._seen[number] for number in sorted(self._seen))
-
-    @property
-    def peak_gb(self) -> float:
-        """The most GB in use on all visible cards together at one look; 0.0 without a GPU."""
-        return self._peak_gb
 
     def start(self) -> None:
         """Look from now on; the first look is taken by the thread at once."""
@@ -115,24 +111,21 @@ class GpuMonitor:
         ended = False
         while not ended:
             ended = self._ended.is_set()  # before the look: so the last one comes after the block
-            self._take(probe(_look, "looking at the cards", GpuInfo(trouble="the cards could not be asked")))
+            self._record(probe(_look, "looking at the cards", GpuInfo(trouble="the cards could not be asked")))
             self._ended.wait(0.0 if ended else self._interval_s)
 
-    def _take(self, info: GpuInfo) -> None:
+    def _record(self, info: GpuInfo) -> None:
         if not info.cards:
             self.trouble = "" if self._seen else info.trouble
             return
         self.looks += 1
         self.trouble = ""
-        self._peak_gb = max(self._peak_gb, info.used_gb)
+        self.peak_gb = max(self.peak_gb, info.used_gb)
         for card in info.cards:
-            self._add(card)
-
-    def _add(self, card: Card) -> None:
-        use = self._seen.setdefault(card.index, CardUse(card.index, card.name, card.total_gb))
-        use.peak_gb = max(use.peak_gb, card.used_gb or 0.0)
-        use.utilization += (card.utilization - use.utilization) / self.looks
-        use.peak_utilization = max(use.peak_utilization, card.utilization)
+            use = self._seen.setdefault(card.index, CardUse(card.index, card.name, card.total_gb))
+            use.peak_gb = max(use.peak_gb, card.used_gb or 0.0)
+            use.utilization += (card.utilization - use.utilization) / self.looks
+            use.peak_utilization = max(use.peak_utilization, card.utilization)
 
     def _ask_torch(self) -> None:
         torch = pytorch.with_cuda()
@@ -141,9 +134,9 @@ class GpuMonitor:
 
 
 def _look() -> GpuInfo:
-    """nvidia-smi first: it knows how busy a card is, and cannot disturb what this process's other threads do there."""
-    told = by_nvidia_smi()
-    if told.cards:
-        return told
+    # nvidia-smi first: it knows how busy a GPU is, and cannot disturb what this process's other threads do there.
+    said = by_nvidia_smi()
+    if said.cards:
+        return said
     own = by_torch()
-    return own if own.cards else told
+    return own if own.cards else said

@@ -6,6 +6,7 @@ megabytes on each, and forbid every later fork (https://github.com/pytorch/pytor
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -17,29 +18,31 @@ _BUILT_FOR = re.compile(r"^(?:cuda|hip)\s*(?::[^=\n]*)?=\s*([^\s#]+)", re.MULTIL
 
 
 def loaded() -> Any:
-    """PyTorch, if it has been imported; else None."""
+    """Return PyTorch if it has been imported; else None."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "cuda") else None
 
 
 def with_cuda() -> Any:
-    """PyTorch, if this process has used CUDA by it; else None."""
+    """Return PyTorch if this process has used CUDA by it; else None."""
     torch = loaded()
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 def lacks_cuda() -> str:
-    """The version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
+    """Return the version of a PyTorch that is built without CUDA, loaded or only installed; "" otherwise."""
     torch = loaded()
     if torch is not None:
         return "" if any(getattr(torch.version, name, None) for name in _KINDS_OF_CARDS) else str(torch.__version__)
-    version, built_for = installed_version(), _built_for()
+    version, path = installed_version(), find_version_file()
+    # A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
+    built_for = _BUILT_FOR.findall(path.read_text(encoding="utf-8")) if path else []  # "None", "'12.8'"
     lacks = set(built_for) == {"None"} if built_for else version.endswith("+cpu")
     return version or "of unknown version" if lacks else ""
 
 
 def installed_version() -> str:
-    """The version of the PyTorch that could be imported, without importing it; "" if there is none."""
+    """Return the version of the PyTorch that could be imported, without importing it; "" if there is none."""
     from importlib import metadata
 
     try:
@@ -48,19 +51,8 @@ def installed_version() -> str:
         return ""
 
 
-def _built_for() -> list[str]:
-    """The CUDA and the HIP that the importable PyTorch is built for, as its `version.py` writes them: "None", "'12.8'".
-
-    A version says "+cpu" only in some builds for CPUs: not in conda-forge's, nor in PyPI's for ARM.
-    """
-    path = _version_file()
-    return [] if path is None else _BUILT_FOR.findall(path.read_text(encoding="utf-8"))
-
-
-def _version_file() -> Path | None:
-    """Where PyTorch's `version.py` lies; None if there is none."""
-    import importlib.util
-
+def find_version_file() -> Path | None:
+    """Return the path of the importable PyTorch's `version.py`; None if there is none."""
     try:
         spec = importlib.util.find_spec("torch")
     except ValueError:  # other code has put a module of that name into sys.modules
@@ -70,21 +62,18 @@ def _version_file() -> Path | None:
 
 
 def memory_gb(torch: Any, device: int) -> tuple[float | None, float]:
-    """Free and total GB of a card; None for what is free where this process has no context: asking would make one."""
-    if not _has_context(torch, device):
+    """Return free and total GB of a GPU; None for the free ones without a CUDA context there: asking would make one."""
+    asked = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
+    if asked is not None:
+        has_context = bool(asked(device))
+    else:
+        has_context = device == torch.cuda.current_device() or bool(torch.cuda.memory_reserved(device))
+    if not has_context:
         return None, torch.cuda.get_device_properties(device).total_memory / _GB
     free, total = torch.cuda.mem_get_info(device)
     return free / _GB, total / _GB
 
 
-def _has_context(torch: Any, device: int) -> bool:
-    """Whether this process has a CUDA context on a card."""
-    asked = getattr(getattr(torch, "_C", None), "_cuda_hasPrimaryContext", None)
-    if asked is not None:
-        return bool(asked(device))
-    return device == torch.cuda.current_device() or bool(torch.cuda.memory_reserved(device))
-
-
 def own_gb(torch: Any, device: int) -> tuple[float, float]:
-    """GB of a card in tensors of this process, and the most that there ever were."""
+    """Return the GB of a GPU in tensors of this process, and the most that there ever were."""
     return torch.cuda.memory_allocated(device) / _GB, torch.cuda.max_memory_allocated(device) / _GB

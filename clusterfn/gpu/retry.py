@@ -31,12 +31,6 @@ class _Policy:
     backoff_s: float
     also: tuple[type[BaseException], ...]
 
-    def helps(self, error: BaseException) -> bool:
-        """Whether the same call may succeed in this process."""
-        if isinstance(error, ClusterfnError):
-            return error.retryable
-        return isinstance(error, (ConnectionError, *self.also)) or classify(error).retry_here
-
 
 @overload
 def retry_transient(fn: F) -> F: ...
@@ -55,7 +49,7 @@ def retry_transient(
     backoff_s: float = 1.0,
     also: tuple[type[BaseException], ...] = (),
 ) -> Any:
-    """A function that is called again when it fails with an error that may go away. Also a decorator.
+    """Call a function again when it fails with an error that may go away. Also a decorator.
 
     Tried again are: CUDA's errors whose row in the table says "here" (a busy card, a busy port, an MPS server that
     starts), a lost connection (`ConnectionError`), and clusterfn's own errors that are `retryable`. Between attempts
@@ -89,39 +83,29 @@ def retry_transient(
 def _wrapped(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise ConfigError(f"retry_transient cannot call {fn.__name__!r} again: it is a generator function")
-    return _asynchronous(policy, fn) if is_asynchronous(fn) else _synchronous(policy, fn)
+    name = getattr(fn, "__name__", type(fn).__name__)
 
-
-def _synchronous(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        tries = _Tries(policy, _name_of(fn))
+        tries = _Tries(policy, name)
         while True:
             with tries:
                 return fn(*args, **kwargs)
             release_memory()
             time.sleep(tries.wait_s)
 
-    return wrapper
-
-
-def _asynchronous(policy: _Policy, fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+    async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
         import asyncio
 
-        tries = _Tries(policy, _name_of(fn))
+        tries = _Tries(policy, name)
         while True:
             with tries:
                 return await fn(*args, **kwargs)
             release_memory()
             await asyncio.sleep(tries.wait_s)
 
-    return wrapper
-
-
-def _name_of(fn: Callable[..., Any]) -> str:
-    return getattr(fn, "__name__", type(fn).__name__)
+    return async_wrapper if is_asynchronous(fn) else wrapper
 
 
 class _Tries:
@@ -144,7 +128,11 @@ class _Tries:
         if not isinstance(error, Exception):
             return False
         self._failed += 1
-        if self._failed < self._policy.attempts and self._policy.helps(error):
+        if isinstance(error, ClusterfnError):
+            may_succeed = error.retryable
+        else:
+            may_succeed = isinstance(error, (ConnectionError, *self._policy.also)) or classify(error).retry_here
+        if may_succeed and self._failed < self._policy.attempts:
             longest = min(_LONGEST_S, self._policy.backoff_s * 2 ** (self._failed - 1))
             self.wait_s = longest * _dice.uniform(0.5, 1.0)
             log.warning(

@@ -20,7 +20,7 @@ _FIELDS = ("index", "uuid", "name", "memory.total", "memory.used", "utilization.
 _NO_DEVICES = 6  # nvidia-smi's exit code
 _MIB_PER_GB = 1024.0
 
-_hung_at: list[float] = []
+hung_at: list[float] = []  # empty or one time: when it last did not answer
 
 
 class SmiFailed(Exception):
@@ -46,7 +46,7 @@ class Row:
 
 
 def visible_rows() -> list[Row]:
-    """The cards that this process may see, in the order in which CUDA counts them.
+    """Return the GPUs that this process may see, in the order in which CUDA counts them.
 
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else, or all cards are hidden.
@@ -57,25 +57,25 @@ def visible_rows() -> list[Row]:
 
 
 def all_rows() -> list[Row]:
-    """All cards of the machine, as nvidia-smi counts them.
+    """Return all GPUs of the machine, as nvidia-smi counts them.
 
     Raises:
         SmiFailed: It is missing, hangs, fails or answers something else.
     """
-    rows = [row for row in map(_row, _ask().splitlines()) if row is not None]
+    rows = [row for row in map(parse_row, _ask().splitlines()) if row is not None]
     if not rows:
         raise SmiFailed("nvidia-smi answered what is not a table of cards")
     return rows
 
 
 def visible(rows: Sequence[Row]) -> list[Row]:
-    """Those that this process may see, in the order in which CUDA counts them."""
+    """Return those that this process may see, in the order in which CUDA counts them."""
     wanted = visible_names()
     return list(rows) if wanted is None else list(_chosen(rows, wanted))
 
 
 def visible_names() -> list[str] | None:
-    """The entries of CUDA_VISIBLE_DEVICES; None if it is not set and all cards are visible."""
+    """Return the entries of CUDA_VISIBLE_DEVICES; None if it is not set and all GPUs are visible."""
     text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None
@@ -84,7 +84,7 @@ def visible_names() -> list[str] | None:
 
 
 def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
-    """As CUDA reads the list: up to the first entry that names no card; the beginning of a UUID is enough."""
+    # As CUDA reads the list: up to the first entry that names no GPU; the beginning of a UUID is enough.
     for name in wanted:
         found = [row for row in rows if name == str(row.index) or (len(name) > 4 and row.uuid.startswith(name))]
         if not found:
@@ -92,14 +92,15 @@ def _chosen(rows: Sequence[Row], wanted: Sequence[str]) -> Iterator[Row]:
         yield found[0]
 
 
-def _row(line: str) -> Row | None:
-    """One line of the table; None for a line that is no card."""
+def parse_row(line: str) -> Row | None:
+    """Parse one line of the table; return None for a line that is no GPU."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) not in (len(_FIELDS) - 1, len(_FIELDS)) or not cells[1].startswith("GPU-"):
         return None
     if not re.fullmatch("[0-9]{1,9}", cells[0]):
         return None
-    total, used, use = (_number(cell) for cell in cells[3:6])
+    # None for [N/A] and its relatives
+    total, used, use = (float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None for cell in cells[3:6])
     used_gb = None if used is None else used / _MIB_PER_GB
     capability = re.fullmatch(r"([0-9]{1,9})\.([0-9]{1,9})", cells[7]) if len(cells) == len(_FIELDS) else None
     return Row(
@@ -108,13 +109,8 @@ def _row(line: str) -> Row | None:
     )  # fmt: skip
 
 
-def _number(cell: str) -> float | None:
-    """A number; None for [N/A] and its relatives."""
-    return float(cell) if re.fullmatch(r"\d+(\.\d+)?", cell) else None
-
-
 def _ask() -> str:
-    if _hung_at and time.monotonic() - _hung_at[-1] < _PAUSE_S:
+    if hung_at and time.monotonic() - hung_at[-1] < _PAUSE_S:
         raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s")
     try:
         return _run(_FIELDS)
@@ -134,23 +130,19 @@ def _run(fields: Sequence[str]) -> str:
         raise SmiFailed("there is no nvidia-smi here", usual=True) from None
     except OSError as error:
         raise SmiFailed(f"nvidia-smi cannot be started: {error.strerror}") from None
-    answer = _answer(process).decode("utf-8", "replace")
-    if process.returncode == _NO_DEVICES or "No devices were found" in answer:
-        raise SmiFailed("nvidia-smi: No devices were found")
-    if process.returncode != 0:
-        said = answer.strip().splitlines() or ["it said nothing"]
-        raise SmiFailed(f"nvidia-smi failed with exit code {process.returncode}: {said[0]}")
-    return answer
-
-
-def _answer(process: subprocess.Popen[bytes]) -> bytes:
     try:
-        return process.communicate(timeout=PATIENCE_S)[0]
+        answer = process.communicate(timeout=PATIENCE_S)[0].decode("utf-8", "replace")
     except subprocess.TimeoutExpired:
-        _hung_at[:] = [time.monotonic()]
+        hung_at[:] = [time.monotonic()]
         process.kill()
         if process.stdout is not None:
             process.stdout.close()
         with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be ended
             process.wait(1.0)
         raise SmiFailed(f"nvidia-smi did not answer within {PATIENCE_S:.0f} s") from None
+    if process.returncode == _NO_DEVICES or "No devices were found" in answer:
+        raise SmiFailed("nvidia-smi: No devices were found")
+    if process.returncode != 0:
+        said = answer.strip().splitlines() or ["it said nothing"]
+        raise SmiFailed(f"nvidia-smi failed with exit code {process.returncode}: {said[0]}")
+    return answer

@@ -26,9 +26,9 @@ def no_gpu(tmp_path_factory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: "")
-    monkeypatch.setattr("clusterfn.gpu.pytorch._version_file", lambda: None)
+    monkeypatch.setattr("clusterfn.gpu.pytorch.find_version_file", lambda: None)
     guards.say_once.cache_clear()
-    smi._hung_at.clear()
+    smi.hung_at.clear()
 
 
 @pytest.fixture

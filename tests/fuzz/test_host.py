@@ -134,7 +134,7 @@ def test_nvidia_smi_is_read_or_said_to_fail(data: bytes, answers: list[str]) -> 
     gpus.read(text)
     surveyed.cards(Section("cards", 0, text.splitlines()))
     for line in text.splitlines():
-        smi._row(line)
+        smi.parse_row(line)
 
 
 @fuzzed(name=damaged([b"python3", b"/opt/a b, c/python"]))

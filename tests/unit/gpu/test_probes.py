@@ -27,7 +27,7 @@ from clusterfn.gpu import (
 )
 from tests.fakes import torch as fake_torch
 
-VERSION_FILE = pytorch._version_file  # the fixtures replace it
+VERSION_FILE = pytorch.find_version_file  # the fixtures replace it
 
 pytest_plugins = ["tests.fakes.gpu"]
 pytestmark = pytest.mark.usefixtures("no_gpu")
@@ -87,7 +87,7 @@ def test_a_driver_that_hangs_costs_its_patience_once(box, monkeypatch, logged):
 
 
 def test_a_driver_that_answers_again_is_believed_again(box, monkeypatch):
-    smi._hung_at[:] = [-1000.0]
+    smi.hung_at[:] = [-1000.0]
 
     assert get_safe_gpu_info().available
 
@@ -328,7 +328,7 @@ def test_an_installed_pytorch_for_cpus_counts_before_it_is_imported(box, monkeyp
         (package / "version.py").write_text(text)
     monkeypatch.syspath_prepend(package.parent)
     monkeypatch.setattr("clusterfn.gpu.pytorch.installed_version", lambda: version)
-    monkeypatch.setattr("clusterfn.gpu.pytorch._version_file", VERSION_FILE)
+    monkeypatch.setattr("clusterfn.gpu.pytorch.find_version_file", VERSION_FILE)
 
     hardware = detect_hardware()
 
