@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.errors import HostError, Unreachable
 from clusterfn.hosts.rpc import requests as _r
 from clusterfn.hosts.rpc.boot import boot
-from clusterfn.hosts.rpc.link import Link
-from clusterfn.hosts.rpc.link_state import ConnectionState
+from clusterfn.hosts.rpc.link import ConnectionState, Link
 from clusterfn.hosts.rpc.reply import Reply
 from clusterfn.hosts.rpc.requests import CommandLook, Data, RepeatReply, Sink, Spawned, SpawnReply
 from clusterfn.hosts.transports import Asker, Transport, prompts, transport_for

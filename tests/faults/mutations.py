@@ -210,8 +210,8 @@ MUTATIONS: list[Mutation] = [
          "return None", "supervisor and job.sh killed-bare", "all killed together-bare"),
     _one("another boot is the same", BARE, "if boot != submitted_boot:", "if False:", "host restarted-bare"),
     # before the job
-    _one("the last error counts", "hosts/rpc/link.py", "error = self._requests.failed_before(request) or error", "pass",
-         "disk full at upload-tiny"),
+    _one("the last error counts", "hosts/rpc/link.py", "failed = self._requests.failed_before(request) or failed",
+         "pass", "disk full at upload-tiny"),
     _one("no advice about a root", "hosts/rpc/host_errors.py", '    "denied": _denied,\n', "",
          "read-only home-readonly"),
     _one("any Python will do", "environment/existing.py", "if (major, minor) < OLDEST:", "if False:",

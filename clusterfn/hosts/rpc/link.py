@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from clusterfn.config.spec import Host
@@ -19,8 +21,7 @@ from clusterfn.hosts.rpc import keepalive, reconnect
 from clusterfn.hosts.rpc.frames import AgentStream, Header, no_frame
 from clusterfn.hosts.rpc.host_errors import error_of
 from clusterfn.hosts.rpc.keepalive import ASK, DEAD
-from clusterfn.hosts.rpc.link_state import ConnectionState, LinkStream, StateListeners
-from clusterfn.hosts.rpc.request_queue import PendingRequests, RequestSender
+from clusterfn.hosts.rpc.request_queue import LinkStream, PendingRequests, RequestSender
 from clusterfn.hosts.rpc.requests import MalformedAnswer, OpenRequest
 from clusterfn.hosts.transports import can_hold, is_held, prompts
 
@@ -30,6 +31,48 @@ GARBLED = 3  # streams in a row that broke soon, on what was no frame
 SOON_S = 10.0
 _MOST_WAITS = 20
 _CANCELLED = {"kind": "skipped", "message": "it was cancelled"}
+
+_log = logging.getLogger("clusterfn")
+
+
+@dataclass(frozen=True)
+class ConnectionState:
+    """The state of a connection, since when (time.time()), and why.
+
+    "connected", "reconnecting", "waiting" (for a person, who has to log in again) or "closed".
+    """
+
+    name: str
+    since: float
+    cause: str = ""
+
+
+class StateListeners:
+    """The present state of the link to one host, and the functions that are called when it changes."""
+
+    def __init__(self, host: str) -> None:
+        self.state = ConnectionState("connected", time.time())
+        self._host = host
+        self._listeners: list[Callable[[ConnectionState], None]] = []
+
+    def listen(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
+        """Call `listener` at each change, until the returned function is called."""
+        self._listeners.append(listener)
+
+        def end() -> None:
+            with contextlib.suppress(ValueError):
+                self._listeners.remove(listener)
+
+        return end
+
+    def now(self, name: str, cause: str = "", since: float | None = None) -> None:
+        """Set the state, as of now or of `since`, and call each listener on this thread."""
+        self.state = ConnectionState(name, time.time() if since is None else since, cause)
+        for listener in list(self._listeners):
+            try:
+                listener(self.state)
+            except BaseException:  # noqa: BLE001 - the caller's own function: the others and the reader continue
+                _log.exception("a listener failed when it was told that the connection to %s is %s", self._host, name)
 
 
 class Link:
@@ -79,14 +122,14 @@ class Link:
             request.register(number, self.host.name, self._answering)
             request.cancel = lambda: self.cancel(number)
             self._requests[number] = request
-            skipped = self._requests.failed_before(request)
-            if skipped is None and self.line.connected:
+            failed = self._requests.failed_before(request)
+            if failed is None and self.line.connected:
                 self._sender.send(request)
-            elif skipped is None:
+            elif failed is None:
                 self._requests.unsent.add(number)
             self.line.changed.notify_all()
-        if skipped is not None:
-            request.fail(skipped)
+        if failed is not None:
+            request.fail(error_of(self.host, failed))
 
     def cancel(self, number: int) -> None:
         """Forget the request of that number, and tell the host to stop it."""
@@ -95,7 +138,7 @@ class Link:
         with self.line.changed:
             if number not in self._requests:
                 return
-            request = self._requests.remove(number, error_of(self.host, _CANCELLED))
+            request = self._requests.remove(number, _CANCELLED)
             if self.line.connected:
                 self._sender.say({"id": self._requests.number(), "do": "stop", "target": number})
         if request is not None:
@@ -194,13 +237,13 @@ class Link:
             self._give_up(request, error)
 
     def _end(self, request: OpenRequest[Any], header: Header, body: bytes) -> None:
-        error: ClusterfnError | None = None if header.get("ok") else error_of(self.host, header["error"])
+        failed: Header | None = None if header.get("ok") else header["error"]
         with self.line.changed:
-            if getattr(error, "kind", "") == "skipped":  # what failed before it says why
-                error = self._requests.failed_before(request) or error
-            self._requests.remove(request.id, error)
-        if error is not None:
-            request.fail(error, header)
+            if failed is not None and failed["kind"] == "skipped":  # what failed before it says why
+                failed = self._requests.failed_before(request) or failed
+            self._requests.remove(request.id, failed)
+        if failed is not None:
+            request.fail(error_of(self.host, failed), header)
             return
         try:
             request.finish(header, body)
@@ -299,14 +342,14 @@ class Link:
             self._sender.forget()
             self._requests.unsent.clear()
             skipped = [(each, self._requests.failed_before(each)) for each in self._requests.values()]
-            for request, error in skipped:
-                if error is None:
+            for request, failed in skipped:
+                if failed is None:
                     self._sender.send(request)
                 else:  # the new agent knows nothing of what was cancelled meanwhile
-                    self._requests.remove(request.id, error)
-        for request, error in skipped:
-            if error is not None:
-                request.fail(error)
+                    self._requests.remove(request.id, failed)
+        for request, failed in skipped:
+            if failed is not None:
+                request.fail(error_of(self.host, failed))
         if wanted:
             self._standing.now("connected")
         else:

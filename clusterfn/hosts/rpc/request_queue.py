@@ -1,23 +1,67 @@
-"""The open requests of a link by number, and the order in which their frames are sent."""
+"""The stream of a link, its open requests by number, and the order in which their frames are sent."""
 
 from __future__ import annotations
 
 import collections
+import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from clusterfn.errors import ClusterfnError
 from clusterfn.hosts.rpc.frames import HELLO_ID, AgentStream, Header, pack
-from clusterfn.hosts.rpc.link_state import LinkStream
+from clusterfn.hosts.rpc.keepalive import Keepalive
 from clusterfn.hosts.rpc.requests import OpenRequest
 from clusterfn.hosts.transports import Stream
 
 FAILURES_KEPT = 10_000
+_log = logging.getLogger("clusterfn")
+
+
+class LinkStream:
+    """The present stream of a link. The condition `changed` guards it, and wakes those that wait for a change.
+
+    Attributes:
+        opened: The stream; the last one while there is none.
+        connected: Whether there is one.
+        over: Why the link is closed for good; None while it may still connect.
+        pulse: Whether the other end is alive.
+    """
+
+    def __init__(self, host: str, opened: AgentStream) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.opened = opened
+        self.connected = True
+        self.over: ClusterfnError | None = None
+        self.pulse = Keepalive(time.monotonic())
+        self._host = host
+
+    def renew(self, opened: AgentStream) -> bool:
+        """Replace the lost stream by this one; False if the link was closed meanwhile."""
+        self.opened = opened
+        self.connected = self.over is None
+        self.pulse.hear(time.monotonic())
+        self.changed.notify_all()
+        return self.connected
+
+    def lose(self, opened: AgentStream) -> None:
+        """Mark this stream as lost, and close it."""
+        with self.changed:
+            if opened is self.opened:
+                self.connected = False
+        self.hang_up(opened)
+
+    def hang_up(self, opened: AgentStream) -> None:
+        """Close a stream; this may block for as long as closing takes."""
+        try:
+            opened.stream.close()
+        except Exception:  # noqa: BLE001 - whatever a useless stream says, callers still wait for answers
+            _log.debug("the stream to %s could not be closed", self._host, exc_info=True)
 
 
 class PendingRequests(dict[int, OpenRequest[Any]]):
-    """The open requests of a link by number, and the errors of failed ones that later requests depend on.
+    """The open requests of a link by number, and how those failed that later requests may depend on.
 
     The caller holds the link's lock.
 
@@ -30,23 +74,23 @@ class PendingRequests(dict[int, OpenRequest[Any]]):
         super().__init__()
         self.last = HELLO_ID
         self.unsent: set[int] = set()
-        self._failures: collections.OrderedDict[int, ClusterfnError] = collections.OrderedDict()
+        self._failures: collections.OrderedDict[int, Header] = collections.OrderedDict()
 
     def number(self) -> int:
         """Give out a fresh request number."""
         self.last += 1
         return self.last
 
-    def remove(self, number: int, failure: ClusterfnError | None = None) -> OpenRequest[Any] | None:
-        """Remove a request that has ended; keep its error, if it failed, for requests that name it in `after`."""
+    def remove(self, number: int, failure: Header | None = None) -> OpenRequest[Any] | None:
+        """Remove a request that has ended; keep how it failed, if it did, for requests that name it in `after`."""
         if failure is not None:
             self._failures[number] = failure
         while len(self._failures) > FAILURES_KEPT:
             self._failures.popitem(last=False)
         return self.pop(number, None)
 
-    def failed_before(self, request: OpenRequest[Any]) -> ClusterfnError | None:
-        """Return the error of the first failed request in its `after`; None if none failed."""
+    def failed_before(self, request: OpenRequest[Any]) -> Header | None:
+        """Return how the first failed request in its `after` failed, in the agent's words; None if none failed."""
         return next((self._failures[number] for number in request.after if number in self._failures), None)
 
     def keep_what_is_sent_again(self) -> None:
