@@ -4,7 +4,8 @@ import json
 import sys
 from pathlib import Path
 
-from clusterfn import cluster, config
+from clusterfn import cluster
+from clusterfn.config import config_file
 from clusterfn.hosts.connection import connection_for
 
 
@@ -25,7 +26,7 @@ def supervisor_percent(busy: bool, seconds: float = 4.0) -> float:
 
 
 idle, busy = supervisor_percent(False), supervisor_percent(True)
-agent = connection_for(config.load().resolve(sys.argv[1])[0]).facts.pid
+agent = connection_for(config_file.load().resolve(sys.argv[1])[0]).facts.pid
 status = Path(f"/proc/{agent}/status").read_text(encoding="ascii")
 rss = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 print(json.dumps({"agent_mb": rss / 1024, "idle_percent": idle, "busy_percent": busy}), flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterfn import config
+from clusterfn.config import config_file
 from clusterfn.hosts.transports import prompts, shared_login
 from clusterfn.hosts.transports.held_connections import HeldConnection
 from clusterfn.public_api import public_api
@@ -44,11 +44,11 @@ def logout(host: str | None = None) -> bool:
     Example:
         >>> clusterfn.logout("tensor01")
     """
-    chosen, _ = config.load().resolve(host)
+    chosen, _ = config_file.load().resolve(host)
     return shared_login.log_out(chosen)
 
 
 def hold(host: str | None) -> tuple[HeldConnection, bool]:
     """Log in, and return the held connection and whether that login was made now."""
-    chosen, _ = config.load().resolve(host)
+    chosen, _ = config_file.load().resolve(host)
     return shared_login.log_in(chosen, prompts.person())

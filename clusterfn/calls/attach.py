@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterfn import config
 from clusterfn.bridge import layout
 from clusterfn.calls import history, job_display, remote_state
 from clusterfn.calls.job import SHORT, Job
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config import config_file
 from clusterfn.errors import ClusterfnError, ConfigError
 from clusterfn.hosts import remote_files
 from clusterfn.hosts.host_state import HostState, open_session
@@ -115,7 +115,7 @@ def jobs(host: str | None = None) -> list[JobInfo]:
     Raises:
         ConfigError, HostError: The host is unknown or cannot be reached.
     """
-    known = config.load()
+    known = config_file.load()
     chosen, _ = known.resolve(host)
     told = _listed(open_session(chosen))
     found = [JobInfo(**{**job, "host": job["host"] if job["host"] in known.hosts else chosen.name}) for job in told]
@@ -251,7 +251,7 @@ def _where_sent(spec: dict[str, Any], session: HostState, folder: str) -> tuple[
     """Through the host that it was sent to, if that has another scheduler, which alone can judge it, and shows it too.
 
     Else the host that was asked is as good, and may be the only one that can be reached."""
-    sender = config.load().hosts.get(spec["host"])
+    sender = config_file.load().hosts.get(spec["host"])
     if sender is None or sender.scheduler == session.host.scheduler:
         return session, folder
     there = open_session(sender)
@@ -282,12 +282,12 @@ def _named(session: HostState, job_id: str) -> list[tuple[str, bool]]:
 def _candidates(job_id: str, name: str | None) -> list[Host]:
     """The named host; else those that the ledger knows, with the files that define them; else all of this folder's."""
     if name is not None:
-        return [config.load().resolve(name)[0]]
+        return [config_file.load().resolve(name)[0]]
     remembered = [_as_it_was(entry) for entry in sorted(history.entries(job_id), key=lambda entry: entry.host)]
-    return [host for host in remembered if host is not None] or list(config.load().hosts.values())
+    return [host for host in remembered if host is not None] or list(config_file.load().hosts.values())
 
 
 def _as_it_was(entry: history.Entry) -> Host | None:
     file = Path(entry.config) if entry.config else None
-    known = config.read(file) if file is not None and file.exists() else config.load()
+    known = config_file.read(file) if file is not None and file.exists() else config_file.load()
     return known.hosts.get(entry.host)

@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterfn import config
 from clusterfn.bridge import layout
 from clusterfn.calls import checkpoint, files, history, job_display, user_modules
 from clusterfn.calls import payload as payloads
 from clusterfn.calls import submit as submission
 from clusterfn.calls.job import Job
 from clusterfn.calls.job_tracker import Tracker
+from clusterfn.config import config_file
 from clusterfn.config.spec import Host, JobSpec, Resources
 from clusterfn.errors import ConfigError, EnvironmentBuildError
 from clusterfn.hosts.environment_choice import EnvironmentRequest, ResolvedEnvironment
@@ -123,7 +123,7 @@ def prepare_packed(function: Callable[..., Any], pack: Pack, options: Options) -
         ConfigError, PayloadError, EnvironmentBuildError, Unsatisfiable, HostError: Before anything is sent.
     """
     with job_display.nothing_runs():
-        known = config.load()
+        known = config_file.load()
         host, because = known.resolve(options.host)
         resources = resources_of(options, host)
         name = job_name(options.name or str(getattr(function, "__name__", "function")))

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from clusterfn import config
 from clusterfn.bridge import layout
 from clusterfn.calls import chunking, history, job_display, payload_items, remote_state, submit
 from clusterfn.calls.call import Prepared, job_name, prepare_packed, secret_values
@@ -22,7 +21,7 @@ from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
 from clusterfn.calls.group_tracker import GroupTracker
 from clusterfn.calls.job import SHORT
-from clusterfn.config import units
+from clusterfn.config import config_file, units
 from clusterfn.config.options import Options
 from clusterfn.config.spec import Group, JobSpec, Resources
 from clusterfn.errors import ClusterfnError, ConfigError, PayloadError
@@ -255,7 +254,7 @@ def retry_items(old: GroupTracker, failed: Sequence[int]) -> GroupState:
         files[layout.SECRETS] = json.dumps(secret_values(Options(secrets=tuple(told["secrets"])))).encode()
     made = GroupState(job.id, job.name, group.host, layout.job_dir(job.root, job.id), len(failed), labels=labels)
     made.on_interrupt, made.raises, made.given = group.on_interrupt, group.raises, group.given
-    history.remember(made, config.load().path)
+    history.remember(made, config_file.load().path)
     counted = _counted(cast(Group, job.group))
     job_display.tell(f"{job.id[:SHORT]} {job.name} on {group.host} (again, of {group.id[:SHORT]}): {counted}")
     tracker = _track(old.session, job, made, old.limits)

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-from clusterfn import config, public_api
+from clusterfn import public_api
 from clusterfn.api import decorator
 from clusterfn.api.decorator import ClusterFunction
+from clusterfn.config import config_file
 from clusterfn.config.options import did_you_mean
 from clusterfn.config.spec import Host
 from clusterfn.errors import ClusterfnError, ConfigError
@@ -36,17 +37,17 @@ class FileFailed(Exception):
     """The user's file cannot be imported; the text is Python's own complaint, from the user's lines on."""
 
 
-def host(name: str | None, command: str) -> tuple[config.Config, Host, str]:
+def host(name: str | None, command: str) -> tuple[config_file.Config, Host, str]:
     """Return the configuration, the host of that name (None: the one that a call would use), and what decided.
 
     Raises:
         ConfigError: There is no such host, or several and no default.
     """
-    known = config.load()
+    known = config_file.load()
     try:
         return (known, *known.resolve(name))
     except ConfigError as error:
-        if name is None and len(known.named) > 1 and not os.environ.get(config.HOST_VARIABLE):
+        if name is None and len(known.named) > 1 and not os.environ.get(config_file.HOST_VARIABLE):
             first = known.named[0]
             error.hint = f"clusterfn {command} {first}; or add `default_host: {first}` to {known.path}"
         raise
@@ -67,7 +68,7 @@ def function(text: str) -> Callable[..., Any]:
         others = [each.name for each in path.parent.glob("*.py")] if path.parent.is_dir() else []
         near = did_you_mean(path.name, others)
         raise ConfigError(f"there is no file {file}{near}", hint=f"the path is taken from {Path.cwd()}")
-    config.running(path)
+    config_file.running(path)
     return _member(imported(path), name, file)
 
 

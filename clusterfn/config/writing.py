@@ -1,6 +1,6 @@
 """Add one host to clusterfn.yml as text: every line and comment in the file stays.
 
-The new text is parsed by `clusterfn.config` first, written aside and renamed: the file is the old one or the new one.
+The new text is parsed by `config_file` first, written aside and renamed: the file is the old one or the new one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn import config
-from clusterfn.config import places
+from clusterfn.config import config_file, places
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 
@@ -48,11 +47,11 @@ def place(folder: Path) -> Path:
     return places.given() or places.found(folder, folder / "script.py") or folder / places.FILE
 
 
-def known(path: Path) -> config.Config:
+def known(path: Path) -> config_file.Config:
     """What the file says; nothing where there is none yet, or only comments."""
     if not path.exists() or _compose(_read(path)) is None:
-        return config.Config({config.LOCAL.name: config.LOCAL}, path=path)
-    return config.read(path)
+        return config_file.Config({config_file.LOCAL.name: config_file.LOCAL}, path=path)
+    return config_file.read(path)
 
 
 def host(name: str, keys: Keys, path: Path) -> Host:
@@ -61,7 +60,7 @@ def host(name: str, keys: Keys, path: Path) -> Host:
     Raises:
         ConfigError: One of them cannot be such.
     """
-    return config.parse(_block(name, keys, "hosts:\n", _STEP).encode(), path).hosts[name]
+    return config_file.parse(_block(name, keys, "hosts:\n", _STEP).encode(), path).hosts[name]
 
 
 def adding(name: str, keys: Keys, path: Path, suggestion: str = "") -> Change:
@@ -196,9 +195,9 @@ def _after(text: str, at: int, block: str) -> str:
     return before + block.replace("\n", end) + text[at:]
 
 
-def _refuse_unless_only_added(before: config.Config, text: str, name: str, path: Path, block: str) -> None:
+def _refuse_unless_only_added(before: config_file.Config, text: str, name: str, path: Path, block: str) -> None:
     try:
-        after = config.parse(text.encode(), path)
+        after = config_file.parse(text.encode(), path)
         same = {key: replace(each, source="") for key, each in after.hosts.items() if key != name}
         if same == {key: replace(each, source="") for key, each in before.hosts.items()} and name in after.named:
             return

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import cluster, config
+from clusterfn import cluster
+from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from tests.chaos import holds
 from tests.chaos.onhost import until
@@ -57,7 +58,7 @@ def _command(pid: int) -> str:
 
 def held() -> dict[str, int]:
     """What this process and its agent have open."""
-    agent = open_session(config.load().hosts["ada"]).connection.facts.pid
+    agent = open_session(config_file.load().hosts["ada"]).connection.facts.pid
     files = {f"files of {name}": len(os.listdir(f"/proc/{pid}/fd")) for name, pid in (("us", "self"), ("agent", agent))}
     return {**files, "threads": threading.active_count()}
 

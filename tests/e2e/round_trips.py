@@ -28,7 +28,7 @@ from clusterfn.calls import attach
 from clusterfn.calls.group import state_of_group
 from clusterfn.calls.job import Job
 from clusterfn.cli import main as command
-from clusterfn.config import load
+from clusterfn.config.config_file import load
 from clusterfn.config.options import parse_options
 from clusterfn.hosts import connection as hosts_connection
 from tests.e2e.waits import Waits

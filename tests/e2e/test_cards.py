@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from clusterfn import EnvironmentBuildError, cluster
-from clusterfn.config import load
+from clusterfn.config.config_file import load
 from clusterfn.environment.resolve import read_specification
 from clusterfn.hosts.environment_facts import known_gpus, lock_environment
 from clusterfn.hosts.host_state import CALLER, HostState, open_session

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from clusterfn import config
+from clusterfn.config import config_file
 from tests.e2e.conftest import REPOSITORY
 from tests.e2e.terminal import PROMPT, Terminal
 
@@ -238,7 +238,7 @@ def test_slurm_is_found_and_every_answer_can_be_given_before(
     assert "campus is ready." in shown
     text = (laptop.project / "clusterfn.yml").read_text()
     assert text.startswith("# mine\nhosts:\n  here: {scheduler: local}  # this one\n  campus:\n")
-    written = config.read(laptop.project / "clusterfn.yml")
+    written = config_file.read(laptop.project / "clusterfn.yml")
     assert (written.hosts["campus"].scheduler, written.hosts["campus"].root) == ("slurm", "~/jobs")
     assert written.resolve(None)[0].name == "here"
     assert "hello from " in terminal.command("python first.py", {})
@@ -278,7 +278,7 @@ def test_where_the_home_cannot_be_written_to_the_root_is_asked_for(
         shutil.rmtree(root)
 
     assert "Read-only file system" in shown and "py36-ro is ready." in shown
-    assert config.read(laptop.project / "clusterfn.yml").hosts["py36-ro"].root == f"{root}/of-ada"
+    assert config_file.read(laptop.project / "clusterfn.yml").hosts["py36-ro"].root == f"{root}/of-ada"
 
 
 def test_a_code_that_is_asked_for_is_asked_once(laptop: Laptop, terminal: Terminal, lab: Any) -> None:

@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, config, jobs
+from clusterfn import Cancelled, ClusterfnError, ConfigError, Executor, attach, cluster, jobs
 from clusterfn.calls import attach as finding
 from clusterfn.calls import history
 from clusterfn.calls import submit as sending
+from clusterfn.config import config_file
 from tests.e2e.conftest import give_to, wait_until
 
 pytestmark = pytest.mark.lab
@@ -396,7 +397,7 @@ def test_digits_that_fit_a_job_on_its_way_and_another_are_not_enough(here):
 def test_a_job_that_was_sent_a_while_ago_and_is_not_there_is_told_so(here, monkeypatch):
     monkeypatch.setattr(finding, "_ON_ITS_WAY_S", 0.0)
     job_id = secrets.token_hex(8)
-    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config.load().path)
+    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
 
     with pytest.raises(ConfigError, match="it is still on its way, or was refused"):
         attach(job_id)
@@ -407,7 +408,7 @@ def test_a_job_that_is_looked_for_on_another_host_than_its_own_is_told_where_it_
     (tmp_path / "clusterfn.yml").write_text(f"hosts:\n{hosts}")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(tmp_path / "clusterfn.yml"))
     job_id = secrets.token_hex(8)
-    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config.load().path)
+    history.remember(SimpleNamespace(id=job_id, host="here", name="f"), config_file.load().path)
     monkeypatch.setattr(finding.time, "sleep", lambda _: pytest.fail("waits for what was sent elsewhere"))
 
     with pytest.raises(ConfigError) as refused:

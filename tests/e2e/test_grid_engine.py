@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster, config
+from clusterfn import Cancelled, ConfigError, OutOfMemory, SubmitError, TimeLimit, cluster
 from clusterfn.bridge import layout
 from clusterfn.cli import main
+from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 from clusterfn.hosts.survey import survey
 from tests.e2e.conftest import MINOR, wait_until
@@ -203,7 +204,7 @@ def test_check_finds_grid_engine_and_what_is_misspelt(root: Path, tmp_path: Path
 
 
 def test_a_survey_finds_the_site_and_needs_no_line_for_its_usual_names(root: Path) -> None:
-    site = survey(open_session(config.load().hosts["campus"]).connection)
+    site = survey(open_session(config_file.load().hosts["campus"]).connection)
     assert site.scheduler == "grid_engine"
     assert site.grid_engine is not None
     assert (site.grid_engine.environments, site.grid_engine.settings()) == (("smp",), {})

@@ -176,9 +176,9 @@ def test_a_withdrawn_job_leaves_slurms_queue(lab, tmp_path, monkeypatch):
 
 def test_a_session_asks_again_after_an_hour_what_the_host_has(root, monkeypatch):
     """The host removes what no client has asked for in a long time."""
-    from clusterfn import config
+    from clusterfn.config import config_file
 
-    session = open_session(config.load().resolve(None)[0])
+    session = open_session(config_file.load().resolve(None)[0])
     for reply in session.lay_out_bridge():
         reply.result(30)
     blob = root / "blobs" / "0123"
@@ -199,9 +199,9 @@ def test_a_session_asks_again_after_an_hour_what_the_host_has(root, monkeypatch)
 
 
 def test_a_session_forgets_what_it_distrusts(root):
-    from clusterfn import config
+    from clusterfn.config import config_file
 
-    session = open_session(config.load().resolve(None)[0])
+    session = open_session(config_file.load().resolve(None)[0])
     assert session.has_bridge or session.lay_out_bridge()[0].result(30) is not None
     session.distrust()
     assert not session.has_bridge

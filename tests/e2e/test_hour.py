@@ -26,7 +26,7 @@ FASTER = f"""
 import json, sys, time
 from clusterfn import TimeLimit
 from clusterfn import cluster
-from clusterfn import config
+from clusterfn.config import config_file
 from clusterfn.hosts import bridge_bundle as parcel
 from clusterfn.hosts import scheduler_watch as watch
 from clusterfn.hosts.rpc import boot, keepalive
@@ -58,7 +58,7 @@ for module, name in faster_clocks:
     setattr(module, name, getattr(module, name) / TIMES)
 
 def agent():
-    return open_session(config.load().hosts["hour"]).connection.facts.pid
+    return open_session(config_file.load().hosts["hour"]).connection.facts.pid
 
 @cluster(host="hour")
 def sit(minutes):

@@ -210,7 +210,8 @@ def test_what_follows_shows_the_users_frames_and_not_ours(tmp_path, monkeypatch,
 
 LEAVING = """
 import os, signal, sys, threading, time, traceback
-from clusterfn import cluster, config
+from clusterfn import cluster
+from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 
 def tell_when_it_waits(main=threading.get_ident()):
@@ -220,7 +221,7 @@ def tell_when_it_waits(main=threading.get_ident()):
 
 function = cluster(abs)
 function(-1)
-agent = open_session(config.load().resolve(None)[0]).connection.facts.pid
+agent = open_session(config_file.load().resolve(None)[0]).connection.facts.pid
 print(agent, flush=True)
 os.kill(agent, signal.SIGSTOP)
 function.submit(-1)

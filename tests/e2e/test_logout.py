@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from clusterfn import cluster, config
+from clusterfn import cluster
+from clusterfn.config import config_file
 from clusterfn.hosts.host_state import open_session
 
 SAID = "clusterfn: logind on {} ends your processes when you log out"
@@ -21,7 +22,7 @@ double.__module__ = "__main__"
 
 def ending_jobs(host, monkeypatch):
     """The host as if its agent had found that in logind's files."""
-    connection = open_session(config.load().hosts[host]).connection
+    connection = open_session(config_file.load().hosts[host]).connection
     monkeypatch.setattr(connection, "facts", replace(connection.facts, ends_jobs=True))
 
 

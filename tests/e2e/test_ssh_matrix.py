@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from clusterfn import cluster, config, errors
+from clusterfn import cluster, errors
+from clusterfn.config import config_file
 from clusterfn.hosts.connection import HostConnection
 from clusterfn.hosts.host_state import open_session
 from tests.e2e.conftest import MINOR
@@ -99,7 +100,7 @@ def describe(lab: Any, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def there() -> HostConnection:
     """This process's connection to the host `there`."""
-    return open_session(config.load().hosts["there"]).connection
+    return open_session(config_file.load().hosts["there"]).connection
 
 
 def logins(lab: Any, way: Way) -> list[int]:

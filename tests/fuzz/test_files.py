@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from clusterfn.config import parse, units
+from clusterfn.config import units
+from clusterfn.config.config_file import parse
 from clusterfn.config.options import parse_options
 from clusterfn.config.spec import Host
 from clusterfn.environment import lock as locks

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import config, errors
+from clusterfn import errors
 from clusterfn.cli.check import scheduler
 from clusterfn.cli.parser import make_parser
+from clusterfn.config import config_file
 from clusterfn.config.options import CallOptions
 from clusterfn.hosts.survey import SurveyedGpus
 
@@ -189,7 +190,7 @@ def test_a_decision_has_at_most_thirty_lines_and_its_four_parts():
 
 
 def test_the_starter_configuration_is_right():
-    read = config.read(ROOT / "templates" / "clusterfn.yml")
+    read = config_file.read(ROOT / "templates" / "clusterfn.yml")
 
     assert read.resolve(None)[0].name == "tensor01"
     assert read.hosts["cluster"].scheduler == "slurm"

@@ -98,9 +98,9 @@ def test_what_is_remembered_lies_where_the_platform_keeps_it(
 import json, os, types
 os.environ.pop("CLUSTERFN_CONFIG", None)
 from pathlib import Path
-from clusterfn import config
+from clusterfn.config import config_file
 from clusterfn.calls import history as ledger
-known = config.load()
+known = config_file.load()
 ledger.remember(types.SimpleNamespace(id="7f3a" * 4, host="lab8", name="f"), known.path)
 print(json.dumps([str(known.path), [each.host for each in ledger.entries("7f3a")]]))
 """

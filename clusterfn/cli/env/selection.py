@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterfn import config
 from clusterfn.calls import job_display
 from clusterfn.cli import target
+from clusterfn.config import config_file
 from clusterfn.config.options import names_a_file
 from clusterfn.config.spec import Host
 from clusterfn.environment import resolve
@@ -57,11 +57,11 @@ def specification(file: str | None, packages: Sequence[str], where: Host | None)
     Raises:
         ConfigError: There is none of these, or two.
     """
-    known = config.load().named if packages else []
+    known = config_file.load().named if packages else []
     host = next((each for each in packages if each in known), None)
     if host:
         raise ConfigError(
-            f"--packages takes {host} for a package, and it is a host of {config.load().path}",
+            f"--packages takes {host} for a package, and it is a host of {config_file.load().path}",
             hint=f"name the host first: clusterfn env build {host} --packages …",
         )
     if file or packages:

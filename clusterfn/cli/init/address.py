@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterfn.cli.init.answers import Answers, say
-from clusterfn.config import Config, writing
+from clusterfn.config import writing
+from clusterfn.config.config_file import Config
 from clusterfn.config.spec import Host
 from clusterfn.errors import ConfigError
 from clusterfn.hosts.transports import ssh_config_file

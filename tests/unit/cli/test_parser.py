@@ -221,7 +221,7 @@ def test_the_record_of_jobs_does_not_grow_for_ever(monkeypatch, tmp_path):
 @pytest.fixture(autouse=True)
 def _no_script(monkeypatch) -> None:
     """What one test runs is not what the next one runs."""
-    monkeypatch.setattr("clusterfn.config._script", None)
+    monkeypatch.setattr("clusterfn.config.config_file._script", None)
 
 
 @pytest.fixture

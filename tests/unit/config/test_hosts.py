@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterfn import config
-from clusterfn.config import hosts, yamlfile
+from clusterfn.config import config_file, hosts, yamlfile
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
 from clusterfn.errors import ConfigError
 
@@ -16,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def parsed(text):
-    return config.parse(text.encode("utf-8", "surrogatepass"), Path("/work/clusterfn.yml"))
+    return config_file.parse(text.encode("utf-8", "surrogatepass"), Path("/work/clusterfn.yml"))
 
 
 def host(keys):
@@ -333,13 +332,13 @@ def test_a_file_that_is_wrong_as_a_whole(text, place, says):
 
 def test_bytes_that_are_not_utf8_are_told():
     with pytest.raises(ConfigError, match=r":2:4: this byte is not UTF-8"):
-        config.parse(b"a: b\nb: \xff\n", Path("/work/clusterfn.yml"))
+        config_file.parse(b"a: b\nb: \xff\n", Path("/work/clusterfn.yml"))
 
 
 def test_a_file_that_is_too_large_is_refused_before_it_is_read_whole(tmp_path):
     (tmp_path / "clusterfn.yml").write_bytes(b"#" * (2**20 + 1))
     with pytest.raises(ConfigError, match="too many"):
-        config.read(tmp_path / "clusterfn.yml")
+        config_file.read(tmp_path / "clusterfn.yml")
 
 
 def test_the_offending_line_is_shown():
@@ -349,7 +348,9 @@ def test_the_offending_line_is_shown():
 
 
 def test_a_byte_order_mark_and_windows_line_ends_are_read():
-    got = config.parse(b"\xef\xbb\xbfhosts:\r\n  a:\r\n    scheduler: bare\r\n    setup: |\r\n      x\r\n", Path("x"))
+    got = config_file.parse(
+        b"\xef\xbb\xbfhosts:\r\n  a:\r\n    scheduler: bare\r\n    setup: |\r\n      x\r\n", Path("x")
+    )
     assert got.hosts["a"].setup == ("x",)
 
 
@@ -372,7 +373,7 @@ def test_nothing_but_configerror_comes_out_of_any_text(text):
 @given(st.binary(max_size=60))
 def test_nothing_but_configerror_comes_out_of_any_bytes(data):
     try:
-        config.parse(data, Path("clusterfn.yml"))
+        config_file.parse(data, Path("clusterfn.yml"))
     except ConfigError as error:
         assert "clusterfn.yml:" in error.message
 
@@ -396,7 +397,7 @@ def test_yaml_is_not_imported_with_the_library():
     import subprocess
     import sys
 
-    code = "import sys, clusterfn.config; sys.exit('yaml' in sys.modules)"
+    code = "import sys, clusterfn.config.config_file; sys.exit('yaml' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
@@ -410,7 +411,7 @@ def documented(heading):
 @pytest.mark.parametrize(
     "heading, keys",
     [
-        ("Keys of the file", config.TOP_KEYS),
+        ("Keys of the file", config_file.TOP_KEYS),
         ("Keys of a host", hosts.HOST_KEYS),
         ("`defaults`", hosts.DEFAULT_KEYS),
     ],
@@ -455,7 +456,7 @@ def test_how_environments_are_made_can_be_configured():
 @pytest.mark.parametrize("text", [":" * 2**17, "a:" * 2**16, "hosts: {a: {scheduler: " + "b:c" * 40_000 + "}}"])
 def test_a_line_of_colons_takes_no_longer_than_others(text):
     with pytest.raises(ConfigError) as caught:
-        config.parse(text.encode(), Path("clusterfn.yml"))
+        config_file.parse(text.encode(), Path("clusterfn.yml"))
     assert len(str(caught.value)) < 2000
 
 
@@ -467,6 +468,6 @@ def test_without_a_file_an_unknown_host_leads_to_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ConfigError, match="there is no host 'uni'") as caught:
-        config.Config({"local": config.LOCAL}).resolve("uni")
+        config_file.Config({"local": config_file.LOCAL}).resolve("uni")
     assert f"there is no clusterfn.yml in {tmp_path}" in caught.value.hint
     assert "clusterfn init ADDRESS" in caught.value.hint and "$CLUSTERFN_CONFIG" in caught.value.hint

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import config
 from clusterfn.calls import attach, history
-from clusterfn.config import places
+from clusterfn.config import config_file, places
 from clusterfn.errors import ConfigError
 
 
@@ -34,47 +33,47 @@ def write(path, name):
 
 
 def test_without_a_file_there_is_local(alone):
-    found = config.load()
+    found = config_file.load()
     assert (list(found.hosts), found.path) == (["local"], None)
-    assert found.resolve(None) == (config.LOCAL, "there is no clusterfn.yml")
-    assert (config.LOCAL.scheduler, config.LOCAL.environment) == ("local", "current")
+    assert found.resolve(None) == (config_file.LOCAL, "there is no clusterfn.yml")
+    assert (config_file.LOCAL.scheduler, config_file.LOCAL.environment) == ("local", "current")
 
 
 def test_the_variable_beats_the_working_directory(alone, monkeypatch):
     write(Path("clusterfn.yml"), "here")
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(write(alone / "x.yml", "there")))
-    assert config.load().named == ("there",)
+    assert config_file.load().named == ("there",)
 
 
 def test_the_nearest_file_upwards_is_read(alone):
     write(alone / "clusterfn.yml", "far")
     write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
-    assert config.load().path == alone / "clusterfn.yml"
+    assert config_file.load().path == alone / "clusterfn.yml"
     write(alone / "project" / "clusterfn.yml", "near")
-    assert config.load().named == ("near",)
+    assert config_file.load().named == ("near",)
 
 
 def test_the_users_folder_comes_last(alone):
     path = write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
-    assert config.load().path == path
+    assert config_file.load().path == path
 
 
 def test_macos_reads_its_own_folder_too(alone, monkeypatch):
     monkeypatch.setattr(places.sys, "platform", "darwin")
     path = write(alone / "home" / "Library" / "Application Support" / "clusterfn" / "clusterfn.yml", "mac")
-    assert config.load().path == path
+    assert config_file.load().path == path
 
 
 def test_windows_reads_appdata(alone, monkeypatch):
     monkeypatch.setenv("APPDATA", str(alone / "Roaming"))
     path = write(alone / "Roaming" / "clusterfn" / "clusterfn.yml", "win")
-    assert config.load().path == path
+    assert config_file.load().path == path
 
 
 def test_a_variable_that_names_no_file_is_told(alone, monkeypatch):
     monkeypatch.setenv("CLUSTERFN_CONFIG", "/nonexistent/x.yml")
     with pytest.raises(ConfigError, match=r"\$CLUSTERFN_CONFIG=/nonexistent/x.yml is not a file"):
-        config.load()
+        config_file.load()
 
 
 def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
@@ -82,9 +81,9 @@ def test_anothers_file_is_not_obeyed_unless_named(alone, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
     monkeypatch.setattr(places, "_ROOT", -1)
     with pytest.raises(ConfigError, match="belongs to another user"):
-        config.load()
+        config_file.load()
     monkeypatch.setenv("CLUSTERFN_CONFIG", str(path))
-    assert config.load().named == ("evil",)
+    assert config_file.load().named == ("evil",)
 
 
 def test_the_file_that_a_job_was_sent_with_is_not_obeyed_either_once_it_is_anothers(alone, monkeypatch):
@@ -100,7 +99,7 @@ def test_the_file_that_a_job_was_sent_with_is_not_obeyed_either_once_it_is_anoth
 
 def test_a_folder_instead_of_a_file_is_passed_over(alone):
     (alone / "project" / "clusterfn.yml").mkdir()
-    assert config.load().path is None
+    assert config_file.load().path is None
 
 
 def main_of(monkeypatch, path):
@@ -117,11 +116,11 @@ def test_the_folder_of_the_running_script_counts_after_the_working_directory(alo
     main_of(monkeypatch, alone / "scripts" / "sub" / "train.py")
     write(alone / "xdg" / "clusterfn" / "clusterfn.yml", "user")
     write(alone / "scripts" / "clusterfn.yml", "above")
-    assert config.load().named == ("above",)
+    assert config_file.load().named == ("above",)
     write(alone / "scripts" / "sub" / "clusterfn.yml", "beside")
-    assert config.load().named == ("beside",)
+    assert config_file.load().named == ("beside",)
     write(alone / "project" / "clusterfn.yml", "cwd")
-    assert config.load().named == ("cwd",)
+    assert config_file.load().named == ("cwd",)
 
 
 def test_a_script_that_is_a_link_counts_where_it_lies(alone, monkeypatch):
@@ -130,7 +129,7 @@ def test_a_script_that_is_a_link_counts_where_it_lies(alone, monkeypatch):
     (alone / "bin").mkdir()
     (alone / "bin" / "train").symlink_to(alone / "scripts" / "train.py")
     sys.modules["__main__"].__file__ = str(alone / "bin" / "train")
-    assert config.load().named == ("beside",)
+    assert config_file.load().named == ("beside",)
 
 
 @pytest.mark.parametrize("place", [None, "bin/clusterfn", "lib/site-packages/pytest/__main__.py"])
@@ -138,14 +137,14 @@ def test_a_notebook_and_an_installed_command_are_no_script(alone, monkeypatch, p
     monkeypatch.setattr(places.sysconfig, "get_path", lambda _: str(alone / "env" / "bin"))
     main_of(monkeypatch, alone / "env" / place if place else None)
     write(alone / "env" / "clusterfn.yml", "env")
-    assert config.load().path is None
+    assert config_file.load().path is None
 
 
 def test_a_command_names_the_file_that_it_runs(alone, monkeypatch):
-    monkeypatch.setattr(config, "_script", None)
+    monkeypatch.setattr(config_file, "_script", None)
     write(alone / "scripts" / "clusterfn.yml", "beside")
-    config.running(alone / "scripts" / "train.py")
-    assert config.load().named == ("beside",)
+    config_file.running(alone / "scripts" / "train.py")
+    assert config_file.load().named == ("beside",)
 
 
 # Elsewhere the file system may not tell capitals apart, and finds the file.
@@ -158,7 +157,7 @@ def test_a_file_of_nearly_the_right_name_is_told(alone, monkeypatch, folder, nam
     main_of(monkeypatch, alone / "scripts" / "train.py")
     path = write(alone / folder / name, "wrong")
     with pytest.raises(ConfigError, match=re.escape(f"found {path}: it must be named clusterfn.yml")):
-        config.load()
+        config_file.load()
 
 
 def test_a_wrong_name_does_not_matter_beside_a_right_one_or_if_it_is_anothers(alone, monkeypatch):
@@ -166,6 +165,6 @@ def test_a_wrong_name_does_not_matter_beside_a_right_one_or_if_it_is_anothers(al
     monkeypatch.setattr(places, "_ROOT", -1)
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-        assert config.load().path is None
+        assert config_file.load().path is None
     write(alone / "clusterfn.yml", "right")
-    assert config.load().named == ("right",)
+    assert config_file.load().named == ("right",)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterfn import config
-from clusterfn.config import writing
+from clusterfn.config import config_file, writing
 from clusterfn.errors import ConfigError
 
 KEYS = {"address": "ada@tensor01.example.edu:2222", "scheduler": "bare", "root": "~/.clusterfn"}
@@ -32,7 +31,7 @@ def test_a_first_host_makes_the_file_and_is_the_default(path):
     text = add(path, None)
 
     assert text.splitlines()[1:] == ["hosts:", *ADDED, "", "default_host: new"]
-    assert config.read(path).resolve(None)[0].address == KEYS["address"]
+    assert config_file.read(path).resolve(None)[0].address == KEYS["address"]
 
 
 # What is there; the same with {host} where the new lines are to stand.
@@ -49,7 +48,7 @@ def test_all_that_was_there_stays(path, name):
     old, new = FILES[name].replace("{host}", ""), FILES[name].replace("{host}", "\n".join([*ADDED, ""]))
 
     assert add(path, old) == new
-    assert "new" in config.read(path).named
+    assert "new" in config_file.read(path).named
 
 
 @pytest.mark.parametrize(
@@ -73,7 +72,7 @@ def test_what_is_suggested_stands_there_as_a_comment_and_changes_nothing(path, o
 
     text = path.read_text()
     assert ("\n    # defaults: {gpus: 1}  # why\n" in text) is (old != "hosts: {}\n")
-    assert config.read(path).hosts["new"].defaults.gpus == 0
+    assert config_file.read(path).hosts["new"].defaults.gpus == 0
 
 
 def test_lines_end_as_those_of_the_file_do(path):
@@ -92,7 +91,7 @@ def test_a_deeper_indentation_is_kept_to(path):
 def test_hosts_in_one_line_stay_in_one_line(path, old):
     text = add(path, old)
 
-    assert text.splitlines()[0].startswith("hosts: {") and "new" in config.read(path).named
+    assert text.splitlines()[0].startswith("hosts: {") and "new" in config_file.read(path).named
     assert ("# c" in text) == ("# c" in old)
 
 
@@ -100,14 +99,14 @@ def test_a_second_host_does_not_take_the_calls_of_the_first(path):
     text = add(path, "hosts:\n  a: {scheduler: bare, address: a.example.edu}\n")
 
     assert text.endswith("\ndefault_host: a\n")
-    assert config.read(path).resolve(None)[0].name == "a"
+    assert config_file.read(path).resolve(None)[0].name == "a"
 
 
 def test_what_yaml_would_take_for_something_else_is_quoted(path):
     add(path, None, name="1e5", root="~/a: b #c", slurm={"account": "no", "partition": {"cpu": "1", "gpu": "g"}},
         scheduler="slurm")  # fmt: skip
 
-    host = config.read(path).hosts["1e5"]
+    host = config_file.read(path).hosts["1e5"]
     assert host.root == "~/a: b #c"
     assert host.slurm == {"account": "no", "partition": {"cpu": "1", "gpu": "g"}}
 
@@ -159,7 +158,7 @@ def test_the_mode_and_a_link_stay(path, tmp_path):
     add(path, None)
 
     assert path.is_symlink() and real.stat().st_mode & 0o777 == 0o600
-    assert "new" in config.read(real).named
+    assert "new" in config_file.read(real).named
 
 
 def test_a_folder_that_cannot_be_written_to_keeps_the_file(path, monkeypatch):
