@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
-_told: set[str] = set()
+_told: set[str | Path] = set()  # sentences and files that users of this process have read of
 _NAMED = 5  # large files
 
 
@@ -225,14 +225,14 @@ def tell_left_out(payload: payloads.Payload) -> None:
 
     Such files that the user passed are sent, and named too.
     """
-    large = files.not_told(sorted(user_modules.too_large))
+    large = sorted(user_modules.too_large - _told)
     if large:
         more = f" and {len(large) - _NAMED} more" if len(large) > _NAMED else ""
         job_display.tell(
             f"not sent, because data files of your packages travel only up to {user_modules.MAX_DATA_FILE >> 20} MB: "
             f"{', '.join(map(str, large[:_NAMED]))}{more}. To send one, pass clusterfn.File(PATH)"
         )
-    withheld = files.not_told(sorted(user_modules.withheld))
+    withheld = sorted(user_modules.withheld - _told)
     if withheld:
         job_display.tell(
             f"not sent, because they look like keys or passwords: {', '.join(map(str, withheld))}. "
@@ -240,8 +240,9 @@ def tell_left_out(payload: payloads.Payload) -> None:
         )
     folders = [each for each in payload.shipments if each.is_directory]
     sent = [path for each in folders for _, path in each.members if files.holds_credentials(path)]
-    for path in files.not_told(sent):
+    for path in [each for each in dict.fromkeys(sent) if each not in _told]:
         job_display.tell(f"{path} looks like a key or a password, and is sent with its Directory")
+    _told.update(large, withheld, sent)
 
 
 def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker]:

@@ -13,7 +13,7 @@ import os
 import pathlib
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ _CREDENTIALS = re.compile(
 )
 _PRIVATE_KEY = re.compile(rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")
 _HEAD = 4096  # bytes, in which the first line of a private key is looked for
-_told: set[pathlib.Path] = set()
 
 
 class File(type(pathlib.Path())):  # type: ignore[misc]
@@ -86,13 +85,6 @@ def holds_credentials(path: pathlib.Path) -> bool:
     return _CREDENTIALS.fullmatch(path.name) is not None
 
 
-def not_told(paths: Iterable[pathlib.Path]) -> list[pathlib.Path]:
-    """Those of these files that this has not returned before in this process."""
-    fresh = [path for path in dict.fromkeys(paths) if path not in _told]
-    _told.update(fresh)
-    return fresh
-
-
 def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
     """A value that has just come, with the caller's own paths in place of those that the host has for the same files.
 
@@ -102,7 +94,7 @@ def as_given(value: Any, given: Mapping[str, pathlib.PurePath]) -> Any:
     Args:
         given: Path on the host -> path here.
     """
-    return _Giving(given).of(value) if given else value
+    return _Giving(given).of(value)
 
 
 class _Giving:

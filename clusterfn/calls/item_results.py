@@ -162,7 +162,9 @@ class ItemResults:
         try:
             value = None
             if line["kind"] == layout.RETURNED:
-                value = files.as_given(outcome.value_of(published, record.value, place), self._group.given)
+                value = outcome.value_of(published, record.value, place)
+                if self._group.given:
+                    value = files.as_given(value, self._group.given)
         except ResultError as error:
             error.hint = (error.hint or "").replace(name, self._group.id)
             self._group.on_end(index, ItemOutcome(RETURNED, None, error, usage))

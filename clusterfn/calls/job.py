@@ -339,7 +339,9 @@ class Job(concurrent.futures.Future[R]):
             self._fail(error, FINAL.get(published["kind"], DIED), published.get("message") or "")
             return
         try:
-            result = files.as_given(outcome.value_of(published, value, place), self.given)
+            result = outcome.value_of(published, value, place)
+            if self.given:
+                result = files.as_given(result, self.given)
         except ResultError as unloadable:
             self._fail(unloadable, RETURNED, unloadable.message)
             return

@@ -39,6 +39,7 @@ ERRORS: Mapping[str, type[errors.ClusterfnError]] = {
     layout.UNSATISFIABLE: errors.Unsatisfiable,
     layout.PREEMPTED: errors.Preempted,
 }
+_SMALL = 1 << 20  # bytes for which any machine has room
 # Raised as themselves these would end a loop, the interpreter or an event loop here.
 _NOT_RAISED_HERE = (
     SystemExit,
@@ -161,7 +162,7 @@ class Arriving:
             self._size = (read(content).get("value") or {}).get("size") or 0
         except ValueError:  # reported when the outcome is taken
             self._size = 0
-        free = units.free_memory(swap=True)
+        free = units.free_memory(swap=True) if self._size > _SMALL else None
         if free is not None and self._size > free:
             raise self._refused(
                 f"the value has {self._size / 1e9:.1f} GB, and this machine has {free / 1e9:.1f} GB of free memory",

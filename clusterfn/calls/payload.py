@@ -225,7 +225,7 @@ class Needs:
         self, data: bytes, blobs: Mapping[str, memoryview], notes: Iterable[str] = ()
     ) -> Payload:  # fmt: skip
         """Return the payload of these bytes, with all that was noted for it."""
-        sources = user_modules.sources(self.modules)
+        sources = user_modules.sources(self.modules) if self.modules else None
         return Payload(
             data=data,
             blobs=blobs,

@@ -63,18 +63,17 @@ class EnvironmentResolver:
     def __init__(self, session: ConnectedHost) -> None:
         self._session = session
         self._known: dict[str, ResolvedEnvironment] = {}
+        # by `environment=` and `packages=`
+        self._named: dict[tuple[str | None, tuple[str, ...]], ResolvedEnvironment | None] = {}
         self._pythons: dict[tuple[str | None, tuple[str, ...]], tuple[int, int]] = {}
         self._outdated = False
         self._finding = threading.Lock()  # held while the host is asked, so never by a thread that delivers answers
 
     def expected_python(self, wanted: EnvironmentRequest) -> tuple[int, int] | None:
         """Return the Python of an environment that lies on the host, or was resolved before; else None."""
-        text = self._text(wanted)
-        if not wanted.packages and existing.is_existing(text):
-            spec = existing.parse_existing(text, self._session.host.scheduler)
-            if spec.kind != "found":
-                return self.find(wanted, lambda _: None).interpreter.version
-        return self._pythons.get((text, wanted.packages))
+        with self._finding:
+            named = self._named_on_host(wanted)
+        return named.interpreter.version if named else self._pythons.get((self._text(wanted), wanted.packages))
 
     def find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         """As `HostState.environment`."""
@@ -82,12 +81,21 @@ class EnvironmentResolver:
             if self._outdated:
                 self._outdated = False
                 self._known = {key: ready for key, ready in self._known.items() if ready.made is None}
-            found = self._find(wanted, say)
+            found = self._named_on_host(wanted) or self._find(wanted, say)
             self._pythons[self._text(wanted), wanted.packages] = found.interpreter.version
             return found
 
     def _text(self, wanted: EnvironmentRequest) -> str | None:
         return wanted.text or (None if wanted.packages else self._session.host.environment)
+
+    def _named_on_host(self, wanted: EnvironmentRequest) -> ResolvedEnvironment | None:
+        """Return the existing environment that the call or its host names; None if they name none."""
+        key = text, packages = self._text(wanted), wanted.packages
+        if key not in self._named:
+            is_existing = not packages and existing.is_existing(text)
+            spec = existing.parse_existing(text, self._session.host.scheduler) if is_existing else None
+            self._named[key] = self._remembered(ExistingEnvironment(spec)) if spec and spec.kind != "found" else None
+        return self._named[key]
 
     def _find(self, wanted: EnvironmentRequest, say: Say) -> ResolvedEnvironment:
         text = self._text(wanted)
@@ -95,10 +103,7 @@ class EnvironmentResolver:
             from clusterfn.environment import resolve  # it, and what it needs, takes time to import
 
             return self._made(resolve.read_specification(text, wanted.packages), wanted.gpus, say)
-        spec = existing.parse_existing(text, self._session.host.scheduler)
-        if spec.kind == "found":
-            return self._found_or_made(wanted, say)
-        return self._remembered(ExistingEnvironment(spec))
+        return self._found_or_made(wanted, say)
 
     def forget(self) -> None:
         """Choose again what was made for unknown GPUs: they are known now. Does not block."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-MOST = 37
+MOST = 31
 SCRIPT = """
 import json, sys, threading
 from pathlib import Path
