@@ -28,14 +28,14 @@ from clusterfn.bridge.supervisor.process_tree import boot_id
 from clusterfn.bridge.supervisor.verdict import Verdict
 from clusterfn.gpu import smi
 from clusterfn.hosts import gpus
-from clusterfn.hosts.survey import parse
 from clusterfn.hosts.survey import parse as surveyed
-from clusterfn.hosts.survey.parse import Section
+from clusterfn.scheduler import Section
 from clusterfn.scheduler.bare import Bare
 from clusterfn.scheduler.base import Answer, Evidence
 from clusterfn.scheduler.slurm import Slurm
 from clusterfn.scheduler.slurm import gres as slurm_gres
 from clusterfn.scheduler.slurm import limits as slurm_limits
+from clusterfn.scheduler.slurm import site as slurm_site
 from tests.fuzz import damaged, fuzzed, twisted
 from tests.golden.golden import recorded
 from tests.golden.samples import SLURM
@@ -96,9 +96,9 @@ def test_slurms_programs_are_read_whatever_they_print(data: bytes) -> None:
     slurm_gres.types(text)
     slurm_gres.nodes(text)
     slurm_gres.waiting(text)
-    parse.partitions(text.splitlines())
-    parse.accounts(text.splitlines())
-    parse.limits(text.splitlines(), [])
+    slurm_site.partitions(text.splitlines())
+    slurm_site.accounts(text.splitlines())
+    slurm_site.limits(text.splitlines(), [])
 
 
 @fuzzed(data=damaged(BARE_TEXTS))

@@ -1,40 +1,16 @@
-"""Parse what survey.sh prints: df and quotas, SLURM's tables, nvidia-smi, logind, libc, modules. Pure."""
+"""Parse what survey.sh prints: df and quotas, nvidia-smi, logind, libc, modules. Pure; schedulers read theirs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from clusterfn.hosts import gpus
-from clusterfn.hosts.survey.site import Account, Partition, SurveyedGpus, Volume
+from clusterfn.hosts.survey.site import SurveyedGpus, Volume
+from clusterfn.scheduler import NOT_THERE, SILENT, Section
 
-NOT_THERE = 127
 _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
-
-
-@dataclass(frozen=True)
-class Section:
-    """The answer to one question.
-
-    Attributes:
-        rc: None if it did not answer in time.
-        lines: The lines before the first part.
-        parts: The lines after `MARK.name`, by name; parts of the same name are joined.
-    """
-
-    name: str
-    rc: int | None = None
-    lines: list[str] = field(default_factory=list)
-    parts: dict[str, list[str]] = field(default_factory=dict)
-
-    def part(self, name: str) -> list[str]:
-        """Return the lines of a part; none if there is no such part."""
-        return self.parts.get(name, [])
-
-    def first(self, name: str) -> str:
-        """Return the first line of a part, or an empty one."""
-        return next(iter(self.part(name)), "")
 
 
 def count(text: str) -> int | None:
@@ -83,41 +59,43 @@ def volume(section: Section, quotas: dict[str, QuotaLeft]) -> Volume | None:
     Args:
         quotas: What `quotas` returned.
     """
-    path, df = section.first("path"), _DF.fullmatch(_last(section.part("df")))
+    path, df = _first(section, "path"), _DF.fullmatch(_last(section.part("df")))
     if not path or df is None:
         return None
     device, kind, _, _, free, _, _ = df.groups()
-    left = _smallest([*lustre(section.part("lfs")), quotas.get(device, QuotaLeft(None, None))])
+    # `lfs quota -q` of a user, the group and the folder's project has the columns of `quota`
+    bounds = [*(_left_of(words) for _, words in _rows(section.part("lfs"))), quotas.get(device, QuotaLeft(None, None))]
+    sizes = [each.size for each in bounds if each.size is not None]
+    files = [each.files for each in bounds if each.files is not None]
+    inodes = _DF.fullmatch(_last(section.part("inodes")))
     said = " ".join(section.part("write")).lower()
     return Volume(
         name=next(iter(section.lines), path),
         path=path,
         kind=kind or "",
         free_bytes=_bytes_or_files(free, _KB),
-        free_files=_inodes(section.part("inodes")),
-        quota_bytes=0 if "quota" in said else left.size,
-        quota_files=left.files,
+        # btrfs and others count no files and print 0 or "-"
+        free_files=None if inodes is None or inodes[3] == "0" else _bytes_or_files(inodes[5], 1),
+        quota_bytes=0 if "quota" in said else min(sizes, default=None),
+        quota_files=min(files, default=None),
         shared=bool(_SHARED.match(kind or "")),
         noexec="run" in section.parts and "yes" not in section.part("run"),
         writable="write" in section.parts and (not said or any(word in said for word in _FULL)),
         device=device,
-        mode=section.first("mode"),
+        mode=_first(section, "mode"),
         links="yes" in section.part("link") if "link" in section.parts else None,
     )
+
+
+def _first(section: Section, name: str) -> str:
+    """Return the first line of a part, or an empty one."""
+    return next(iter(section.part(name)), "")
 
 
 def _last(lines: Sequence[str]) -> str:
     """Return what df prints below its heading, as one line: some versions break it after a long device."""
     heading = max((place for place, line in enumerate(lines) if line.startswith("Filesystem")), default=-1)
     return " ".join(lines[heading + 1 :]).strip()
-
-
-def _inodes(lines: Sequence[str]) -> int | None:
-    """Parse the third number; btrfs and others count no files and print 0 or "-"."""
-    df = _DF.fullmatch(_last(lines))
-    if df is None or df[3] == "0":
-        return None
-    return _bytes_or_files(df[5], 1)
 
 
 def _bytes_or_files(text: str, unit: int) -> int | None:
@@ -128,11 +106,6 @@ def _bytes_or_files(text: str, unit: int) -> int | None:
 def quotas(lines: Iterable[str]) -> dict[str, QuotaLeft]:
     """Parse `quota -w`, by device: blocks of 1 KB (or with a unit), their two limits, then the same of files."""
     return {device: _left_of(words) for device, words in _rows(lines)}
-
-
-def lustre(lines: Iterable[str]) -> list[QuotaLeft]:
-    """Parse `lfs quota -q` of a user, the group and the folder's project; the columns are those of quota."""
-    return [_left_of(words) for _, words in _rows(lines)]
 
 
 def _left_of(words: Sequence[str]) -> QuotaLeft:
@@ -168,61 +141,6 @@ def _amount(text: str, unit: int) -> int:
     return int(float(match[1]) * (1024**power if match[2] else unit))
 
 
-def _smallest(all_of_them: Sequence[QuotaLeft]) -> QuotaLeft:
-    sizes = [each.size for each in all_of_them if each.size is not None]
-    files = [each.files for each in all_of_them if each.files is not None]
-    return QuotaLeft(min(sizes, default=None), min(files, default=None))
-
-
-_TOLD = ("MaxArraySize", "AccountingStorageEnforce", "DefMemPerCPU", "DefMemPerNode", "MaxMemPerNode")
-_NOTHING = ("", "UNLIMITED", "(null)", "none")
-_BOUNDS = ("MaxJobs", "MaxSubmitJobs", "MaxWall", "MaxTRES")
-
-
-def partitions(lines: Iterable[str]) -> tuple[Partition, ...]:
-    """Parse `sinfo --format=%P|%a|%l|%D|%G`: a row for each kind of node, so one partition may have several."""
-    found: dict[str, Partition] = {}
-    for line in lines:
-        words = line.strip().split("|")
-        if len(words) != 5:
-            continue
-        starred, state, limit, nodes, gres = words
-        name = starred.rstrip("*")
-        row = Partition(name, starred.endswith("*"), state, limit, count(nodes) or 0, gres)
-        found[name] = _joined(found[name], row) if name in found else row
-    return tuple(found.values())
-
-
-def _joined(one: Partition, other: Partition) -> Partition:
-    gres = ", ".join(dict.fromkeys(each for each in (one.gres, other.gres) if each not in _NOTHING)) or one.gres
-    return Partition(one.name, one.default, one.state, one.time_limit, one.nodes + other.nodes, gres)
-
-
-def accounts(lines: Iterable[str]) -> tuple[Account, ...]:
-    """Parse the first three columns of `sacctmgr -nP show assoc format=account,partition,qos,...`."""
-    found = []
-    for name, partition, qos, *_ in _associations(lines):
-        found.append(Account(name, partition, tuple(each for each in qos.split(",") if each)))
-    return tuple(dict.fromkeys(found))
-
-
-def limits(lines: Iterable[str], associations: Iterable[str]) -> tuple[str, ...]:
-    """Return the limits and demands in `scontrol show config` and in the other columns of the associations."""
-    config = {name.strip(): value.strip() for name, _, value in (line.partition("=") for line in lines)}
-    told = [f"{name}={config[name]}" for name in _TOLD if config.get(name, "") not in _NOTHING]
-    for name, partition, _, *bounds in _associations(associations):
-        set_ = ", ".join(f"{bound}={value}" for bound, value in zip(_BOUNDS, bounds) if value)
-        where = f"account {name}" + (f", partition {partition}" if partition else "")
-        told += [f"{where}: {set_}"] if set_ else []
-    return tuple(told)
-
-
-def _associations(lines: Iterable[str]) -> Iterable[list[str]]:
-    rows = (line.strip().split("|") for line in lines)
-    return [row for row in rows if len(row) >= 3 and row[0] and " " not in row[0]]
-
-
-SILENT = "it did not answer in time"
 _MB = 2**20
 _GLIBC = re.compile(r"(?:glibc|GLIBC|GNU libc)\D*(?:\d\S*\)\s+)?(\d+\.\d+)")
 _KILLS = re.compile(r"\s*(#?)\s*KillUserProcesses\s*=\s*(\w+)")
@@ -237,7 +155,8 @@ def cards(section: Section) -> SurveyedGpus | None:
     if section.rc is None:
         return SurveyedGpus(trouble=SILENT)
     lines = section.parts.get("again", section.lines)
-    rows = [row for row in gpus.rows("\n".join(lines), 4) if _is_card(row)]
+    rows = [row for row in gpus.rows("\n".join(lines), 4) if len(row) in (3, 4) and row[0]]
+    rows = [row for row in rows if count(row[1]) is not None or row[1].startswith("[")]
     if section.rc != 0 or not rows:
         return SurveyedGpus(trouble="\n".join(lines[-5:]) or f"it ended with status {section.rc}")
     return SurveyedGpus(
@@ -246,10 +165,6 @@ def cards(section: Section) -> SurveyedGpus | None:
         driver=rows[0][2],
         capabilities=tuple(row[3] for row in rows if len(row) > 3),
     )
-
-
-def _is_card(row: list[str]) -> bool:
-    return len(row) in (3, 4) and bool(row[0]) and (count(row[1]) is not None or row[1].startswith("["))
 
 
 def lingering(section: Section) -> bool | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterfn.scheduler.grid_engine import GridEngineSite
+from clusterfn.scheduler import Account, GridEngineSite, Partition, surveyed_scheduler
 
 PLENTY_BYTES = 20 * 2**30
 PLENTY_FILES = 200_000
@@ -19,30 +19,24 @@ _UNITS = (("TB", 2**40), ("GB", 2**30), ("MB", 2**20))
 
 def proposed_root(volumes: Sequence[Volume], has_nodes: bool) -> tuple[Volume, str] | None:
     """Return the best volume and the reason; None if none can be used."""
-    usable = [each for each in volumes if each.writable and not each.noexec and not _is_everybodys(each.mode)]
+    # clusterfn rejects a root in which every user could replace files, as `ls -l` shows it
+    private = [each for each in volumes if each.mode[8:9] != "w" or each.mode[9:10] in ("t", "T")]
+    usable = [each for each in private if each.writable and not each.noexec]
     shared = [each for each in usable if each.shared]
     home = next((each for each in usable if each.name == _HOME), None)
     if has_nodes and not shared:
         why = "none here is a network file system as far as its kind tells; compute nodes must see it"
         return (home, f"the home; {why}") if home else None
     candidates = shared if has_nodes else usable
-    if home in candidates and home is not None and _has_plenty(home):
-        return home, f"the home has plenty: {_room(home)}"
+    if home in candidates and home is not None:
+        bytes_, files = home.room_bytes, home.room_files
+        if (bytes_ is None or bytes_ >= PLENTY_BYTES) and (files is None or files >= PLENTY_FILES):
+            return home, f"the home has plenty: {_room(home)}"
     best = max(candidates, key=_rank, default=None)
-    return (best, _reason(best, home)) if best else None
-
-
-def _is_everybodys(mode: str) -> bool:
-    """Whether `ls -l` shows that every user could replace files in it: clusterfn rejects such a root."""
-    return mode[8:9] == "w" and mode[9:10] not in ("t", "T")
-
-
-def _has_plenty(volume: Volume) -> bool:
-    enough = [
-        room is None or room >= plenty
-        for room, plenty in ((volume.room_bytes, PLENTY_BYTES), (volume.room_files, PLENTY_FILES))
-    ]
-    return all(enough)
+    if best is None:
+        return None
+    other = "" if home is None or best is home else f"; the home has {_room(home)}"
+    return best, f"it has most room: {_room(best)}{other}"
 
 
 def _rank(volume: Volume) -> tuple[bool, bool, int]:
@@ -51,22 +45,12 @@ def _rank(volume: Volume) -> tuple[bool, bool, int]:
     return volume.kind != "tmpfs", files is None or files >= PLENTY_FILES, volume.room_bytes or 0
 
 
-def _reason(best: Volume, home: Volume | None) -> str:
-    if home is None or best is home:
-        return f"it has most room: {_room(best)}"
-    return f"it has most room: {_room(best)}; the home has {_room(home)}"
-
-
 def _room(volume: Volume) -> str:
-    files = "" if volume.room_files is None else f" and {volume.room_files} files"
-    return f"{_size(volume.room_bytes)}{files}"
-
-
-def _size(amount: int | None) -> str:
-    if amount is None:
-        return "an unknown amount"
-    unit, length = next(((unit, length) for unit, length in _UNITS if amount >= length), ("KB", 1024))
-    return f"{amount / length:.1f} {unit}"
+    files, amount, shown = volume.room_files, volume.room_bytes, "an unknown amount"
+    if amount is not None:
+        unit, length = next(((unit, length) for unit, length in _UNITS if amount >= length), ("KB", 1024))
+        shown = f"{amount / length:.1f} {unit}"
+    return shown if files is None else f"{shown} and {files} files"
 
 
 @dataclass(frozen=True)
@@ -114,27 +98,6 @@ class Volume:
 
 def _smaller(*amounts: int | None) -> int | None:
     return min((each for each in amounts if each is not None), default=None)
-
-
-@dataclass(frozen=True)
-class Partition:
-    """One partition of SLURM, as sinfo has it. `state` is "up" where jobs start."""
-
-    name: str
-    default: bool
-    state: str
-    time_limit: str
-    nodes: int
-    gres: str
-
-
-@dataclass(frozen=True)
-class Account:
-    """One association of the user, as sacctmgr has it."""
-
-    name: str
-    partition: str
-    qos: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -189,10 +152,8 @@ class Site:
     @property
     def scheduler(self) -> str:
         """As clusterfn.yml writes it."""
-        if self.partitions is not None:
-            return "slurm"
-        return "bare" if self.grid_engine is None else "grid_engine"
+        return surveyed_scheduler(self.partitions, self.grid_engine)
 
     def proposed_root(self) -> tuple[Volume, str] | None:
         """Return the best volume for `root:`, and why; None if none can be written to."""
-        return proposed_root(self.volumes, self.scheduler != "bare")
+        return proposed_root(self.volumes, self.partitions is not None or self.grid_engine is not None)

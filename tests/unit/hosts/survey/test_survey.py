@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from clusterfn.hosts.connection import Completed
-from clusterfn.hosts.survey import Account, Site, SurveyedGpus, Volume, parse, survey
-from clusterfn.hosts.survey.ask import site
-from clusterfn.hosts.survey.parse import Section
+from clusterfn.hosts.survey import Account, Site, SurveyedGpus, Volume, parse, read_site, survey
+from clusterfn.scheduler import Section
+from clusterfn.scheduler.slurm import site as slurm_site
 
 KB, GB = 1024, 2**30
 
@@ -207,7 +207,7 @@ SINFO = """
 
 
 def test_a_partition_of_several_kinds_of_nodes_is_one():
-    found = {each.name: each for each in parse.partitions(text(SINFO))}
+    found = {each.name: each for each in slurm_site.partitions(text(SINFO))}
 
     assert list(found) == ["main", "gpu", "old"]
     assert (found["gpu"].nodes, found["gpu"].gres) == (12, "gpu:a100:4(S:0-1), gpu:h100:8")
@@ -222,8 +222,11 @@ SACCTMGR = """
 
 
 def test_associations_are_accounts_and_their_bounds_are_limits():
-    assert parse.accounts(text(SACCTMGR)) == (Account("physics", "", ("normal", "long")), Account("bio", "gpu", ()))
-    assert parse.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
+    assert slurm_site.accounts(text(SACCTMGR)) == (
+        Account("physics", "", ("normal", "long")),
+        Account("bio", "gpu", ()),
+    )
+    assert slurm_site.limits(text("MaxArraySize            = 1001\nDefMemPerNode = UNLIMITED"), text(SACCTMGR)) == (
         "MaxArraySize=1001",
         "account physics: MaxJobs=10, MaxWall=1-00:00:00",
         "account bio, partition gpu: MaxTRES=cpu=100",
@@ -231,7 +234,7 @@ def test_associations_are_accounts_and_their_bounds_are_limits():
 
 
 def test_complaints_of_sacctmgr_are_no_accounts():
-    assert parse.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
+    assert slurm_site.accounts(["sacctmgr: error: You are not running a supported accounting_storage plugin"]) == ()
 
 
 CARDS = text("NVIDIA A100-SXM4-40GB, 40960, 570.86.15, 8.0\nNVIDIA A100-SXM4-80GB, 81920, 570.86.15, 8.0")
@@ -330,7 +333,7 @@ def test_what_looks_like_a_number_and_is_none_breaks_nothing(odd):
         f"M quotas 0\n/dev/x {odd}T 1 1\n"
         f"M volume-1 {odd}\n$HOME\nM.path\n/x\nM.df\n/dev/x nfs 1 1 {odd} 5% /\n"
     )
-    found = site(parse.sections(text, "M"))
+    found = read_site(parse.sections(text, "M"))
 
     assert found.partitions is not None and found.partitions[0].nodes == 0
     assert found.cards is not None and found.cards.names == ("B100",)
