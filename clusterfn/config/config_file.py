@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from clusterfn.config import advice, places, yamlfile
-from clusterfn.config import hosts as _hosts
+from clusterfn.config import hosts as host_keys
+from clusterfn.config import places, yamlfile
 from clusterfn.config.options import did_you_mean
 from clusterfn.config.places import FILE
 from clusterfn.config.spec import Host
@@ -123,13 +123,13 @@ def read(path: Path) -> Config:
 def parse(data: bytes, path: Path) -> Config:
     """The configuration in these bytes of `path`."""
     top = yamlfile.parse(data, str(path))
-    advice.refuse_passwords(top)
-    advice.refuse_misplaced_hosts(top, TOP_KEYS, _hosts.HOST_KEYS)
+    host_keys.refuse_passwords(top)
+    host_keys.refuse_misplaced_hosts(top, TOP_KEYS)
     keys = top.mapping(TOP_KEYS)
     named: dict[str, Host] = {}
     if below := keys.get("hosts"):
         below.mapping()  # rejects what is no mapping, and a name that it has twice
-        named = {key.text: _hosts.host(key, value, path.parent) for key, value in below.pairs}
+        named = {key.text: host_keys.host(key, value, path.parent) for key, value in below.pairs}
     hosts = {LOCAL.name: LOCAL, **named}
     default = keys.get("default_host")
     if default is not None and default.as_text() not in hosts:

@@ -7,46 +7,54 @@ docs/reference/configuration.md describes the same keys; a test compares the two
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from clusterfn.config import advice
 from clusterfn.config.options import (
+    ALIASES,
     ASK_FOR_GPUS,
-    GPU_TYPE,
+    ENVIRONMENT_KINDS,
     HOST_NAME,
     MODULE,
     VARIABLE,
     is_set_by_clusterfn,
     names_a_file,
+    nearly_an_environment,
 )
+from clusterfn.config.schedulers import OPTIONS, SCHEDULERS, Key, read_gpu_type
 from clusterfn.config.spec import EnvironmentSettings, Host, Limits, Resources
-from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.config.yamlfile import Value
 from clusterfn.errors import ConfigError
 
-SCHEDULERS = ("bare", "slurm", "grid_engine", "local")
-USUAL_MEMORY = 4 * 2**30  # without --mem many sites give a whole node, and jobs wait for one another
+USUAL_MEMORY = 4 * 2**30  # without a limit many sites give a whole node, and jobs wait for one another
 
 _ADDRESS = re.compile(r"(?:[\w.+][\w.+-]*@)?(?:[\w.][\w.-]*|\[[0-9A-Fa-f:.]+(?:%\w+)?\])(?::([0-9]{1,5}))?")
 _OWNER = re.compile(r"[\w.@+\\][\w.@+\\-]*\$?")
 _NUMBERS = re.compile(r"[0-9]+(?:\.[0-9]+){1,3}")
-_GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
 
-# sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
-FROM_ARGUMENTS = {
-    "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
-    "open-mode": None,
-}  # fmt: skip
-# ... and those without which a job could not be followed.
-OURS = frozenset(
-    [
-        "array", "batch", "bb", "bbf", "chdir", "error", "export-file", "get-user-env", "gid", "help", "input",
-        "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
-    ]
-)  # fmt: skip
+_BELOW_DEFAULTS = ("cores", "memory", "gpus", "gpu_memory", "gpu_type", "time")
+_PASSWORDS = ("pass", "passphrase", "passcode", "secret", "token", "pwd", "pw")
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z0-9][\w-]*")
+_EXAMPLE = '"conda:NAME"'
+_NEVER = "never read: a secret in a file is soon everybody's"
+
+# unknown key of a host -> what to write
+_INSTEAD_OF_HOST_KEY = {
+    **dict.fromkeys(("user", "username", "port"), "write it in `address:`, as user@name:port"),
+    **dict.fromkeys(("host", "hostname"), "the key is `address:`"),
+    **{
+        word: f"write it below `{name}:`, as `{name}: {{{word}: …}}`"
+        for name, each in SCHEDULERS.items()
+        for word in each.written_beside
+    },
+    **{word: f"write it below `defaults:`, as `defaults: {{{word}: …}}`" for word in _BELOW_DEFAULTS},
+    **{word: f'write `environment: "{word}:…"`' for word in ("conda", "venv", "prefix")},
+    **{word: f"write `defaults: {{{meant}: …}}`" for word, meant in ALIASES.items() if meant in _BELOW_DEFAULTS},
+}
+# unknown key below `defaults:`
+_INSTEAD_OF_DEFAULT = {word: f"the key is `{meant}:`" for word, meant in ALIASES.items()}
 
 
 def host(key: Value, value: Value, folder: Path) -> Host:
@@ -58,7 +66,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
     name = key.as_text()
     if not HOST_NAME.fullmatch(name):
         raise key.error(f'"{name}" cannot name a host', "use letters, digits, `.`, `-` and `_`")
-    keys = value.mapping(_KEYS, advice.OF_HOST)
+    keys = value.mapping(_KEYS, _INSTEAD_OF_HOST_KEY)
     if "scheduler" not in keys:
         raise value.error("the key `scheduler` is missing", f"add `scheduler: {' | '.join(SCHEDULERS)}`")
     facts: dict[str, Any] = {"name": name, "address": name, "source": key.place}
@@ -69,7 +77,7 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         if "environment" in keys:
             line = keys["environment"].line + 1
             raise below.error("the environment stands here twice", f"remove it here or in line {line}")
-        facts["environment"] = advice.environment(below)
+        facts["environment"] = _environment(below)
     making = {field[len(_OF_MAKING) :]: facts.pop(field) for field in list(facts) if field.startswith(_OF_MAKING)}
     making.update(making.pop("cuda", {}))
     if making.get("purge_days") is not None and making.get("installer", "clusterfn") != "clusterfn":
@@ -79,8 +87,55 @@ def host(key: Value, value: Value, folder: Path) -> Host:
         if path and (field != "environment" or names_a_file(path)):
             found[field] = str(folder / Path(path).expanduser())
     _this_machine(keys, facts)
-    _of_schedulers(keys, facts)
+    _of_scheduler(keys, facts)
     return Host(**facts, making=EnvironmentSettings(**making))
+
+
+def refuse_passwords(value: Value) -> None:
+    """Refuse keys that hold a secret; their lines are not shown."""
+    for key, below in value.pairs:
+        word = key.text.lower()
+        if (word.startswith("passw") or word in _PASSWORDS) and below.kind != "map":
+            raise _password(key, f"`{key.text}:` is {_NEVER}")
+        if word != "env":
+            refuse_passwords(below)
+
+
+def _password(value: Value, problem: str = f"a password in an address is {_NEVER}") -> ConfigError:
+    return value.error(problem, "remove it; use a key (ssh-copy-id HOST) or an ssh agent", show=False)
+
+
+def refuse_misplaced_hosts(top: Value, top_keys: Collection[str]) -> None:
+    """Refuse a host, or its keys, at the left margin."""
+    for key, below in top.pairs:
+        if key.text in top_keys:
+            continue
+        if {name.text for name, _ in below.pairs} & HOST_KEYS:
+            raise key.error(f'unknown key "{key.text}"', "if it is a host, write it below `hosts:`, indented further")
+        if key.text in HOST_KEYS:
+            hint = "it belongs to a host: write it below the host's name, below `hosts:`"
+            raise key.error(f'unknown key "{key.text}"', hint)
+
+
+def _environment(value: Value) -> str:
+    """Return the text, unless its form is nearly right."""
+    if value.kind == "map":
+        pairs = value.pairs
+        written = [f'"{kind.text}:{name.text}"' for kind, name in pairs if kind.text in ENVIRONMENT_KINDS and name.text]
+        hint = f"write `environment: {written[0] if written else _EXAMPLE}`"
+        raise value.error("a mapping stands where a text is wanted", hint)
+    text = value.as_text()
+    if names_a_file(text):
+        return text
+    instead = nearly_an_environment(text)
+    if not instead and text.startswith(("/", "~")):
+        path = text.rstrip("/")
+        instead = f"python:{text}" if path.rpartition("/")[2].startswith("python") else f"python:{path}/bin/python"
+    elif not instead and _ENVIRONMENT_NAME.fullmatch(text) and text != "current":
+        instead = f"conda:{text}"
+    if instead:
+        raise value.error(f'"{text}" names no kind of environment', f'write `environment: "{instead}"`')
+    return text
 
 
 def _where(value: Value) -> str:
@@ -105,7 +160,7 @@ def _cuda(value: Value) -> dict[str, Any]:
         if not all(_NUMBERS.fullmatch(each) for each in several):
             raise given["capability"].error(f'"{given["capability"].written}" is no compute capability', 'write "8.6"')
     if "table" in given:
-        facts["table"] = _path(given["table"])
+        facts["table"] = given["table"].as_path()
     return facts
 
 
@@ -122,78 +177,29 @@ def _this_machine(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
         facts["address"] = ""
 
 
-# Keys that one kind of host alone obeys.
-_OF_SCHEDULERS = {
-    "slurm": ("slurm",), "gpu_option": ("slurm",), "cards": ("slurm",),
-    "grid_engine": ("grid_engine",), "build_partition": ("slurm", "grid_engine"),
-}  # fmt: skip
-# Why a scheduler needs no `limits:`, and which characters in a path it would misread.
-_LIMITED = {
-    "slurm": (
-        "with SLURM the scheduler sets limits, by QOS",
-        "SLURM's own limits are those of your account and its QOS",
-    ),
-    "grid_engine": ("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
-}
-_MISREAD = {
-    "slurm": ("%\\", "SLURM replaces % and \\ in paths by something else"),
-    "grid_engine": (":,%\\", "Grid Engine replaces or divides paths at : , % and \\"),
-}
-
-
-def _of_schedulers(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
-    scheduler = facts["scheduler"]
-    for key, wanted in _OF_SCHEDULERS.items():
-        if key in keys and scheduler not in wanted:
-            raise keys[key].error(f"this key needs `scheduler: {wanted[0]}`, not {scheduler}", "remove it")
-    if scheduler not in _LIMITED:
-        return
-    if "limits" in keys:
-        problem, why = _LIMITED[scheduler]
+def _of_scheduler(keys: Mapping[str, Value], facts: dict[str, Any]) -> None:
+    """Reject what the host's scheduler does not obey, and have it asked for memory."""
+    word = facts["scheduler"]
+    scheduler = SCHEDULERS[word]
+    for key, value in keys.items():
+        wanted = [name for name, each in SCHEDULERS.items() if key in each.keys]
+        if wanted and word not in wanted:
+            raise value.error(f"this key needs `scheduler: {wanted[0]}`, not {word}", "remove it")
+    if scheduler.limits and "limits" in keys:
+        problem, why = scheduler.limits
         raise keys["limits"].error(problem, f"remove it; {why}")
-    root, (characters, happens) = facts.get("root", ""), _MISREAD[scheduler]
+    root, (characters, happens) = facts.get("root", ""), scheduler.misread
     if set(root) & set(characters):
         raise keys["root"].error(f'"{root}": {happens}', "choose a folder without these characters")
-    defaults, given = facts.get("defaults", Resources()), facts.get(scheduler, {})
-    if scheduler == "slurm":
-        has_own = bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(given))
-    else:
-        has_own = given.get("memory", "") is None
-    if defaults.memory_bytes is None and not has_own:
+    defaults = facts.get("defaults", Resources())
+    if defaults.memory_bytes is None and not scheduler.sets_memory(facts.get(OPTIONS, {})):
         facts["defaults"] = replace(defaults, memory_bytes=USUAL_MEMORY)
-
-
-def _with_place(parse: Callable[[object], Any], quantity: str, example: str) -> Callable[[Value], Any]:
-    """A parser of units, whose error then names the line, and what its own error in Python advises."""
-
-    def read(value: Value) -> Any:
-        try:
-            return parse(value.as_written())
-        except ConfigError as error:
-            key, near = value.name.rpartition(".")[2], _QUOTED.search(error.hint or "")
-            forms = _UNITS.get(key, example)
-            if near and key in ("time", "memory", "gpu_memory"):
-                forms = f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
-            hint = f"write it with a unit and in quotes: {forms}"
-            raise value.error(f"{value.written} is not {quantity}", hint) from error
-
-    return read
-
-
-_QUOTED = re.compile(r'"[^"]+"')
-_UNITS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
-_memory = _with_place(parse_memory, "an amount of memory", '"16GB"')
-_time = _with_place(parse_time, "a duration", '"2h"')
-
-
-def _days(value: Value) -> float:
-    return float(_time(value)) / 86400
 
 
 def _address(value: Value) -> str:
     text = value.as_text()
     if ":" in text.rpartition("@")[0].replace("://", ""):
-        raise advice.password(value)
+        raise _password(value)
     match = _ADDRESS.fullmatch(text)
     if not match or not 0 < int(match[1] or 22) < 65536:
         hint = "write `name`, `user@name` or `user@name:port`; for anything else make an alias in ~/.ssh/config"
@@ -218,31 +224,9 @@ def _owners(value: Value) -> tuple[str, ...]:
     return names
 
 
-def _path(value: Value) -> str:
-    text = value.as_text()
-    if text.startswith("-"):
-        raise value.error(f'"{text}" is not a path', "write the whole path")
-    return text
-
-
 def _defaults(value: Value) -> Resources:
-    given = value.mapping(_DEFAULTS, advice.OF_DEFAULTS)
+    given = value.mapping(_DEFAULTS, _INSTEAD_OF_DEFAULT)
     return Resources(**{_DEFAULTS[key][0]: _DEFAULTS[key][1](given[key]) for key in given if key != "environment"})
-
-
-def _gpu_type(value: Value) -> str:
-    text = value.as_written()
-    if not GPU_TYPE.fullmatch(text):
-        raise value.error(f'"{text}" cannot name a type of card', "write one word of its name, such as a6000")
-    return text
-
-
-def _cards(value: Value) -> dict[str, int]:
-    """The size of the GPUs of each type."""
-    for key, given in value.pairs:
-        _gpu_type(key)
-        _memory(given)
-    return {kind: _memory(given) for kind, given in value.mapping().items()}
 
 
 def _limits(value: Value) -> Limits:
@@ -268,88 +252,16 @@ def _env(value: Value) -> dict[str, str]:
     return {name: given.as_written() for name, given in value.mapping().items()}
 
 
-def _grid_engine(value: Value) -> dict[str, Any]:
-    """Names of the site's own queues and resources, as qsub wants them."""
-    return {key: _GRID_ENGINE[key](given) for key, given in value.mapping(_GRID_ENGINE).items()}
-
-
-def _site_name(value: Value) -> str:
-    text = value.as_written()
-    if not _SITE_NAME.fullmatch(text):
-        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word, as `qconf` shows it there")
-    return text
-
-
-def _optional_name(value: Value) -> str | None:
-    return None if value.kind == "null" else _site_name(value)
-
-
-def _queue(value: Value) -> Any:
-    if value.kind == "map":
-        return {kind: _site_name(given) for kind, given in value.mapping(("cpu", "gpu")).items()}
-    return _site_name(value)
-
-
-def _resources(value: Value) -> dict[str, str]:
-    """What is asked for by `-l` besides what calls ask for."""
-    for key, given in value.pairs:
-        _site_name(key)
-        if key.text in ("h_rt", "s_rt"):
-            raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
-        if not re.fullmatch(r"[^,\s=]+", given.as_written()):
-            raise given.error(f'"{given.as_written()}" is not the value of a resource', "write one word or number")
-    return {name: given.as_written() for name, given in value.mapping().items()}
-
-
-_SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
-_GRID_ENGINE: dict[str, Callable[[Value], Any]] = {
-    "queue": _queue,
-    "project": _site_name,
-    "parallel_environment": _site_name,
-    "memory": _optional_name,
-    "gpus": _optional_name,
-    "per_job": Value.as_lines,
-    "resources": _resources,
-}
-
-
-def _slurm(value: Value) -> dict[str, Any]:
-    for key, _ in value.pairs:
-        if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
-            hint = "write the long name of the option, without dashes"
-            raise key.error(f'"{key.text}" is not an option of sbatch', hint)
-        if key.text in OURS:
-            raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
-    return {name: _option(name, given) for name, given in value.mapping().items()}
-
-
-def _option(name: str, value: Value) -> Any:
-    """A text, True for an option without a value, None to drop it, or a mapping for partition."""
-    if value.kind == "null":
-        return None
-    if name in FROM_ARGUMENTS:
-        instead = f"; use `{FROM_ARGUMENTS[name]}` or `defaults:`" if FROM_ARGUMENTS[name] else ""
-        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "null drops it, another value is not possible")
-    if name == "nodes" and value.as_written() not in ("1", "1-1"):
-        raise value.error("on every node but the first nothing would run", "write nodes= in @cluster, or `nodes: 1`")
-    if name == "partition" and value.kind == "map":
-        return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
-    if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
-        return True
-    if name != "gres":
-        return value.as_written()
-    text = value.as_text()
-    if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
-        raise value.error(f'"{text}" counts cards', "write only their kind, `gpu:a100`; the number comes from `gpus=`")
-    return text
-
-
 def _choice(*words: str) -> Callable[[Value], str]:
     return lambda value: value.as_choice(words)
 
 
 def _count(least: int) -> Callable[[Value], int]:
     return lambda value: value.as_count(least)
+
+
+def _days(value: Value) -> float:
+    return value.as_time() / 86400
 
 
 def _installer(value: Value) -> str:
@@ -359,59 +271,54 @@ def _installer(value: Value) -> str:
 
 
 _OF_MAKING = "making."
-_Key = tuple[str, Callable[[Value], Any]]
 
-_DEFAULTS: dict[str, _Key] = {
+_DEFAULTS: dict[str, Key] = {
     "cores": ("cores", _count(1)),
-    "memory": ("memory_bytes", _memory),
+    "memory": ("memory_bytes", Value.as_memory),
     "gpus": ("gpus", _count(0)),
-    "gpu_memory": ("gpu_memory_bytes", _memory),
-    "gpu_type": ("gpu_type", _gpu_type),
-    "time": ("time_s", _time),
-    "environment": ("environment", advice.environment),
+    "gpu_memory": ("gpu_memory_bytes", Value.as_memory),
+    "gpu_type": ("gpu_type", read_gpu_type),
+    "time": ("time_s", Value.as_time),
+    "environment": ("environment", _environment),
 }
 
-_LIMITS: dict[str, _Key] = {
+_LIMITS: dict[str, Key] = {
     "gpus": ("gpus", _count(0)),
     "cores": ("cores", _count(1)),
-    "memory": ("memory_bytes", _memory),
+    "memory": ("memory_bytes", Value.as_memory),
     "jobs": ("jobs", _count(1)),
 }
 
 # key in the file -> attribute of Host, and how it is read
-_KEYS: dict[str, _Key] = {
+_KEYS: dict[str, Key] = {
     "address": ("address", _address),
     "scheduler": ("scheduler", _choice(*SCHEDULERS)),
     "transport": ("transport", _choice("auto", "paramiko", "openssh", "local")),
-    "ssh_config": ("ssh_config", _path),
+    "ssh_config": ("ssh_config", Value.as_path),
     "root": ("root", _root),
     "owners": ("owners", _owners),
-    "python": ("python", _path),
-    "environment": ("environment", advice.environment),
+    "python": ("python", Value.as_path),
+    "environment": ("environment", _environment),
     "defaults": ("defaults", _defaults),
     "setup": ("setup", Value.as_lines),
     "modules": ("modules", _modules),
     "prolog": ("prolog", Value.as_lines),
     "env": ("env", _env),
-    "slurm": ("slurm", _slurm),
-    "grid_engine": ("grid_engine", _grid_engine),
-    "gpu_option": ("gpu_option", _choice("gres", "gpus", "gpus-per-node")),
-    "cards": ("cards", _cards),
     "lease": ("lease", _choice("socket", "file")),
     "limits": ("limits", _limits),
-    "poll_floor": ("poll_floor_s", _time),
-    "queue_timeout": ("queue_timeout_s", _time),
+    "poll_floor": ("poll_floor_s", Value.as_time),
+    "queue_timeout": ("queue_timeout_s", Value.as_time),
     "keep": ("keep_days", _days),
-    "login_ttl": ("login_ttl_s", _time),
+    "login_ttl": ("login_ttl_s", Value.as_time),
     "env_root": ("making.root", _root),
     "fetch_on": ("making.fetch_on", _choice("auto", "host", "client")),
     "build_on": ("making.build_on", _choice("host", "node")),
-    "build_partition": ("making.partition", _path),
     "environment_at": ("making.at", _where),
-    "build_timeout": ("making.timeout_s", _time),
+    "build_timeout": ("making.timeout_s", Value.as_time),
     "purge_days": ("making.purge_days", _days),
     "installer": ("making.installer", _installer),
     "cuda": ("making.cuda", _cuda),
+    **{word: key for each in SCHEDULERS.values() for word, key in each.keys.items()},
 }
 HOST_KEYS = frozenset(_KEYS)
 DEFAULT_KEYS = frozenset(_DEFAULTS)

@@ -87,9 +87,10 @@ class Host:
     Attributes:
         name: Its name in clusterfn.yml.
         address: Name or alias for ssh, `user@name:port` allowed; "" for this machine.
-        scheduler: "bare", "slurm", "grid_engine" or "local".
+        scheduler: A word of `SCHEDULERS` in `schedulers`.
         transport: "auto", "paramiko", "openssh" or "local".
         source: Where it was defined, "file:line", for messages.
+        scheduler_options: What is below the key with the scheduler's own name.
     """
 
     name: str
@@ -107,8 +108,7 @@ class Host:
     modules: tuple[str, ...] = ()
     prolog: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    slurm: Mapping[str, Any] = field(default_factory=dict)
-    grid_engine: Mapping[str, Any] = field(default_factory=dict)
+    scheduler_options: Mapping[str, Any] = field(default_factory=dict)
     gpu_option: str = "gres"
     cards: Mapping[str, int] = field(default_factory=dict)
     lease: str = "socket"
@@ -118,6 +118,11 @@ class Host:
     keep_days: float = 14.0
     login_ttl_s: float = 8 * 3600.0
     making: EnvironmentSettings = EnvironmentSettings()
+
+    @property
+    def clusters(self) -> str:
+        """Which of several clusters the scheduler's commands ask; "" for the usual one."""
+        return str(self.scheduler_options.get("clusters") or self.scheduler_options.get("cluster") or "")
 
 
 @dataclass(frozen=True)
@@ -250,7 +255,6 @@ class JobSpec:
 
     def to_json(self) -> bytes:
         """Write spec.json, which the supervisor and the worker read: see docs/reference/protocol.md."""
-        clusters = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
         record = {
             "format": layout.FORMAT,
             "id": self.id,
@@ -282,7 +286,7 @@ class JobSpec:
             "retries": self.retries,
             "umask": self.umask,
             **({"resume": self.resume} if self.resume else {}),
-            **({"clusters": str(clusters)} if clusters else {}),
+            **({"clusters": self.host.clusters} if self.host.clusters else {}),
         }
         return json.dumps(record, indent=1).encode()
 

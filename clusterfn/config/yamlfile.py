@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterfn.config.options import did_you_mean
+from clusterfn.config.units import parse_memory, parse_time
 from clusterfn.errors import ConfigError
 
 LIMIT_BYTES = 2**17  # a worst case takes seconds
@@ -23,6 +24,9 @@ _PASSWORD = re.compile(r"(?:(?<=[\s@\"'])|^)([^\s@\"':]*):[^\s@\"']+@")  # in us
 _HIDDEN = re.compile(r"pass\w*\W*[:=]|" + _PASSWORD.pattern, re.IGNORECASE)  # such a line is not shown
 _COUNT = re.compile(r"0|[1-9][0-9]*")
 _WITHOUT_SPACE = re.compile(r"\s*([A-Za-z_]\w*):[^\s:/]")  # no address of the web
+_QUOTED = re.compile(r'"[^"]+"')
+# key -> durations that may be written there
+_DURATIONS = {"time": '"90min", "2h" or "02:00:00"', "keep": '"14d"', "poll_floor": '"2s"', "login_ttl": '"8h"'}
 _NOT_TEXT = {
     "bool": "means true or false in YAML",
     "null": "means nothing in YAML",
@@ -154,6 +158,35 @@ class Value:
             hint = "write it in digits, without quotes, a unit or a leading zero"
             raise self.error(f"{self.written} is not a whole number of at least {least}", hint)
         return number
+
+    def as_path(self) -> str:
+        """A text that no command takes for an option."""
+        text = self.as_text()
+        if text.startswith("-"):
+            raise self.error(f'"{text}" is not a path', "write the whole path")
+        return text
+
+    def as_memory(self) -> int:
+        """Bytes, from an amount with a unit."""
+        try:
+            return parse_memory(self.as_written())
+        except ConfigError as error:
+            raise self._not_in_units("an amount of memory", '"16GB"', error) from error
+
+    def as_time(self) -> float:
+        """Seconds, from a duration with a unit."""
+        try:
+            return parse_time(self.as_written())
+        except ConfigError as error:
+            raise self._not_in_units("a duration", '"2h"', error) from error
+
+    def _not_in_units(self, quantity: str, example: str, error: ConfigError) -> ConfigError:
+        """An error that names the line, with what the parser of units advises."""
+        key, near = self.name.rpartition(".")[2], _QUOTED.search(error.hint or "")
+        forms = _DURATIONS.get(key, example)
+        if near and key in ("time", "memory", "gpu_memory"):
+            forms = f"{near[0]}; other forms are {forms}" if key == "time" else near[0]
+        return self.error(f"{self.written} is not {quantity}", f"write it with a unit and in quotes: {forms}")
 
     def as_choice(self, choices: Collection[str]) -> str:
         """One of a few words, in capitals or not."""

@@ -37,6 +37,6 @@ def test_a_folder_that_slurm_would_misread_is_refused(root):
 
 
 def test_cards_that_could_not_be_asked_for_are_refused():
-    dropped = job(replace(SLURM, slurm={"gres": None}), resources=Resources(gpus=2))
+    dropped = job(replace(SLURM, scheduler_options={"gres": None}), resources=Resources(gpus=2))
     with pytest.raises(ConfigError, match="gpus=2 cannot be asked for"):
         Slurm(dropped.host, "me").submission(dropped)

@@ -33,7 +33,7 @@ def _grid_engine(found: CheckState) -> str:
         raise StepFailed(f"there is no qconf on {found.name}", hint)
     if site.trouble:
         raise StepFailed("qconf does not answer", "log in and see what `qconf -sql` prints", site.trouble.splitlines())
-    given = found.host.grid_engine
+    given = found.host.scheduler_options
     queue = given.get("queue")
     queues = list(queue.values()) if isinstance(queue, dict) else [queue] if queue else []
     _check_named("queue", [name.partition("@")[0] for name in queues], site.queues, found)
@@ -72,7 +72,7 @@ def _row(each: Partition) -> str:
 
 def _check_usable(found: CheckState, known: dict[str, Partition]) -> None:
     """What the configuration chooses, or SLURM without it, must be there and up; of "a,b" SLURM takes one that is."""
-    wanted = found.host.slurm.get("partition")
+    wanted = found.host.scheduler_options.get("partition")
     chosen = list(wanted.values()) if isinstance(wanted, dict) else [wanted] if wanted else []
     for group in chosen or [each.name for each in known.values() if each.default]:
         names = [name for name in str(group or "").split(",") if name]
@@ -94,7 +94,7 @@ def account(found: CheckState) -> str:
     accounts = found.site.accounts
     if not accounts:
         raise StepSkipped("SLURM does not say which accounts you may use")
-    wanted, qos = found.host.slurm.get("account"), found.host.slurm.get("qos")
+    wanted, qos = found.host.scheduler_options.get("account"), found.host.scheduler_options.get("qos")
     _check_among("account", wanted, [each.name for each in accounts], found)
     mine = [each for each in accounts if wanted in (None, each.name)]
     _check_among("qos", qos, [name for each in mine for name in each.qos], found)

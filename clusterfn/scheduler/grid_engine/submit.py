@@ -213,7 +213,7 @@ class GridEngine(Scheduler):
         return math.ceil(wanted / slots)
 
     def _given(self, key: str, default: Any) -> Any:
-        return self.host.grid_engine.get(key, default)
+        return self.host.scheduler_options.get(key, default)
 
     def _option(self, key: str) -> str | None:
         """The site's own name, or the usual one."""

@@ -134,7 +134,7 @@ def gpu_type(host: Host, asked: Resources) -> str | None:
         )  # fmt: skip
     if asked.gpu_memory_bytes is None:
         return given
-    fixed = given or _as_known(host, _of_gres(host.slurm.get("gres") or ""))
+    fixed = given or _as_known(host, _of_gres(host.scheduler_options.get("gres") or ""))
     size = f'gpu_memory="{shown_memory(asked.gpu_memory_bytes)}"'
     if fixed not in host.cards if fixed else not host.cards:
         raise _unknown(host, size, fixed)

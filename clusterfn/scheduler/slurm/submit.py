@@ -160,7 +160,7 @@ class Slurm(Scheduler):
         return options
 
     def _with_the_hosts(self, options: dict[str, Any], gpus: int, kind: str | None = None) -> dict[str, Any]:
-        given = dict(self.host.slurm)
+        given = dict(self.host.scheduler_options)
         words = given.pop("gres", "")
         if gpus and words is None and self.host.gpu_option == "gres":
             raise ConfigError(
@@ -258,7 +258,7 @@ class Slurm(Scheduler):
 
     def partition(self, gpus: int) -> str:
         """The site may have one for jobs with GPUs and one for those without."""
-        named = self.host.slurm.get("partition")
+        named = self.host.scheduler_options.get("partition")
         return str((named.get("gpu" if gpus else "cpu") if isinstance(named, Mapping) else named) or "")
 
     def gpu_types(self) -> Question[Sequence[str]]:
@@ -278,8 +278,7 @@ class Slurm(Scheduler):
 
     def _clusters(self) -> tuple[str, ...]:
         """The option that asks the right one of several clusters; () for the login's own."""
-        named = self.host.slurm.get("clusters") or self.host.slurm.get("cluster")
-        return (f"--clusters={named}",) if named else ()
+        return (f"--clusters={self.host.clusters}",) if self.host.clusters else ()
 
 
 def _several(nodes: int) -> dict[str, int]:

@@ -65,7 +65,7 @@ def test_slurm_is_asked_for_a_type_and_for_a_size_by_the_smallest_that_has_it(wo
 
 
 def test_the_type_of_the_hosts_gres_is_the_one_that_must_be_large_enough():
-    host = replace(SLURM, slurm={"gres": "gpu:a6000"})
+    host = replace(SLURM, scheduler_options={"gres": "gpu:a6000"})
 
     assert asked(host, gpus=1, gpu_memory="16GB").gpu_type == "a6000"
     with pytest.raises(Unsatisfiable, match=r'gpu_memory="80GB" is more than a card of hpc has: a6000 \(48GB\)'):

@@ -138,6 +138,6 @@ def test_a_group_that_was_sent_before_is_started_again_as_it_was_sent():
 
 @pytest.mark.parametrize(("options", "told"), [({"clusters": "far"}, "far"), ({"cluster": "far"}, "far"), ({}, None)])
 def test_a_job_says_in_which_cluster_it_waits(options: dict[str, str], told: str | None):
-    sent = replace(SENT, host=replace(SLURM, slurm=options))
+    sent = replace(SENT, host=replace(SLURM, scheduler_options=options))
 
     assert json.loads(sent.to_json()).get("clusters") == told

@@ -54,7 +54,7 @@ def fails(step: Any, where: CheckState, kind: type[StepFailed] = StepFailed) -> 
 
 def slurm(*partitions: Partition, accounts: tuple[Account, ...] = (), **options: Any) -> CheckState:
     site = Site((), partitions or (SHORT, DOWN, DRAINED), accounts)
-    return found(site, "slurm", slurm=options)
+    return found(site, "slurm", scheduler_options=options)
 
 
 @pytest.mark.parametrize("partition", ["main", "main,old", {"cpu": "main", "gpu": None}, None])

@@ -76,7 +76,7 @@ def test_every_key_becomes_its_fact():
         transport="openssh", ssh_config="/work/ssh/config", root="$SCRATCH/x y", python="/usr/bin/python3",
         environment="conda:torch", defaults=Resources(4, 16 * 2**30, 2, 7200.0, 24 * 2**30, "a100"),
         setup=("if true; then", "  A=1", "fi"), modules=("gcc/12", "cuda"), prolog=("a", "b"),
-        env={"A": "4", "B": "no", "C": "1.50"}, slurm={"account": "x"}, gpu_option="gpus",
+        env={"A": "4", "B": "no", "C": "1.50"}, scheduler_options={"account": "x"}, gpu_option="gpus",
         cards={"a100": 80 * 2**30}, lease="file",
         poll_floor_s=5.0, queue_timeout_s=7200.0, keep_days=1.5, login_ttl_s=86400.0,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def test_sbatch_options_keep_what_was_written():
         "scheduler: slurm\nslurm:\n  partition: {cpu: std, gpu: a100}\n  exclusive: true\n  time: null\n  nice: 100\n"
         "  gres: lscratch:50,gpu:a100\n  mail-type: END"
     )
-    assert got.slurm == {
+    assert got.scheduler_options == {
         "partition": {"cpu": "std", "gpu": "a100"}, "exclusive": True, "time": None, "nice": "100",
         "gres": "lscratch:50,gpu:a100", "mail-type": "END",
     }  # fmt: skip

@@ -108,7 +108,7 @@ def test_what_yaml_would_take_for_something_else_is_quoted(path):
 
     host = config_file.read(path).hosts["1e5"]
     assert host.root == "~/a: b #c"
-    assert host.slurm == {"account": "no", "partition": {"cpu": "1", "gpu": "g"}}
+    assert host.scheduler_options == {"account": "no", "partition": {"cpu": "1", "gpu": "g"}}
 
 
 @pytest.mark.parametrize(

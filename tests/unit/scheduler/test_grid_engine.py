@@ -24,7 +24,7 @@ def recorded(name: str) -> str:
 
 
 def engine(**settings) -> GridEngine:
-    return GridEngine(replace(HOST, grid_engine=settings), "ada")
+    return GridEngine(replace(HOST, scheduler_options=settings), "ada")
 
 
 def asked(scheduler: GridEngine, **changes) -> list[str]:

@@ -234,7 +234,7 @@ def test_the_commands():
 
 
 def test_another_cluster_is_asked_where_jobs_are_sent_to_one():
-    other = Slurm(replace(SLURM, slurm={"clusters": "alpha"}), "ada")
+    other = Slurm(replace(SLURM, scheduler_options={"clusters": "alpha"}), "ada")
     commands = (other.watch_command(), other.cancel_command("x"), other.evidence_command("1"))
     assert all(command[1] == "--clusters=alpha" for command in commands)
 

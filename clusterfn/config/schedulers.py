@@ -1,0 +1,185 @@
+"""What each word of `scheduler:` means for the other keys of its host in clusterfn.yml.
+
+A scheduler that is added here needs an entry in `SCHEDULERS`; `hosts` takes its keys and their checks from there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterfn.config.options import GPU_TYPE
+from clusterfn.config.yamlfile import Value
+
+Key = tuple[str, Callable[[Value], Any]]
+OPTIONS = "scheduler_options"
+
+
+@dataclass(frozen=True)
+class SchedulerKeys:
+    """What a host with one scheduler may have besides the keys of every host, and what it may not.
+
+    Attributes:
+        keys: The keys that it obeys: the attribute of `Host`, and how the key is read. One of them, with the
+            scheduler's own name, becomes `Host.scheduler_options`.
+        written_beside: Words below that key that people write beside it.
+        limits: Why such a host has no `limits:`, and where its limits are set; None if it obeys them.
+        misread: Characters that a path cannot have, and what the scheduler makes of them.
+        sets_memory: Whether these options decide about the memory of a job that does not ask for any; else it asks
+            for the usual amount.
+    """
+
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    written_beside: tuple[str, ...] = ()
+    limits: tuple[str, str] | None = None
+    misread: tuple[str, str] = ("", "")
+    sets_memory: Callable[[Mapping[str, Any]], bool] = lambda options: True
+
+
+_BATCH_JOBS: Mapping[str, Key] = {"build_partition": ("making.partition", Value.as_path)}
+
+
+# SLURM
+
+# sbatch options that clusterfn sets from arguments: here they can only be dropped, by null.
+_FROM_ARGUMENTS = {
+    "cpus-per-task": "cores=", "mem": "memory=", "time": "time=", "gpus": "gpus=", "gpus-per-node": "gpus=",
+    "open-mode": None,
+}  # fmt: skip
+# ... and those without which a job could not be followed.
+_RESERVED = frozenset(
+    [
+        "array", "batch", "bb", "bbf", "chdir", "error", "export-file", "get-user-env", "gid", "help", "input",
+        "job-name", "output", "parsable", "quiet", "test-only", "uid", "usage", "version", "wait", "wrap",
+    ]
+)  # fmt: skip
+_GPU_COUNTED = re.compile(r"gpu(?::.*)?:[0-9]+|gpu:?=.*")
+
+
+def _sbatch_options(value: Value) -> dict[str, Any]:
+    for key, _ in value.pairs:
+        if not re.fullmatch(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*", key.text) or len(key.text) < 2:
+            hint = "write the long name of the option, without dashes"
+            raise key.error(f'"{key.text}" is not an option of sbatch', hint)
+        if key.text in _RESERVED:
+            raise key.error(f"clusterfn needs `--{key.text}` for itself", "remove this line")
+    return {name: _sbatch_option(name, given) for name, given in value.mapping().items()}
+
+
+def _sbatch_option(name: str, value: Value) -> Any:
+    """Return a text, True for an option without a value, None to drop it, or a mapping for partition."""
+    if value.kind == "null":
+        return None
+    if name in _FROM_ARGUMENTS:
+        instead = f"; use `{_FROM_ARGUMENTS[name]}` or `defaults:`" if _FROM_ARGUMENTS[name] else ""
+        raise value.error(f"clusterfn sets `--{name}` itself{instead}", "null drops it, another value is not possible")
+    if name == "nodes" and value.as_written() not in ("1", "1-1"):
+        raise value.error("on every node but the first nothing would run", "write nodes= in @cluster, or `nodes: 1`")
+    if name == "partition" and value.kind == "map":
+        return {kind: given.as_written() for kind, given in value.mapping(("cpu", "gpu")).items()}
+    if value.kind == "bool" and value.text.lower() in ("true", "yes", "on"):
+        return True
+    if name != "gres":
+        return value.as_written()
+    text = value.as_text()
+    if any(_GPU_COUNTED.fullmatch(part) for part in text.split(",")):
+        raise value.error(f'"{text}" counts cards', "write only their kind, `gpu:a100`; the number comes from `gpus=`")
+    return text
+
+
+def read_gpu_type(value: Value) -> str:
+    text = value.as_written()
+    if not GPU_TYPE.fullmatch(text):
+        raise value.error(f'"{text}" cannot name a type of card', "write one word of its name, such as a6000")
+    return text
+
+
+def _sizes_of_gpus(value: Value) -> dict[str, int]:
+    for key, given in value.pairs:
+        read_gpu_type(key)
+        given.as_memory()
+    return {kind: given.as_memory() for kind, given in value.mapping().items()}
+
+
+_SLURM = SchedulerKeys(
+    keys={
+        "slurm": (OPTIONS, _sbatch_options),
+        "gpu_option": ("gpu_option", lambda value: value.as_choice(("gres", "gpus", "gpus-per-node"))),
+        "cards": ("cards", _sizes_of_gpus),
+        **_BATCH_JOBS,
+    },
+    written_beside=("partition", "account", "qos", "constraint", "gres", "reservation"),
+    limits=(
+        "with SLURM the scheduler sets limits, by QOS",
+        "SLURM's own limits are those of your account and its QOS",
+    ),
+    misread=("%\\", "SLURM replaces % and \\ in paths by something else"),
+    sets_memory=lambda options: bool({"mem", "mem-per-cpu", "mem-per-gpu"} & set(options)),
+)
+
+
+# Grid Engine
+
+_SITE_NAME = re.compile(r"[A-Za-z_][\w.@*-]*")
+
+
+def _qsub_options(value: Value) -> dict[str, Any]:
+    """Read names of the site's own queues and resources, as qsub wants them."""
+    return {key: _QSUB_OPTIONS[key](given) for key, given in value.mapping(_QSUB_OPTIONS).items()}
+
+
+def _site_name(value: Value) -> str:
+    text = value.as_written()
+    if not _SITE_NAME.fullmatch(text):
+        raise value.error(f'"{text}" cannot name anything in Grid Engine', "write one word, as `qconf` shows it there")
+    return text
+
+
+def _optional_name(value: Value) -> str | None:
+    return None if value.kind == "null" else _site_name(value)
+
+
+def _queue(value: Value) -> Any:
+    if value.kind == "map":
+        return {kind: _site_name(given) for kind, given in value.mapping(("cpu", "gpu")).items()}
+    return _site_name(value)
+
+
+def _resources(value: Value) -> dict[str, str]:
+    """Read what is asked for by `-l` besides what calls ask for."""
+    for key, given in value.pairs:
+        _site_name(key)
+        if key.text in ("h_rt", "s_rt"):
+            raise key.error(f"clusterfn sets `-l {key.text}` itself", "use `time=` or `defaults: time:`")
+        if not re.fullmatch(r"[^,\s=]+", given.as_written()):
+            raise given.error(f'"{given.as_written()}" is not the value of a resource', "write one word or number")
+    return {name: given.as_written() for name, given in value.mapping().items()}
+
+
+_QSUB_OPTIONS: dict[str, Callable[[Value], Any]] = {
+    "queue": _queue,
+    "project": _site_name,
+    "parallel_environment": _site_name,
+    "memory": _optional_name,
+    "gpus": _optional_name,
+    "per_job": Value.as_lines,
+    "resources": _resources,
+}
+
+_GRID_ENGINE = SchedulerKeys(
+    keys={"grid_engine": (OPTIONS, _qsub_options), **_BATCH_JOBS},
+    limits=("with Grid Engine the scheduler sets limits, by resource quotas", "`qconf -srqsl` lists them"),
+    misread=(":,%\\", "Grid Engine replaces or divides paths at : , % and \\"),
+    sets_memory=lambda options: options.get("memory", "") is None,
+)
+
+
+# word of `scheduler:` -> what it means for the host's other keys
+SCHEDULERS: Mapping[str, SchedulerKeys] = {
+    "bare": SchedulerKeys(),
+    "slurm": _SLURM,
+    "grid_engine": _GRID_ENGINE,
+    "local": SchedulerKeys(),
+}
