@@ -100,6 +100,7 @@ class HostConnection:
     """A connection to one host. All methods may be called from any thread; callbacks come on its reader thread.
 
     Attributes:
+        link: The requests and the stream below it.
         facts: What the host said when it was connected last.
         noise: What the login shell printed before the agent, of the first connection; its first 2 KB.
     """
@@ -110,7 +111,7 @@ class HostConnection:
         opened = _open(transport, host, have, asker)
         self.facts = _facts(opened.hello)
         self.noise = opened.noise
-        self._link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
+        self.link = Link(host, lambda: _open(transport, host), opened, self._on_hello)
 
     @property
     def via(self) -> str:
@@ -231,7 +232,7 @@ class HostConnection:
     ) -> SpawnReply:
         """Start a program that outlives this connection; `reply.exited` tells its end as long as the agent is there."""
         request = _r.SpawnRequest("spawn", {**_program(argv, env, unset), "cwd": cwd, "log": log}, after=after)
-        self._link.send(request)
+        self.link.send(request)
         return request.reply
 
     def repeat(
@@ -249,7 +250,7 @@ class HostConnection:
         """Run a program now and every `interval_s`, until `stop`; equal `share` and argv share one answer per user."""
         fields = {**_program(argv, env, unset), "interval_s": interval_s, "share": share, "timeout_s": timeout_s}
         request = _r.RepeatRequest(fields, on_look, after)
-        self._link.send(request)
+        self.link.send(request)
         return request.reply
 
     def list(
@@ -271,27 +272,27 @@ class HostConnection:
         Returns:
             What ends that.
         """
-        return self._link.on_state(listener)
+        return self.link.on_state(listener)
 
     @property
     def state(self) -> ConnectionState:
         """How the connection stands now."""
-        return self._link.state
+        return self.link.state
 
     def usable(self) -> bool:
         """Whether requests can be sent: not closed, not refused for good, not a parent process's."""
-        return self._link.usable()
+        return self.link.usable()
 
     def answers_here(self) -> bool:
         """Whether this thread brings the answers of this connection, so that it cannot wait for them."""
-        return self._link.answers_here()
+        return self.link.answers_here()
 
     def close(self) -> None:
         """End the connection. Open requests fail; what was spawned goes on."""
-        self._link.close()
+        self.link.close()
 
     def _send(self, request: _r.OpenRequest[_r.T]) -> Reply[_r.T]:
-        self._link.send(request)
+        self.link.send(request)
         return request.reply
 
 

@@ -225,7 +225,7 @@ def _fetch_all(
     under_way: collections.deque[_Fetching] = collections.deque()
     try:
         for file in files:
-            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*_safe_parts(file.name))))
+            under_way.append(_Fetching(connection, f"{folder}/{file.name}", to.joinpath(*safe_parts(file.name))))
             transfer.add(under_way[-1].reply)
             if len(under_way) == _AT_ONCE:
                 fetched.append(under_way.popleft().finish())
@@ -275,7 +275,7 @@ class _Fetching:
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)
 
 
-def _safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
+def safe_parts(name: str, *, windows: bool = sys.platform == "win32") -> tuple[str, ...]:
     """The parts of a relative name that stays below any folder; a colon and a backslash are ordinary but on Windows."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or name.startswith("/") or "\0" in name or (windows and any(map(_is_odd, parts))):

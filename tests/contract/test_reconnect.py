@@ -194,7 +194,7 @@ def test_an_agent_that_hangs_is_noticed_and_another_one_asked(there: HostConnect
     now = time.monotonic()
 
     for passed in range(3, 49, 3):  # as the watchdog looks
-        there._link.check(now + passed)
+        there.link.check(now + passed)
         time.sleep(0.02)  # what it asks is sent, and answered by nobody
 
     assert asked.result(WAIT_S).out == b"back\n"

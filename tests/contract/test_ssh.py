@@ -211,7 +211,7 @@ def test_a_host_that_goes_silent_is_noticed_and_reached_again(lab_host: LabHost,
     now = time.monotonic()
 
     for passed in range(3, 49, 3):  # as the watchdog looks
-        there._link.check(now + passed)
+        there.link.check(now + passed)
         time.sleep(0.05)  # what it asks is sent, and answered by nobody
 
     assert asked.result(WAIT_S).out == b"back\n"

@@ -90,7 +90,7 @@ class FakeStream:
     def __init__(self, far: Far) -> None:
         self.far = far
         self.ended: str | None = None
-        self._closed = False
+        self.closed = False
 
     def read(self, size: int) -> bytes:
         return self.far.output.read(size)
@@ -99,11 +99,11 @@ class FakeStream:
         self.far.input.write(data)
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._hang_up()
 
     def cause(self) -> str | None:
-        return None if self._closed else self.ended
+        return None if self.closed else self.ended
 
     def stderr(self) -> str:
         return self.far.errors
@@ -170,13 +170,13 @@ class agent:
         self.asked: list[Header] = []
 
     def __call__(self, command: str, far: Far) -> int:
-        far.write(b"noise of an rc file\n" + self._marker(far) + b"\n")
+        far.write(b"noise of an rc file\n" + self.marker(far) + b"\n")
         reader = FrameReader(far.read)
         while (frame := reader.frame()) is not None:
-            self._answer(far, *frame)
+            self.answer(far, *frame)
         return 0
 
-    def _marker(self, far: Far) -> bytes:
+    def marker(self, far: Far) -> bytes:
         """Read what a real host would execute."""
         lines = [far.line() for _ in range(8)]
         assert lines == [b""] * 8, lines
@@ -185,10 +185,10 @@ class agent:
         far.line()  # the agent
         return b"".join(re.findall(rb"'([0-9a-f]+)'", loader))
 
-    def _answer(self, far: Far, header: Header, body: bytes) -> None:
+    def answer(self, far: Far, header: Header, body: bytes) -> None:
         if header["do"] == "hello":
             far.write(pack({"id": header["id"], "end": True, "ok": True, **self.hello}))
             return
         self.asked.append(header)
-        for answer, content in self.handler(header, body):
-            far.write(pack({"id": header["id"], **answer}, content))
+        for fields, content in self.handler(header, body):
+            far.write(pack({"id": header["id"], **fields}, content))

@@ -84,9 +84,9 @@ class Answering(agent):
         super().__init__(lambda request, body: ())
         self.answers = answers
 
-    def _answer(self, far: Far, header: Header, body: bytes) -> None:
+    def answer(self, far: Far, header: Header, body: bytes) -> None:
         if header["do"] in ("hello", "chunk"):
-            super()._answer(far, header, body)
+            super().answer(far, header, body)
             return
         answers = self.answers.pop(header["do"], None)
         if not isinstance(answers, list):
@@ -118,7 +118,7 @@ def test_every_request_ends_well_or_with_a_named_error_whatever_its_host_answers
 @fuzzed(weight=0.2, hello=twisted([{"id": 1, **OK, **HELLO}]))
 def test_a_hello_is_understood_or_an_error_of_its_host(hello: Any) -> None:
     class Greeting(agent):
-        def _answer(self, far: Far, header: Header, body: bytes) -> None:
+        def answer(self, far: Far, header: Header, body: bytes) -> None:
             far.write(pack(hello))
             far.output.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable
 
 from clusterfn.config.spec import Host
 from clusterfn.errors import HostDiskFull, HostError
@@ -14,12 +13,37 @@ _VARIABLE = re.compile(r"\$(?:\w+|\{\w+\})")
 
 
 def error_of(host: Host, data: Header) -> HostError:
-    """The exception for an error frame, with the frame's `kind` and `path` as attributes."""
-    make = _TABLE.get(data["kind"], _other)
-    path = data.get("path")
+    """Return the exception for an error frame, with the frame's `kind` and `path` as attributes."""
+    kind, said, path = data["kind"], data["message"], data.get("path")
     path = path if isinstance(path, str) else ""
-    error = make(host, data, path)
-    error.kind, error.path = data["kind"], path
+    root = f"set root: of host {host.name} ({host.source}) to"
+    where = f" ({path})" if path else ""
+    error = HostError(f"{host.name} did not do what was asked{where}: {said}", host=host.name)
+    if kind == "full":
+        error = _full(host, data, path)
+    elif kind == "denied":
+        message = f"{path or 'A file'} on {host.name} may not be used: {said}"
+        error = HostError(message, host=host.name, hint=f"{root} a folder that you may write to")
+    elif kind == "refused":
+        hint = (
+            f"{root} a folder below your home; if you trust who may write there, name the user or the group in owners:"
+        )
+        own = f"run `chmod go-w {path}` on {host.name}"
+        message = f"{path} on {host.name} is not safe to use: {said}"
+        error = HostError(message, host=host.name, hint=own if data.get("own") else hint)
+    elif kind == "missing":
+        error = HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[said])
+    elif kind == "bad" and said.startswith("the root ") and (unset := _VARIABLE.search(path)):
+        # mostly a variable that only a login shell sets, and not a command by ssh
+        config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
+        log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
+        error = HostError(
+            f"{unset[0]} is not set in a non-interactive shell of {host.name}",
+            host=host.name,
+            evidence=[f"root: {host.root} ({host.source})"],
+            hint=f"write the path in full ({log_in}`echo {unset[0]}` in a login shell shows it)",
+        )
+    error.kind, error.path = kind, path
     return error
 
 
@@ -39,55 +63,3 @@ def _full(host: Host, data: Header, path: str) -> HostError:
 
 def _shown(size: int) -> str:
     return f"{size / 2**20:.1f} MB" if size >= 2**20 else f"{-(-size // 1024)} KB"
-
-
-def _denied(host: Host, data: Header, path: str) -> HostError:
-    return HostError(
-        f"{path or 'A file'} on {host.name} may not be used: {data['message']}",
-        host=host.name,
-        hint=f"set root: of host {host.name} ({host.source}) to a folder that you may write to",
-    )
-
-
-def _refused(host: Host, data: Header, path: str) -> HostError:
-    return HostError(
-        f"{path} on {host.name} is not safe to use: {data['message']}",
-        host=host.name,
-        hint=f"run `chmod go-w {path}` on {host.name}"
-        if data.get("own")
-        else f"set root: of host {host.name} ({host.source}) to a folder below your home; "
-        "if you trust who may write there, name the user or the group in owners:",
-    )
-
-
-def _missing(host: Host, data: Header, path: str) -> HostError:
-    return HostError(f"{path or 'The file'} does not exist on {host.name}", host=host.name, evidence=[data["message"]])
-
-
-def _bad(host: Host, data: Header, path: str) -> HostError:
-    """Mostly a root with a variable that only a login shell sets, and not a command by ssh."""
-    unset = _VARIABLE.search(path)
-    if unset is None or not data["message"].startswith("the root "):
-        return _other(host, data, path)
-    config = f"-F {shlex.quote(host.ssh_config)} " if host.ssh_config else ""
-    log_in = f"`ssh {config}{host.address}`, then " if host.address else ""
-    return HostError(
-        f"{unset[0]} is not set in a non-interactive shell of {host.name}",
-        host=host.name,
-        evidence=[f"root: {host.root} ({host.source})"],
-        hint=f"write the path in full ({log_in}`echo {unset[0]}` in a login shell shows it)",
-    )
-
-
-def _other(host: Host, data: Header, path: str) -> HostError:
-    where = f" ({path})" if path else ""
-    return HostError(f"{host.name} did not do what was asked{where}: {data['message']}", host=host.name)
-
-
-_TABLE: dict[str, Callable[[Host, Header, str], HostError]] = {
-    "bad": _bad,
-    "full": _full,
-    "denied": _denied,
-    "refused": _refused,
-    "missing": _missing,
-}

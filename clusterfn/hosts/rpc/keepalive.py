@@ -64,20 +64,25 @@ class WatchedLink(Protocol):
         """Ping or give up the stream if it was quiet for too long; `now` is time.monotonic()."""
 
 
-class _Watchdog:
-    """Checks all links of a process every few seconds, in one thread."""
+class Watchdog:
+    """Checks all links of a process every few seconds, in one thread.
+
+    Attributes:
+        lock: Guards the links.
+    """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Start afresh in a forked child: the links are the parent's, and its lock may be held for ever."""
+        """Drop all links in a forked child: they are the parent's, and its lock may be held for ever."""
         self._links: weakref.WeakSet[WatchedLink] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._pid = 0
 
     def add(self, link: WatchedLink) -> None:
-        with self._lock:
+        """Check this link for as long as it exists."""
+        with self.lock:
             self._links.add(link)
             if self._pid != os.getpid():
                 self._pid = os.getpid()
@@ -87,17 +92,12 @@ class _Watchdog:
         sleep = threading.Event()
         while True:
             sleep.wait(PERIOD_S)
-            with self._lock:
+            with self.lock:
                 links = list(self._links)
             for link in links:
                 link.check(time.monotonic())
 
 
-_watchdog = _Watchdog()
+watchdog = Watchdog()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_watchdog.forget)
-
-
-def watch_link(link: WatchedLink) -> None:
-    """Check this link every few seconds for as long as it exists."""
-    _watchdog.add(link)
+    os.register_at_fork(after_in_child=watchdog.forget)

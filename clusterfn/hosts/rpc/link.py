@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,14 +97,14 @@ class Link:
         self._answering: set[int] = set()  # the threads on which no answer can be waited for
         self._requests = PendingRequests()
         self._sender = RequestSender(self.line, self._requests.__contains__, self._give_up)
-        self._standing = StateListeners(host.name)
+        self._states = StateListeners(host.name)
         self._tries = reconnect.Tries()
         self._pid = os.getpid()
         self._needs_you: AuthenticationError | None = None
         for loop in (self._read, self._write):
             name = f"clusterfn-{loop.__name__.strip('_')}-{host.name}"
             threading.Thread(target=loop, name=name, daemon=True).start()
-        keepalive.watch_link(self)
+        keepalive.watchdog.add(self)
 
     # any thread that asks
 
@@ -160,11 +160,11 @@ class Link:
     @property
     def state(self) -> ConnectionState:
         """The state of the connection."""
-        return self._standing.state
+        return self._states.state
 
     def on_state(self, listener: Callable[[ConnectionState], None]) -> Callable[[], None]:
         """Tell `listener` each change, on the reader thread, until the function that this returns is called."""
-        return self._standing.listen(listener)
+        return self._states.listen(listener)
 
     def _check(self) -> None:
         if os.getpid() != self._pid:
@@ -256,9 +256,9 @@ class Link:
         self.cancel(request.id)
 
     def _senseless(self, request: OpenRequest[Any], odd: BaseException) -> ClusterfnError:
-        return self._in_words(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
+        return self._wrap(odd, f"{self.host.name} answered `{request.do}` with what makes no sense")
 
-    def _in_words(self, error: BaseException, message: str) -> ClusterfnError:
+    def _wrap(self, error: BaseException, message: str) -> ClusterfnError:
         """Wrap an error of another kind into one of ours."""
         if isinstance(error, ClusterfnError):
             return error
@@ -277,7 +277,7 @@ class Link:
         with self.line.changed:
             self._requests.keep_what_is_sent_again()
             self.line.changed.wait_for(lambda: len(self._requests) or self.line.over is not None)
-        self._standing.now("reconnecting", cause)
+        self._states.now("reconnecting", cause)
         while self.line.over is None and not self._try_to_connect(waits):
             waits = min(waits + 1, _MOST_WAITS)
             if self._needs_you is not None and self._wait_for_a_person():
@@ -291,7 +291,7 @@ class Link:
             return True
         tried = self._tries.once(self._opener)
         if tried.opened is not None:
-            self._connected_anew(tried.opened)
+            self._resume(tried.opened)
         elif tried.refused is not None:
             self._die(tried.refused)
         elif tried.needs_a_person and can_hold(self.host):
@@ -299,7 +299,7 @@ class Link:
         elif tried.needs_a_person:  # no login of another program can help: who waits must learn it
             self._die(prompts.needs_you(self.host.name, can_hold=False))
         else:
-            self._standing.now("reconnecting", tried.not_yet, self.state.since)
+            self._states.now("reconnecting", tried.not_yet, self.state.since)
         return tried.opened is not None or self.line.over is not None
 
     def _wait_for_a_person(self) -> bool:
@@ -312,7 +312,7 @@ class Link:
         """
         assert self._needs_you is not None
         held_before = self._is_held()
-        self._standing.now("waiting", self._needs_you.message)
+        self._states.now("waiting", self._needs_you.message)
         with self.line.changed:
             refused = self._requests.take_unsent()
         for request in refused:
@@ -325,7 +325,7 @@ class Link:
                 )
         self._needs_you = None
         if self.line.over is None and not held_before:
-            self._standing.now("reconnecting", "somebody has logged in again")
+            self._states.now("reconnecting", "somebody has logged in again")
         return not held_before
 
     def _is_held(self) -> bool:
@@ -335,7 +335,7 @@ class Link:
         except Unreachable:
             return False
 
-    def _connected_anew(self, opened: AgentStream) -> None:
+    def _resume(self, opened: AgentStream) -> None:
         self._on_hello(opened.hello)
         with self.line.changed:
             wanted = self.line.renew(opened)
@@ -351,7 +351,7 @@ class Link:
             if failed is not None:
                 request.fail(error_of(self.host, failed))
         if wanted:
-            self._standing.now("connected")
+            self._states.now("connected")
         else:
             self.line.hang_up(opened)
 
@@ -362,26 +362,20 @@ class Link:
         with self.line.changed:
             if self.line.over is not None:
                 return
-            over = self.line.over = self._in_words(error, f"The connection to {self.host.name} broke here")
+            over = self.line.over = self._wrap(error, f"The connection to {self.host.name} broke here")
             if isinstance(over, HostError):
                 over.kind = over.path = ""  # what the host refused is a connection, and none of these requests
             self.line.connected = False
             requests = self._requests.take_all()
             self.line.changed.notify_all()
         self.line.hang_up(self.line.opened)
-        with self._without_waiting():
-            for request in requests:
-                request.fail(over)
-            self._standing.now("closed", str(over))
-
-    @contextlib.contextmanager
-    def _without_waiting(self) -> Iterator[None]:
-        """Let callbacks on this thread not wait for an answer, which no other thread would bring."""
         here = threading.get_ident()
         new = here not in self._answering
-        self._answering.add(here)
+        self._answering.add(here)  # callbacks on this thread must not wait for an answer, which no other thread brings
         try:
-            yield
+            for request in requests:
+                request.fail(over)
+            self._states.now("closed", str(over))
         finally:
             if new:
                 self._answering.discard(here)

@@ -77,7 +77,6 @@ class PendingRequests(dict[int, OpenRequest[Any]]):
         self._failures: collections.OrderedDict[int, Header] = collections.OrderedDict()
 
     def number(self) -> int:
-        """Give out a fresh request number."""
         self.last += 1
         return self.last
 
@@ -156,30 +155,23 @@ class RequestSender:
     # the writer thread
 
     def run(self) -> None:
-        """Send until the link is closed."""
-        while self._take_turn():
-            pass
-
-    def _take_turn(self) -> bool:
-        """Send all queued requests and one chunk of the next transfer; False once the link is closed."""
-        with self._line.changed:
-            while not self._has_to_send():
-                self._line.changed.wait()
-            if self._line.over is not None:
-                return False
-            opened, requests = self._line.opened, b"".join(self._control)
-            self._control.clear()
-            transfer = self._transfers.popleft() if self._transfers else None
-        try:
-            self._put(opened.stream, requests)
-            if transfer is not None:
-                self._put_chunk(opened, *transfer)
-        except OSError:
-            self._line.lose(opened)
-        return True
-
-    def _has_to_send(self) -> bool:
-        return self._line.over is not None or bool(self._line.connected and (self._control or self._transfers))
+        """Send all queued requests, then one chunk of the next transfer, again and again until the link is closed."""
+        line = self._line
+        while True:
+            with line.changed:
+                while line.over is None and not (line.connected and (self._control or self._transfers)):
+                    line.changed.wait()
+                if line.over is not None:
+                    return
+                opened, requests = line.opened, b"".join(self._control)
+                self._control.clear()
+                transfer = self._transfers.popleft() if self._transfers else None
+            try:
+                self._put(opened.stream, requests)
+                if transfer is not None:
+                    self._put_chunk(opened, *transfer)
+            except OSError:
+                line.lose(opened)
 
     def _put(self, stream: Stream, data: bytes) -> None:
         if data:

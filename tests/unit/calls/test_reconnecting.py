@@ -193,8 +193,8 @@ def silent(request: dict[str, Any], body: bytes) -> Iterable[tuple[dict[str, Any
 class Garbling(agent):
     """Says hello, and then what is no frame."""
 
-    def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
-        super()._answer(far, header, body)
+    def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+        super().answer(far, header, body)
         if header["do"] != "hello":
             far.write(b"Warning: your quota is nearly used up\n")
 

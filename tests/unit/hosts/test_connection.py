@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import errno
+import gc
 import itertools
 import os
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -322,7 +324,7 @@ def test_a_call_right_after_the_login_does_not_wait_for_the_next_look(
     monkeypatch.setattr("clusterfn.hosts.rpc.link.LOCAL_LOOK_S", 60.0)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection._link.line.connected)
+    until(lambda: not connection.link.line.connected)
     with pytest.raises(AuthenticationError):
         connection.ping().result(WAIT_S)
 
@@ -337,7 +339,7 @@ def test_what_was_never_sent_is_refused_when_a_person_is_needed(
     connection, transport = connected(answering)
     transport.error = AuthenticationError("no", host="lab8")
     transport.drop()
-    until(lambda: not connection._link.line.connected)
+    until(lambda: not connection.link.line.connected)
 
     with pytest.raises(AuthenticationError, match="needs you"):
         connection.ping().result(WAIT_S)
@@ -360,11 +362,11 @@ def test_an_unreachable_host_is_tried_again_until_it_is_back(connected: Connecte
 def step(connection: HostConnection, seconds: float, each: Callable[[], Any] = lambda: None) -> float:
     """Let the watchdog look every 3 s for so long, from now; after how many seconds it found the stream dead."""
     now, passed = time.monotonic(), 0.0
-    stream = connection._link.line.opened.stream  # another one is there as soon as this one is given up
-    while passed < seconds and not stream._closed:  # type: ignore[attr-defined]
+    stream = connection.link.line.opened.stream  # another one is there as soon as this one is given up
+    while passed < seconds and not stream.closed:  # type: ignore[attr-defined]
         passed += 3.0
         each()
-        connection._link.check(now + passed)
+        connection.link.check(now + passed)
         time.sleep(0.005)  # what it asks for is sent
     return passed
 
@@ -397,9 +399,9 @@ def test_a_host_that_answers_pings_is_alive(connected: Connected) -> None:
     connection.run(["sleep", "1000"])
     asked = transport.program.asked  # type: ignore[attr-defined]
     for _ in range(20):
-        heard = connection._link.line.pulse.heard
-        connection._link.check(heard + 16)
-        until(lambda heard=heard: connection._link.line.pulse.heard > heard)
+        heard = connection.link.line.pulse.heard
+        connection.link.check(heard + 16)
+        until(lambda heard=heard: connection.link.line.pulse.heard > heard)
 
     assert [header["do"] for header in asked] == ["run"] + 20 * ["ping"]
     assert len(transport.commands) == 1
@@ -411,25 +413,25 @@ def test_an_upload_that_moves_is_alive_and_one_that_does_not_is_dead(connected: 
     began = time.monotonic()
 
     def move() -> None:
-        connection._link.line.pulse.moved = began + 3.0 * next(steps)
+        connection.link.line.pulse.moved = began + 3.0 * next(steps)
 
     steps = itertools.count(1)
     moving = step(connection, 120, move)
-    assert (moving, connection._link.line.connected) == (120, True)
+    assert (moving, connection.link.line.connected) == (120, True)
 
-    connection._link.line.pulse.moved = began
+    connection.link.line.pulse.moved = began
     assert step(connection, 60) < 60
 
 
 def test_each_chunk_that_is_taken_is_a_move_and_a_ping_is_none(connected: Connected) -> None:
     connection, transport = connected(silent)
-    before = connection._link.line.pulse.moved
+    before = connection.link.line.pulse.moved
     connection.ping()
     until(lambda: transport.program.asked)  # type: ignore[attr-defined]
-    assert connection._link.line.pulse.moved == before
+    assert connection.link.line.pulse.moved == before
 
     connection.put("/p", b"x")
-    until(lambda: connection._link.line.pulse.moved > before)
+    until(lambda: connection.link.line.pulse.moved > before)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -481,8 +483,8 @@ def test_what_is_no_frame_breaks_the_stream_and_the_request_is_asked_again(
 
 def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Connected) -> None:
     class Garbling(agent):
-        def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
-            super()._answer(far, header, body)
+        def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+            super().answer(far, header, body)
             if header["do"] != "hello":
                 far.write(GARBAGE["text"])
 
@@ -501,7 +503,7 @@ def test_a_host_that_sends_no_frames_again_and_again_is_given_up(connected: Conn
 def test_garbage_instead_of_hello_is_an_error_of_that_host() -> None:
     with pytest.raises(HostError, match="what is no frame") as caught:
         HostConnection(
-            HOST, FakeTransport(lambda command, far: far.write(agent._marker(None, far) + b"\n" + bytes(99)) or 0)
+            HOST, FakeTransport(lambda command, far: far.write(agent.marker(None, far) + b"\n" + bytes(99)) or 0)
         )  # type: ignore[arg-type, func-returns-value]
 
     assert caught.value.host == "lab8"
@@ -641,7 +643,7 @@ def test_a_refusal_that_does_not_say_ok_false_is_one(connected: Connected) -> No
 )
 def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, Any], words: str) -> None:
     class Greeting(agent):
-        def _answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
+        def answer(self, far: Far, header: dict[str, Any], body: bytes) -> None:
             far.write(pack({"id": header["id"], **hello}))
 
     with pytest.raises(HostError, match=words) as caught:
@@ -651,13 +653,15 @@ def test_a_hello_that_makes_no_sense_is_an_error_of_that_host(hello: dict[str, A
 
 def test_a_process_keeps_no_connection_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "transport_for", lambda host: FakeTransport(agent(answering)))
-    before = len(hosts._opened)
+    ended = []
     for _ in range(3):
-        hosts.connect(HOST).close()
-    last = hosts.connect(HOST)
+        connection = hosts.connect(HOST)
+        ended.append(weakref.ref(connection))
+        connection.close()
+    connection = hosts.connect(HOST)
 
-    assert len([each for each in hosts._opened if each.host is HOST]) == 1 and len(hosts._opened) <= before + 1
-    last.close()
+    until(lambda: (gc.collect(), [each() for each in ended])[1] == [None] * 3)
+    connection.close()
 
 
 def test_streams_that_break_at_once_are_made_after_pauses(
@@ -665,8 +669,7 @@ def test_streams_that_break_at_once_are_made_after_pauses(
 ) -> None:
     waits: list[int] = []
     connection, transport = connected(lambda request, body: [] if len(waits) == 5 else transport.drop() or [])  # type: ignore[func-returns-value]
-    tried = connection._link._try_to_connect
-    monkeypatch.setattr(connection._link, "_try_to_connect", lambda wait: waits.append(wait) or tried(wait))
+    monkeypatch.setattr(reconnect, "pause_s", lambda pauses: waits.append(pauses) or 0.0)
 
     connection.run(["a program that kills the agent"])
 
@@ -762,13 +765,12 @@ def test_a_callback_that_waits_while_the_connection_closes_is_told_so(connected:
 def test_an_answer_and_a_cancel_at_once_end_a_request_once(connected: Connected) -> None:
     connection, _ = connected(silent)
     reply = connection.ping()
-    reply._future.done = lambda: False  # type: ignore[method-assign]
     connection.close()
 
     reply.resolve(None)
     reply.reject(ValueError())
 
-    assert isinstance(reply._future.exception(0), HostError)
+    assert isinstance(reply.exception(0), HostError)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -778,7 +780,7 @@ def test_a_forked_child_is_told_so_though_a_lock_was_held_and_for_open_requests(
     held, go = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with connection._link.line.changed, keepalive._watchdog._lock:
+        with connection.link.line.changed, keepalive.watchdog.lock:
             held.set()
             go.wait(WAIT_S)
 
