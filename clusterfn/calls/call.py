@@ -31,7 +31,9 @@ from clusterfn.hosts.host_state import CALLER, HostState, open_session
 from clusterfn.scheduler import scheduler_for
 
 if TYPE_CHECKING:
+    from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.config.options import Options
+    from clusterfn.hosts.connection import Reply
 
 R = TypeVar("R")
 Pack = Callable[["tuple[int, int] | None"], payloads.Payload]
@@ -258,10 +260,29 @@ def send_call(prepared: Prepared, live: bool = False) -> tuple[Job[Any], Tracker
         job_display.tell(f"in the arguments {note}")
     history.remember(job, prepared.config)
     job.add_done_callback(functools.partial(_learn_gpus, session))
-    submission.submit_job(session, spec, prepared.payload, prepared.ready, job, tracker)
+    before, environment = send_needs(prepared, job)
+    submission.submit_job(session, spec, prepared.payload, before, job, tracker)
+    if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
+        environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
     tracker.follow(job, 1)
     job_display.remember_going(job)
     return job, tracker
+
+
+def send_needs(prepared: Prepared, job: submission.Sent) -> tuple[list[Reply[Any]], EnvironmentUpload | None]:
+    """Send what the host lacks, and start the builder of an environment that is made.
+
+    Returns:
+        The requests that must succeed before the job is started, and the upload of the environment.
+    """
+    environment, made = None, prepared.ready.made
+    with job_display.nothing_runs():
+        if made is not None:
+            from clusterfn.calls import environment_upload  # takes time to import
+
+            environment = environment_upload.upload_for(prepared.session, made, job, job_display.tell)
+        before = submission.send_needs(prepared.session, prepared.payload, prepared.ready.folders)
+    return [*before, *(environment.before if environment else ())], environment
 
 
 def secret_values(options: Options) -> dict[str, str]:

@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from clusterfn.bridge import layout
+from clusterfn.calls import submit
 from clusterfn.environment import download
-from clusterfn.errors import ClusterfnError, ConfigError, SubmitError
+from clusterfn.errors import ConfigError, SubmitError
 from clusterfn.hosts import environment_builder
 from clusterfn.hosts.environment_builder import BuildProgress, RemoteBuild
 from clusterfn.hosts.rpc.requests import Data, FilePart
 from clusterfn.hosts.transfer import Transfer
 from clusterfn.scheduler import job_script
-from clusterfn.scheduler.base import Answer
 
 if TYPE_CHECKING:
     from clusterfn.environment.lock import LockedPackage
     from clusterfn.environment.resolve import LockedEnvironment
-    from clusterfn.hosts.connection import Completed, Reply
+    from clusterfn.hosts.connection import Reply
     from clusterfn.hosts.host_state import HostState
 
 Say = Callable[[str], None]
@@ -82,18 +82,7 @@ def _report_end(waits_for: Callable[[str], None], cannot_have: CannotHave, outco
         cannot_have(environment_builder.message(told), environment_builder.evidence(told), told.get("hint") or "")
 
 
-class HasState(Protocol):
-    """A job or a group, whose state shows how far its environment is."""
-
-    @property
-    def state(self) -> str:
-        """As `Job.state`."""
-
-    def on_state(self, state: str, reason: str = "") -> None:
-        """It is now in this state."""
-
-
-def upload_for(session: HostState, made: LockedEnvironment, job: HasState, say: Say) -> EnvironmentUpload:
+def upload_for(session: HostState, made: LockedEnvironment, job: submit.Sent, say: Say) -> EnvironmentUpload:
     """As `upload`; progress is said before the job is shown, and then part of the job's state."""
     aloud = _seldom(say)
 
@@ -161,7 +150,9 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     log = posixpath.join(posixpath.dirname(plan), f"log-{secrets.token_hex(4)}")
     argv, build = (*session.builder, "build", plan), RemoteBuild(session, log)
     if making.build_on == "node" and session.scheduler.has_nodes:
-        _submit(session, made, argv, log, planned, build)
+        name = layout.job_name("environment", made.id)
+        request = session.scheduler.errand(job_script.command_line(argv), name, log, making.partition or "")
+        submit.start(session, request, [planned], _BuildSubmission(session, name, build))
     else:
         spawned = session.connection.spawn(argv, made.root, log, unset=session.scheduler.unset, after=[planned])
         spawned.add_done_callback(build.started)
@@ -169,28 +160,24 @@ def _start(session: HostState, made: LockedEnvironment, plan: str, planned: Repl
     return build
 
 
-def _submit(
-    session: HostState, made: LockedEnvironment, argv: Sequence[str], log: str, planned: Reply[bool], build: RemoteBuild
-) -> None:
-    name = layout.job_name("environment", made.id)
-    start = session.scheduler.errand(job_script.command_line(argv), name, log, session.host.making.partition or "")
-    ran = session.connection.run(start.argv, cwd=made.root, unset=start.unset, after=[planned])
-    ran.add_done_callback(lambda reply: _submitted(session, name, reply, build))
+class _BuildSubmission:
+    """The `SubmissionListener` of a builder that runs as a batch job."""
 
+    def __init__(self, session: HostState, name: str, build: RemoteBuild) -> None:
+        self._session, self._name, self._build = session, name, build
 
-def _submitted(session: HostState, name: str, reply: Reply[Completed], build: RemoteBuild) -> None:
-    build.started(reply)
-    if reply.exception(0) is not None:
-        return
-    ran = reply.result(0)
-    answer = Answer(ran.rc, ran.out.decode("utf-8", "replace"), ran.err.decode("utf-8", "replace"))
-    try:
-        session.scheduler.submitted(answer)
-    except ClusterfnError as refusal:
-        build.refused(refusal)
-    else:
-        session.watch.add(name, build.scheduler_said)
-        build.when_over(lambda: session.unwatch(name))
+    def on_started(self, scheduler_id: str, doubt: SubmitError | None) -> None:
+        self._session.watch.add(self._name, self._build.scheduler_said)
+        self._build.when_over(lambda: self._session.unwatch(self._name))
+
+    def on_not_started(self, error: BaseException) -> None:
+        self._build.refused(error)
+
+    def on_queued(self) -> None:
+        """Do nothing: the scheduler's queue is watched from the start."""
+
+    def on_script_ended(self) -> None:
+        """Do nothing: a batch job's end is seen in its log, and by the scheduler."""
 
 
 def _lacking(session: HostState, made: LockedEnvironment) -> BuildProgress:

@@ -22,7 +22,7 @@ from clusterfn.calls.job_tracker import BaseTracker
 from clusterfn.config.spec import Group, JobSpec
 from clusterfn.errors import ClusterfnError, SubmitError, Unreachable
 from clusterfn.hosts import exit_flush
-from clusterfn.hosts.scheduler_watch import Seen, Silent
+from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler import base
 from clusterfn.scheduler.base import SchedulerLimits, SchedulerVerdict
 
@@ -61,7 +61,8 @@ class GroupTracker(BaseTracker):
         self._stopping = self._failing_rest = False
         self._last: Mapping[str, Any] = {}
         self._bridge_is_damaged = False
-        self._looks = self._again = 0
+        self._looks = LookCounter()
+        self._again = 0
         self._complete: Reply[bytes] | None = None
         self._over = self._said_quiet = False
         group.backend = self
@@ -178,9 +179,6 @@ class GroupTracker(BaseTracker):
             self.item_results.is_caught_up(left.journals) and self.group.has_news(self.item_results.count_ended() - 1)
         )
 
-    def _unbegun(self) -> list[int]:
-        return [number for number, element in self._elements.items() if not element.begun]
-
     # what the scheduler says
 
     def on_scheduler(self, seen: Seen) -> None:
@@ -191,27 +189,19 @@ class GroupTracker(BaseTracker):
         waits = seen is not None and seen.phase == base.PENDING
         self._turn = self.session.scheduler.in_words(seen) if seen is not None and waits else ""
         self.group.on_state(PENDING, self.waiting_reason)
-        verdict = None if seen is None else self.session.scheduler.hopeless(seen)
-        gone = seen is None or seen.phase == base.FINAL
-        self._looks = self._looks + 1 if verdict is not None or gone else 0
-        if not self.session.scheduler.knows_all:
-            self._without_scheduler()
-        elif self._looks == liveness.LOOKS and self._unbegun():
-            if verdict is not None:
-                self._fail_unfinished(verdict)
-                self.cancel_at_scheduler()
-            else:
-                liveness.explain_unstarted(
-                    self.session, seen.scheduler_id if seen is not None else "", self._fail_unfinished
-                )
-
-    def _without_scheduler(self) -> None:
-        """Judge by a queue that lists only what waits: the sender of the group may be about to start the elements."""
-        unbegun = self._unbegun()
-        if not any(element.waits for element in self._elements.values()):
-            self.session.unwatch(self.scheduler_name)
-        elif self._looks == liveness.LOOKS_UNSEEN and len(unbegun) == len(self._elements):
-            self._fail_unfinished(liveness.NEVER_BEGAN)
+        verdict = self._looks.count(seen, self.session.scheduler)
+        unbegun = [element for element in self._elements.values() if not element.begun]
+        if not self.session.scheduler.knows_all:  # its queue lists only what waits
+            if not any(element.waits for element in self._elements.values()):
+                self.session.unwatch(self.scheduler_name)
+            elif self._looks.gone == liveness.LOOKS_UNSEEN and len(unbegun) == len(self._elements):
+                self._fail_unfinished(liveness.NEVER_BEGAN)  # before that its sender may be about to start them
+        elif unbegun and verdict is not None and self._looks.hopeless == liveness.LOOKS:
+            self._fail_unfinished(verdict)
+            self.cancel_at_scheduler()
+        elif unbegun and self._looks.gone == liveness.LOOKS:
+            scheduler_id = seen.scheduler_id if seen is not None else ""
+            liveness.explain_unstarted(self.session, scheduler_id, self._fail_unfinished)
 
     def waits_for(self, what: str) -> None:
         """Show what it waits for besides its turn; "" for nothing any more."""

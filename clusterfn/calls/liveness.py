@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from clusterfn.bridge import layout
 from clusterfn.errors import ClusterfnError, HostDiskFull, SubmitError
 from clusterfn.hosts.rpc.host_errors import error_of
-from clusterfn.hosts.scheduler_watch import Seen, Silent
-from clusterfn.scheduler import base
+from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
 from clusterfn.scheduler.base import Evidence, SchedulerVerdict
 
 if TYPE_CHECKING:
@@ -78,8 +77,7 @@ class LivenessMonitor:
     def __init__(self, tracker: MonitoredJob) -> None:
         self._tracker = tracker
         self._still: Reply[None] | None = None
-        self._gone = 0
-        self._hopeless = 0
+        self._looks = LookCounter()
         self._ended = False
         self._unanswered = 0
         self._on_cannot_conclude: Callable[[ClusterfnError], None] | None = None
@@ -109,12 +107,10 @@ class LivenessMonitor:
         """Count the looks at which the job could never start, or was gone: two in a row count."""
         if isinstance(seen, Silent):
             return
-        verdict = None if seen is None else self._tracker.session.scheduler.hopeless(seen)
-        self._hopeless = self._hopeless + 1 if verdict is not None else 0
-        if verdict is not None and self._hopeless == LOOKS:
+        verdict = self._looks.count(seen, self._tracker.session.scheduler)
+        if verdict is not None and self._looks.hopeless == LOOKS:
             self.conclude_and_cancel(verdict)
-        self._gone = self._gone + 1 if seen is None or seen.phase == base.FINAL else 0
-        if self._gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
+        if self._looks.gone >= (LOOKS if self._tracker.scheduler_id or self._tracker.doubt else LOOKS_UNSEEN):
             self.process_ended()
 
     def process_ended(self) -> None:

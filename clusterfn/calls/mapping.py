@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from clusterfn.bridge import layout
 from clusterfn.calls import chunking, history, job_display, payload_items, remote_state, submit
-from clusterfn.calls.call import Prepared, job_name, prepare_packed, secret_values
+from clusterfn.calls.call import Prepared, job_name, prepare_packed, secret_values, send_needs
 from clusterfn.calls.chunking import MapOptions
 from clusterfn.calls.group import JobGroup
 from clusterfn.calls.group_state import GroupState
@@ -202,9 +202,8 @@ def _counted(group: Group) -> str:
 def _send(one: Prepared, files: Mapping[str, bytes], made: GroupState, tracker: GroupTracker) -> None:
     """Everything in one write: what the host lacks, the group's folder, the start of its elements."""
     session = one.session
-    with job_display.nothing_runs():
-        before, environment = submit.send_needs(session, one.payload, one.ready, made)
-        sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
+    before, environment = send_needs(one, made)
+    sent = [*submit.job_files(one.job, one.payload), *(TreeFile(name, data) for name, data in files.items())]
     folder = submit.send_folder(session, tracker, made, sent, before)
     job_display.remember_going(made)
     tracker.start(range(1, tracker.spec.elements + 1), [*before, folder])

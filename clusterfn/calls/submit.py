@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import posixpath
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 from clusterfn.bridge import layout
-from clusterfn.calls import job_display
 from clusterfn.calls.files import FileUpload
 from clusterfn.errors import Cancelled, ClusterfnError, HostError, SubmitError
 from clusterfn.hosts import bridge_bundle
@@ -25,13 +24,11 @@ from clusterfn.scheduler import job_script
 from clusterfn.scheduler.base import Answer, Submission
 
 if TYPE_CHECKING:
-    from clusterfn.calls.environment_upload import EnvironmentUpload
     from clusterfn.calls.job import Job
     from clusterfn.calls.job_tracker import Tracker
     from clusterfn.calls.payload import Payload
     from clusterfn.config.spec import JobSpec
     from clusterfn.hosts.connection import SpawnReply
-    from clusterfn.hosts.environment_choice import ResolvedEnvironment
     from clusterfn.hosts.host_state import HostState
 
 _WORTH_ASKING = 64 << 10  # what is smaller is sooner sent than asked for; what is there already is left as it is
@@ -69,15 +66,11 @@ class SubmissionListener(Protocol):
 
 
 def submit_job(
-    session: HostState, spec: JobSpec, payload: Payload, ready: ResolvedEnvironment, job: Job[Any], tracker: Tracker
+    session: HostState, spec: JobSpec, payload: Payload, before: Sequence[Reply[Any]], job: Job[Any], tracker: Tracker
 ) -> None:
-    """Put everything on the stream; `job` gets a refusal later."""
-    with job_display.nothing_runs():
-        before, environment = send_needs(session, payload, ready, job)
+    """Put the job's folder and its start on the stream, after `before`; `job` gets a refusal later."""
     folder = tracker.laid_out = send_folder(session, tracker, job, job_files(spec, payload), before)
     tracker.submission = start(session, session.scheduler.submission(spec), [folder], JobSubmission(tracker, job))
-    if environment and session.scheduler.has_nodes:  # elsewhere the job begins at once, and follows its builder itself
-        environment.report_to(lambda what: tracker.waits_for(job, what), tracker.cannot_have)
 
 
 class JobSubmission:
@@ -189,25 +182,18 @@ def is_from_host(error: BaseException) -> bool:
 # what is sent
 
 
-def send_needs(
-    session: HostState, payload: Payload, ready: ResolvedEnvironment, job: Sent
-) -> tuple[list[Reply[Any]], EnvironmentUpload | None]:
-    """Send all that the host lacks: the bridge, folders and packages of the environment, modules, files, buffers.
+def send_needs(session: HostState, payload: Payload, folders: Mapping[str, Mapping[str, bytes]]) -> list[Reply[Any]]:
+    """Send what the host lacks: the bridge, these folders of the environment, modules, files, buffers.
 
     Returns:
-        The requests that must succeed before the job is started, and the upload of an environment that is made.
+        The requests that must succeed before the job is started.
     """
-    environment = None
-    if ready.made is not None:
-        from clusterfn.calls import environment_upload  # takes time to import
-
-        environment = environment_upload.upload_for(session, ready.made, job, job_display.tell)
     before: list[Reply[Any]] = [*session.lay_out_bridge()]
-    for path, folder in ready.folders.items():
+    for path, folder in folders.items():
         if path not in session.there:
             files = [TreeFile(name, data, _EXECUTABLE) for name, data in folder.items()]
             before.append(session.remember(path, session.connection.put_tree(path, files)))
-    return [*before, *send_contents(session, payload), *(environment.before if environment else ())], environment
+    return [*before, *send_contents(session, payload)]
 
 
 def send_contents(session: HostState, payload: Payload) -> list[Reply[bool]]:

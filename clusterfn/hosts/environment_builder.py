@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from clusterfn.environment import cuda, torch_build
 from clusterfn.environment.lock import LockedPackage
 from clusterfn.errors import EnvironmentBuildError, HostError
-from clusterfn.hosts.scheduler_watch import Seen, Silent
-from clusterfn.scheduler.base import FINAL, PENDING
+from clusterfn.hosts.scheduler_watch import LookCounter, Seen, Silent
+from clusterfn.scheduler.base import PENDING
 
 if TYPE_CHECKING:
     from clusterfn.hosts.connection import Reply
@@ -168,7 +168,7 @@ class RemoteBuild:
         self._partial = b""
         self._on_progress: Callable[[BuildProgress], None] = lambda _: None
         self._following: Reply[Any] | None = None
-        self._unseen = 0
+        self._looks = LookCounter()
 
     def listen(self, on_progress: Callable[[BuildProgress], None]) -> Future[BuildProgress]:
         """Follow it from its first line on; return a future of its last."""
@@ -206,8 +206,8 @@ class RemoteBuild:
             return
         if seen is not None and seen.phase == PENDING:
             self._on_progress({"stage": "queue", "text": self._session.scheduler.in_words(seen)})
-        self._unseen = self._unseen + 1 if seen is None or seen.phase == FINAL else 0
-        if self._unseen == _LOOKS:
+        self._looks.count(seen, self._session.scheduler)
+        if self._looks.gone == _LOOKS:
             self._read_last_line(
                 f"its builder's batch job ended ({seen.state if seen else 'the scheduler does not know it'})"
             )

@@ -1,7 +1,7 @@
 """One look at a host's scheduler for all of this process's jobs there, often at first and rarely later.
 
 It tells each job's listener what was seen and concludes nothing: a job that squeue does not list, or a squeue that
-fails, may still run. `witness` weighs it.
+fails, may still run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Union
 
-from clusterfn.scheduler.base import RUNNING, Answer, JobState, Scheduler
+from clusterfn.scheduler.base import FINAL, RUNNING, Answer, JobState, Scheduler, SchedulerVerdict
 
 _UNLISTED_S = 20.0  # between two looks that count against a job where only those that wait are listed
 _RUNNING_S = 300.0
@@ -51,6 +51,28 @@ class Silent:
 
 
 Seen = Union[JobState, Silent, None]
+
+
+@dataclass
+class LookCounter:
+    """Counts the looks in a row at which a job could never start, or was gone: one look proves nothing.
+
+    Attributes:
+        hopeless: Looks at which the scheduler said why it will never start.
+        gone: Looks at which it had ended, or the scheduler did not know it.
+    """
+
+    hopeless: int = 0
+    gone: int = 0
+
+    def count(self, seen: JobState | None, scheduler: Scheduler) -> SchedulerVerdict | None:
+        """Count one look; return the verdict on a job that will never start."""
+        verdict = None if seen is None else scheduler.hopeless(seen)
+        self.hopeless = self.hopeless + 1 if verdict is not None else 0
+        self.gone = self.gone + 1 if seen is None or seen.phase == FINAL else 0
+        return verdict
+
+
 Listener = Callable[[Seen], None]
 
 

@@ -51,7 +51,7 @@ def line(stage: str, **more: Any) -> bytes:
 @pytest.fixture
 def heard() -> Any:
     connection = Connection()
-    scheduler = SimpleNamespace(in_words=lambda seen: seen.reason)
+    scheduler = SimpleNamespace(in_words=lambda seen: seen.reason, hopeless=lambda seen: None)
     build = RemoteBuild(SimpleNamespace(connection=connection, scheduler=scheduler), "/r/builds/x/log-1")  # type: ignore[arg-type]
     progress: list[Any] = []
     return SimpleNamespace(build=build, connection=connection, progress=progress, outcome=build.listen(progress.append))
